@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check docs bench clean
+
+setup: .venv/installed
+
+# The extras that demo, test and bench need; constraints.txt pins what was tested.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,starter,plots,dev]"
+	touch $@
+
+demo: setup  ## train, index, ask and measure on the sample data
+	$(BIN)/searchengine demo demo
+
+test: setup check  ## every check and every test
+	$(BIN)/pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/cog --check README.md docs/cli.md
+
+docs: setup  ## rewrite the generated parts of the docs
+	$(BIN)/cog -r README.md docs/cli.md
+
+bench: setup  ## every figure in the README's results table
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv demo

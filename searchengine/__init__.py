@@ -1,0 +1,23 @@
+"""Train, index, query and measure a coarse-to-fine semantic search engine."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from searchengine.corpus import Document
+    from searchengine.engine import Hit, SearchEngine
+
+__version__ = "0.1.0"
+__all__ = ["Document", "Hit", "SearchEngine"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the engine when it is first asked for, so that `import searchengine` stays light."""
+    if name == "Document":
+        from searchengine.corpus import Document
+
+        return Document
+    if name in __all__:
+        from searchengine import engine
+
+        return getattr(engine, name)
+    raise AttributeError(f"module 'searchengine' has no attribute {name!r}")

@@ -1,0 +1,48 @@
+"""What can go wrong, by name. Every message says what, where and the way out.
+
+SearchEngineError
+├── CorpusError        a file of documents, queries or judgements that cannot be read
+│   └── EmptyCorpus    nothing in it to index
+├── DuplicateKey       a document key that is stored already
+├── FilterError        a `where` expression that does not parse
+├── QueryError         a query, k or shortlist that makes no sense
+└── CollectionError    a folder that is no collection, or a damaged one
+    ├── CollectionBusy     another process is writing
+    └── EncoderMismatch    built by a different encoder
+"""
+
+
+class SearchEngineError(ValueError):
+    """Base of all errors that searchengine raises on bad input."""
+
+
+class CorpusError(SearchEngineError):
+    """A file of documents, queries or judgements cannot be read."""
+
+
+class EmptyCorpus(CorpusError):
+    """There is nothing to index."""
+
+
+class DuplicateKey(SearchEngineError):
+    """A document key occurs twice, or is stored already."""
+
+
+class FilterError(SearchEngineError):
+    """A `where` expression does not parse."""
+
+
+class QueryError(SearchEngineError):
+    """A query, k or shortlist makes no sense."""
+
+
+class CollectionError(SearchEngineError):
+    """The folder is no collection, or a damaged one."""
+
+
+class CollectionBusy(CollectionError):
+    """Another process is writing to the collection."""
+
+
+class EncoderMismatch(CollectionError):
+    """The collection was built by a different encoder."""

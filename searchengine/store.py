@@ -1,0 +1,197 @@
+"""documents.db: documents and passages, returned in the order asked; segments and settings."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sqlite_utils
+
+from searchengine.corpus import Document
+from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.filters import compile_sql, parse
+from searchengine.schema import upgrade
+
+_BUSY_MS = 5_000
+_CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """A committed segment: passages `base` … `base + rows - 1` lie in segments/<id>."""
+
+    id: int
+    base: int
+    rows: int
+    manifest_sha256: str
+
+
+class Store:
+    """One connection to documents.db. Readers never wait for a writer (WAL)."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        if not create and not path.is_file():
+            raise CollectionError(f"{path} is missing; {path.parent} is no collection")
+        self.path = path
+        with self._named_errors():
+            # One engine may serve several threads; SQLite itself serialises the calls.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                self._db = sqlite_utils.Database(self._connection, execute_plugins=False)
+                self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+                if create:
+                    self._db.enable_wal()
+                elif not self._db["documents"].exists():
+                    raise CollectionError(f"{path} is a database without documents, no collection")
+                upgrade(self._db, str(path))
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """SQLite's errors as CollectionError, with the file's name and what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise CollectionBusy(
+                    f"{self.path.parent} is being written to by another process; "
+                    "try again when it has finished"
+                ) from error
+            raise CollectionError(
+                f"{self.path}: {error}; see that the disk has room and the folder can be written"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise CollectionError(
+                f"{self.path} is damaged ({error}); restore it from a copy or index anew"
+            ) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block or nothing. Raises CollectionBusy at once if another is writing."""
+        with self._named_errors():
+            self._db.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def stored_keys(self, keys: Sequence[str]) -> set[str]:
+        """Which of these keys the collection has."""
+        return set(self._column("SELECT key FROM documents WHERE key IN ({})", keys))
+
+    def next_id(self) -> int:
+        """The id that the next document and passage get."""
+        with self._named_errors():
+            row = self._db.execute("SELECT ifnull(max(id), -1) + 1 FROM passages").fetchone()
+        return int(row[0])
+
+    def insert(self, documents: Sequence[Document], first_id: int) -> None:
+        """Write documents, one whole passage each, with ids from `first_id` on."""
+        numbered = list(enumerate(documents, start=first_id))
+        with self._named_errors():
+            self._connection.executemany(
+                "INSERT INTO documents (id, key, title, text, metadata) VALUES (?, ?, ?, ?, ?)",
+                (
+                    (i, d.key, d.title, d.text, json.dumps(dict(d.metadata), ensure_ascii=False))
+                    for i, d in numbered
+                ),
+            )
+            self._connection.executemany(
+                "INSERT INTO passages (id, document, start, end) VALUES (?, ?, 0, ?)",
+                ((i, i, len(d.text)) for i, d in numbered),
+            )
+
+    def documents(self, passage_ids: Iterable[int]) -> list[Document]:
+        """The documents of these passages, in the order of the ids."""
+        ids = [int(i) for i in passage_ids]
+        found: dict[int, Document] = {}
+        sql = (
+            "SELECT passages.id, key, title, text, metadata FROM passages "
+            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
+        )
+        for row in self._rows(sql, ids):
+            passage, key, title, text, metadata = row
+            found[passage] = Document(key, text, title, json.loads(metadata))
+        return [found[i] for i in ids]
+
+    def matching(self, where: str) -> npt.NDArray[np.int64]:
+        """Ids of the passages whose document matches a filter, ascending, int64."""
+        condition, parameters = compile_sql(parse(where), "documents.metadata")
+        sql = (
+            "SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document "
+            f"WHERE {condition} ORDER BY passages.id"
+        )
+        with self._named_errors():
+            rows = self._connection.execute(sql, parameters)
+            return np.fromiter((row[0] for row in rows), dtype=np.int64)
+
+    def segments(self) -> list[SegmentRow]:
+        """The committed segments, oldest first."""
+        with self._named_errors():
+            rows = self._db.query(
+                "SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY id"
+            )
+            return [SegmentRow(**row) for row in rows]
+
+    def insert_segment(self, segment: SegmentRow) -> None:
+        """Name a segment whose files are complete and synced."""
+        with self._named_errors():
+            self._db.execute(
+                "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
+                (segment.id, segment.base, segment.rows, segment.manifest_sha256),
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Name → value of every setting."""
+        with self._named_errors():
+            rows = self._db.execute("SELECT name, value FROM settings").fetchall()
+        return {name: json.loads(value) for name, value in rows}
+
+    def set(self, name: str, value: Any) -> None:
+        """Write one setting."""
+        with self._named_errors():
+            self._db.execute(
+                "INSERT INTO settings (name, value) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, json.dumps(value)),
+            )
+
+    def count(self) -> int:
+        """How many documents there are."""
+        with self._named_errors():
+            return int(self._db.execute("SELECT count(*) FROM documents").fetchone()[0])
+
+    def verify(self) -> None:
+        """SQLite's own integrity check. Raises CollectionError with its first complaint."""
+        with self._named_errors():
+            complaint = self._db.execute("PRAGMA integrity_check").fetchone()[0]
+        if complaint != "ok":
+            raise CollectionError(f"{self.path} is damaged ({complaint}); restore it from a copy")
+
+    def close(self) -> None:
+        """Close the connection; closing twice is harmless."""
+        self._connection.close()
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """Rows of a statement with one `IN ({})`, asked in chunks that SQLite can bind."""
+        with self._named_errors():
+            for start in range(0, len(values), _CHUNK):
+                chunk = values[start : start + _CHUNK]
+                yield from self._connection.execute(sql.format(", ".join("?" * len(chunk))), chunk)
+
+    def _column(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
+        return (row[0] for row in self._rows(sql, values))

@@ -1,0 +1,187 @@
+"""Reading corpora: what is taken, and one sentence for what is not."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine.corpus import Document, count_records, read_corpus
+from searchengine.errors import CorpusError
+
+TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+JSONL = (
+    '{"_id": "1", "title": "Whales", "text": "whales sleep", "year": 2016}\n'
+    '\n{"_id": "2", "text": "bread rises"}\n'
+)
+CSV = '\ufeff_id,title,text,year\n1,Whales,whales sleep,2016\n\n2,,"bread rises",\n'
+TSV = "_id\ttitle\ttext\tyear\n1\tWhales\twhales sleep\t2016\n2\t\tbread rises\t\n"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("c.jsonl", JSONL), ("c.ndjson", JSONL), ("c.csv", CSV), ("c.tsv", TSV), ("c.CSV", CSV)],
+)
+def test_formats_give_equal_documents(tmp_path: Path, name: str, content: str, suffix: str) -> None:
+    path = write(tmp_path / (name + suffix), content)
+    assert list(read_corpus(path)) == TWO
+    assert count_records(path) in (2, 3)  # lines, blank ones among them
+
+
+def test_origin_is_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", JSONL)
+    assert [d.origin for d in read_corpus(path)] == [f"{path}:1", f"{path}:3"]
+    path = write(tmp_path / "c.csv", '_id,text\n1,"two\nlines"\n2,x\n')
+    assert [d.origin for d in read_corpus(path)] == [f"{path}:2", f"{path}:4"]
+
+
+def test_table_cells_become_numbers_only_without_loss(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "_id,text,a,b,c,d,e,f\n7,12,2016,1.5,01,1.10,nan,1_0\n")
+    (document,) = read_corpus(path)
+    assert (document.key, document.text) == ("7", "12")
+    expected = {"a": 2016, "b": 1.5, "c": "01", "d": "1.10", "e": "nan", "f": "1_0"}
+    assert document.metadata == expected
+
+
+def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
+    tsv = write(tmp_path / "c.tsv", '_id\ttext\n1\t"half\n')
+    assert next(read_corpus(tsv)).text == '"half'
+    csv = write(tmp_path / "c.csv", '_id,text\n1,"say ""a, b"""\n')
+    assert next(read_corpus(csv)).text == 'say "a, b"'
+
+
+def test_records_without_ids_are_numbered(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", '{"text": "a"}\n\n{"text": "b"}\n')
+    assert [d.key for d in read_corpus(path)] == ["1", "2"]
+
+
+def test_folder_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    write(tmp_path / "a_note.txt", "first\nsecond\n")
+    write(tmp_path / "deep" / "b.md", "# b\n")
+    write(tmp_path / "deep" / "c.txt.gz", "packed")
+    write(tmp_path / "ignored.pdf", b"%PDF")
+    documents = list(read_corpus(tmp_path))
+    assert [(d.key, d.title, d.text) for d in documents] == [
+        ("a_note.txt", "a note", "first\nsecond\n"),
+        ("deep/b.md", "b", "# b\n"),
+        ("deep/c.txt.gz", "c", "packed"),
+    ]
+    assert count_records(tmp_path) == 3
+    assert [d.key for d in read_corpus(tmp_path / "deep" / "b.md")] == ["b.md"]
+
+
+def test_beir_folder(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl.gz", JSONL)
+    write(tmp_path / "readme.txt", "not a document")
+    assert list(read_corpus(tmp_path)) == TWO
+
+
+def test_full_text_joins_title_and_text() -> None:
+    assert [d.full_text for d in TWO] == ["Whales whales sleep", "bread rises"]
+    assert Document("1", " ", " ").full_text == ""
+
+
+BAD_LINES: list[tuple[str, str | bytes, str]] = [
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n', r"c\.jsonl:2: not JSON"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n["2"]\n', r":2: expected a JSON object, got list"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"text": "b"}\n', r":2: no _id"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "body": "b"}\n', r":2: no field 'text'"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": 5}\n', r":2: text must be text"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": true, "text": ""}\n', r":2: key must be text"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": " ", "text": ""}\n', r":2: the key is empty"),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "\\ud800"}\n', r":2: text holds"),
+    (
+        "c.jsonl",
+        '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b", "x": NaN}\n',
+        r":2: not JSON",
+    ),
+    ("c.jsonl", '{"_id": "1", "text": "a"}\n' + "[" * 100_000 + "\n", r":2: not JSON"),
+    ("c.jsonl", b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n', r":2: not UTF-8"),
+    ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: 3 fields where the header has 2"),
+    ("c.csv", '_id,text\n1,a\n2,"b" c\n', r"c\.csv:3: not CSV"),
+    ("c.csv", b"_id,text\n1,a\n2,caf\xe9\n", r"c\.csv:3: not UTF-8"),
+    ("c.tsv", "_id\ttext\n1\ta\n2\n", r"c\.tsv:3: 1 fields where the header has 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD_LINES)
+def test_bad_line_is_named_or_skipped(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(CorpusError, match=message):
+        list(read_corpus(path))
+    bad: list[CorpusError] = []
+    assert [d.key for d in read_corpus(path, bad.append)] == ["1"]
+    assert len(bad) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.jsonl", None, "No such file"),
+        ("gone.pdf", None, "no such file or folder"),
+        ("c.pdf", b"%PDF", "expected a .jsonl, .csv or .tsv file"),
+        ("c.csv", "_id,text,text\n1,a,b\n", "a column name occurs twice"),
+        ("dir", "folder", "no .txt or .md files"),
+    ],
+)
+def test_unreadable_file(
+    tmp_path: Path, name: str, content: str | bytes | None, message: str
+) -> None:
+    path = tmp_path / name
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        write(path, content)
+    with pytest.raises(CorpusError, match=message):
+        list(read_corpus(path, on_bad=lambda _: None))
+
+
+@pytest.mark.parametrize("cut", [5, -4])
+def test_broken_gzip(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(gzip.compress(JSONL.encode())[:cut])
+    with pytest.raises(CorpusError, match="broken gzip file"):
+        list(read_corpus(path))
+    path.write_bytes(b"not gzip at all")
+    with pytest.raises(CorpusError, match="broken gzip file"):
+        list(read_corpus(path))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"text": st.text()},
+            optional={
+                "title": st.text(),
+                "n": st.integers(-(2**53), 2**53) | st.none() | st.lists(st.text(), max_size=2),
+            },
+        ),
+        max_size=4,
+    )
+)
+def test_jsonl_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("corpus") / "c.jsonl"
+    lines = [json.dumps({"_id": str(i), **row}) for i, row in enumerate(rows)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    read = [(d.key, d.text, d.title, dict(d.metadata)) for d in read_corpus(path)]
+    assert read == [
+        (str(i), r["text"], r.get("title", ""), {"n": r["n"]} if "n" in r else {})
+        for i, r in enumerate(rows)
+    ]

@@ -1,0 +1,21 @@
+"""The errors of this package. Each message is one sentence that names the place and the way out."""
+
+
+class TrainerError(ValueError):
+    """Anything the trainer refuses; catch this one to catch them all."""
+
+
+class ModelError(TrainerError):
+    """A model that cannot be found, read, run or written."""
+
+
+class ConfigError(TrainerError):
+    """A training configuration that contradicts itself or names something unknown."""
+
+
+class DataError(TrainerError):
+    """A data file that cannot be read; the message begins with `file:line:` where there is a line."""
+
+
+class TrainingError(TrainerError):
+    """A training run that cannot go on, such as a loss that is not a number."""

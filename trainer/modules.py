@@ -1,0 +1,189 @@
+"""From token vectors to one vector per text: pooling and the small layers behind it.
+
+The layers compute what the sentence-transformers modules of the same name compute, always in
+float32: pooling a bfloat16 hidden state in bfloat16 costs two orders of magnitude in accuracy.
+Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import ModelError
+
+
+class PoolingMode(StrEnum):
+    """How the token vectors of a text become one vector; the values are what model folders write."""
+
+    CLS = "cls"
+    MAX = "max"
+    MEAN = "mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"
+    WEIGHTED_MEAN = "weightedmean"
+    LAST_TOKEN = "lasttoken"
+
+
+# The switches of folders written before sentence-transformers 6, in their order of concatenation.
+POOLING_SWITCHES = {
+    "pooling_mode_cls_token": PoolingMode.CLS,
+    "pooling_mode_max_tokens": PoolingMode.MAX,
+    "pooling_mode_mean_tokens": PoolingMode.MEAN,
+    "pooling_mode_mean_sqrt_len_tokens": PoolingMode.MEAN_SQRT_LEN,
+    "pooling_mode_weightedmean_tokens": PoolingMode.WEIGHTED_MEAN,
+    "pooling_mode_lasttoken": PoolingMode.LAST_TOKEN,
+}
+
+
+def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tensor:
+    """One vector per row of `hidden`.
+
+    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: that many
+    leading tokens (a prompt) take no part; position weights still count from the first token.
+    Returns (B, H) float32.
+    """
+    lengths = mask.sum(dim=1)  # (B,)
+    if skip:
+        mask = mask.clone()
+        mask[:, :skip] = 0
+    weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
+    rows = torch.arange(len(hidden), device=hidden.device)
+    match mode:
+        case PoolingMode.CLS:
+            # The first token that counts: the prompt is left out where something follows it.
+            return hidden[rows, mask.to(torch.int32).argmax(dim=1)]
+        case PoolingMode.LAST_TOKEN:
+            return hidden[rows, (lengths - 1).clamp(min=0)]
+        case PoolingMode.MAX:
+            return hidden.masked_fill(weights == 0, float("-inf")).amax(dim=1)
+        case PoolingMode.MEAN:
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+        case PoolingMode.MEAN_SQRT_LEN:
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9).sqrt()
+        case PoolingMode.WEIGHTED_MEAN:
+            positions = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+            weights = weights * positions.view(1, -1, 1).to(hidden.dtype)
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+
+
+class Pooling(nn.Module):
+    """The chosen modes side by side: (B, T, H) to (B, H · modes)."""
+
+    def __init__(self, width: int, modes: tuple[PoolingMode, ...], include_prompt: bool = True):
+        super().__init__()
+        if not modes:
+            raise ModelError("the Pooling module names no mode: expected at least one")
+        self.width = width
+        self.modes = modes
+        self.include_prompt = include_prompt
+
+    @property
+    def out_width(self) -> int:
+        return self.width * len(self.modes)
+
+    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+        skip = 0 if self.include_prompt else prompt_tokens
+        pooled = [pool(hidden, mask, mode, skip) for mode in self.modes]
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
+
+
+# Activations a Dense module may name. A closed set: nothing a folder says is ever imported.
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.linear.Identity": nn.Identity,
+    "torch.nn.modules.activation.Tanh": nn.Tanh,
+    "torch.nn.modules.activation.ReLU": nn.ReLU,
+    "torch.nn.modules.activation.GELU": nn.GELU,
+    "torch.nn.modules.activation.SiLU": nn.SiLU,
+    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
+}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation: (B, in) to (B, out)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, activation: str):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ModelError(
+                f"the Dense module has the activation {activation!r}: expected one of "
+                f"{', '.join(ACTIVATIONS)}"
+            )
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_name = activation
+        self.activation = ACTIVATIONS[activation]()
+
+    @property
+    def out_width(self) -> int:
+        return self.linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.activation(self.linear(x)))
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the sentence vector."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.out_width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(x))
+
+
+class Normalize(nn.Module):
+    """Unit rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
+
+
+HeadLayer = Dense | LayerNorm | Normalize
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded token ids ready for a forward pass.
+
+    ids, mask: (B, T) int64. prompt_tokens: how many leading tokens of every row are the prompt.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    prompt_tokens: int = 0
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(self.ids.to(device), self.mask.to(device), self.prompt_tokens)
+
+
+class SentenceModule(nn.Module):
+    """Transformer, pooling and head as one torch module: a Batch to (B, dim) float32.
+
+    The rows are as the head leaves them: unit rows where the model ends in Normalize.
+    """
+
+    def __init__(self, transformer: nn.Module, pooling: Pooling, head: list[HeadLayer]):
+        super().__init__()
+        self.transformer = transformer
+        self.pooling = pooling
+        self.head = nn.ModuleList(head)
+
+    @property
+    def dim(self) -> int:
+        width = self.pooling.out_width
+        for layer in self.head:
+            if not isinstance(layer, Normalize):
+                width = cast(Any, layer).out_width
+        return width
+
+    def forward(self, batch: Batch) -> Tensor:
+        hidden = self.transformer(input_ids=batch.ids, attention_mask=batch.mask)[0]  # (B, T, H)
+        # Under autocast too: pooling and head stay in float32.
+        with torch.autocast(hidden.device.type, enabled=False):
+            x = cast(Tensor, self.pooling(hidden.float(), batch.mask, batch.prompt_tokens))
+            for layer in self.head:
+                x = layer(x)
+        return x  # (B, dim)
