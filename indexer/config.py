@@ -76,7 +76,9 @@ class SegmentConfig:
                 object.__setattr__(self, name, members(value))
             except ValueError:
                 choices = ", ".join(members)
-                raise SegmentConfigError(f"{name} must be one of {choices}, got {value!r}") from None
+                raise SegmentConfigError(
+                    f"{name} must be one of {choices}, got {value!r}"
+                ) from None
         lowest = {"prefix": 1, "shortlist": 1, "hnsw_m": 2, "ef_construction": 1}
         for name, least in lowest.items():
             value = getattr(self, name)

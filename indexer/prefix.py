@@ -27,4 +27,5 @@ def prefix(x: Floats, p: int) -> Floats:
     head = x[:, :p].astype(np.float64)  # float64: tiny prefixes do not underflow when squared
     norms = np.sqrt(np.einsum("nd,nd->n", head, head))
     norms[norms == 0] = 1.0
-    return (head / norms[:, None]).astype(np.float32)
+    head /= norms[:, None]
+    return head.astype(np.float32)

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.errors import SegmentError
+from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
 from searchengine.corpus import Document
 from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus
 from searchengine.store import SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
 Encode = Callable[[list[Document]], Vectors]
 
 _BLOCK = 512  # documents encoded at a time: enough to sort by length, few enough to show progress
@@ -129,25 +129,29 @@ class Collection:
 
     def search(
         self, queries: Vectors, k: int, *, shortlist: int | None = None, where: str | None = None
-    ) -> tuple[Ids, Vectors]:
-        """Passage ids (q, k) int64 and full-width cosines (q, k) float32, by (−score, id).
+    ) -> SearchResult:
+        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         Where fewer than k match, the rest is −1 and −inf. The filter is applied before the
         shortlist is counted; each segment gives a shortlist of its own.
         """
         matching = None if where is None else self.store.matching(where)
-        ids, scores = [], []
-        for row, segment in self.segments.items():
+
+        def search(row: SegmentRow, segment: Segment) -> SearchResult:
             allowed = None
             if matching is not None:
                 low, high = np.searchsorted(matching, [row.base, row.base + row.rows])
                 allowed = matching[low:high] - row.base
-            found = segment.search(queries, k, shortlist=shortlist, allowed=allowed)
-            ids.append(np.where(found.rows < 0, -1, found.rows + row.base))
-            scores.append(found.scores)
-        if not ids:
-            return np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
-        return best(np.concatenate(ids, axis=1), np.concatenate(scores, axis=1), k)
+            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
+
+        return self.merge(search, k)
+
+    def merge(self, search: Callable[[SegmentRow, Segment], SearchResult], k: int) -> SearchResult:
+        """The k best over all segments of what `search` finds in each; rows become passage ids."""
+        if not self.segments:
+            raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
+        found = [search(row, segment) for row, segment in self.segments.items()]
+        return merge(found, [row.base for row in self.segments], k)
 
     def verify(self) -> None:
         """Check every checksum and SQLite's own integrity. Raises on the first fault."""
@@ -232,17 +236,6 @@ class Collection:
         with Segment.build(folder, blocks, config, provenance=provenance) as segment:
             store.insert_segment(SegmentRow(number, base, segment.rows, segment.manifest_sha256))
         _sync_folder(folder.parent)
-
-
-def best(ids: Ids, scores: Vectors, k: int) -> tuple[Ids, Vectors]:
-    """The k best of (q, n) candidates, by (−score, id); padded with −1 and −inf."""
-    order = np.lexsort((ids, -scores), axis=1)[:, :k]
-    ids, scores = np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
-    missing = k - ids.shape[1]
-    if missing > 0:
-        ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=-1)
-        scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
-    return ids, scores
 
 
 def _chain(first: Vectors, rest: Iterable[Vectors]) -> Iterator[Vectors]:

@@ -251,18 +251,19 @@ class SearchEngine:
         for name, value in (("k", k), ("shortlist", 1 if shortlist is None else shortlist)):
             if value < 1:
                 raise QueryError(f"{name} must be at least 1, got {value}")
-        if not queries:
-            return []
+        if not queries or not self.collection.segments:
+            return [[] for _ in queries]
         vectors = self.encoder.encode(queries, role="query")
-        ids, scores = self.collection.search(vectors, k, shortlist=shortlist, where=where)
-        found = ids >= 0
-        documents = iter(self.collection.store.documents(ids[found]))
+        result = self.collection.search(vectors, k, shortlist=shortlist, where=where)
+        found = result.rows >= 0
+        documents = iter(self.collection.store.documents(result.rows[found]))
         return [
             [
                 Hit(float(score), d.key, d.title, d.text, d.metadata)
-                for score, d in zip(row, documents, strict=False)
+                # The scores first: zip must not take a document that belongs to the next question.
+                for score, d in zip(scores[there], documents, strict=False)
             ]
-            for row in (scores[i][found[i]] for i in range(len(queries)))
+            for scores, there in zip(result.scores, found, strict=True)
         ]
 
     def stats(self) -> Stats:

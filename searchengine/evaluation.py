@@ -1,7 +1,7 @@
 """Retrieval quality on judged questions (BEIR layout); the metrics come from ir-measures."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.bench import recall
-from searchengine.collection import best
+from indexer.coarse import CoarseIndex
+from indexer.config import Code, SegmentConfig, Structure
+from indexer.prefix import prefix
+from indexer.rerank import SearchResult, rerank
+from indexer.segment import Segment
 from searchengine.corpus import read_jsonl, read_lines
-from searchengine.engine import SearchEngine
-from searchengine.errors import CorpusError
+from searchengine.engine import SearchEngine, Vectors
+from searchengine.errors import CorpusError, QueryError
+from searchengine.store import SegmentRow
+
+try:
+    import ir_measures
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "ir-measures is not installed: pip install 'searchengine[eval]' to evaluate retrieval"
+    ) from error
 
 Qrels = dict[str, dict[str, int]]
 _DEPTH = 100  # ranks kept, for recall@100
@@ -93,6 +105,15 @@ def read_qrels(path: str | Path) -> Qrels:
     return qrels
 
 
+def default_dims(engine: SearchEngine) -> tuple[int, ...]:
+    """The prefix lengths the encoder was trained for; halves down to 32 where it names none."""
+    dim = engine.encoder.dim
+    trained: tuple[int, ...] = getattr(engine.encoder, "matryoshka_dims", ())
+    if len(trained) > 1:
+        return trained
+    return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
+
+
 def retrieval(
     engine: SearchEngine,
     queries: Mapping[str, str],
@@ -109,28 +130,66 @@ def retrieval(
     judged = [key for key in queries if key in qrels]
     if not judged:
         raise CorpusError("no question has a judgement; are the two files of one data set?")
-    vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
-    segments = engine.collection.segments
-    full = engine.encoder.dim
-
-    def rank(dim: int, width: int | None) -> npt.NDArray[np.int64]:
-        """Passage ids (q, 100): the shortlist of a prefix, re-scored when `width` is given."""
-        ids, scores = [], []
-        for row, segment in segments.items():
-            if dim == full:
-                found = segment.exact(vectors, _DEPTH)
-            else:
-                with segment.with_prefix(dim) as view:
-                    found = view.search(vectors, _DEPTH, shortlist=width)
-            ids.append(np.where(found.rows < 0, -1, found.rows + row.base))
-            scores.append(found.scores)
-        return best(np.concatenate(ids, axis=1), np.concatenate(scores, axis=1), _DEPTH)[0]
-
-    exact = rank(full, None)
     for dim in dims:
-        found = exact if dim == full else rank(dim, shortlist)
-        yield RetrievalRow(dim, None, 0, 0, 0, recall(found[:, :10], exact[:, :10]))
+        if not 1 <= dim <= engine.encoder.dim:
+            raise QueryError(f"a prefix must be between 1 and {engine.encoder.dim}, got {dim}")
+    vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
+    collection = engine.collection
+    exact = collection.merge(lambda _, segment: segment.exact(vectors, _DEPTH), _DEPTH)
+    exact_metrics = _measure(engine, judged, exact.rows, qrels)
+    for dim in dims:
+        if dim == engine.encoder.dim:
+            yield RetrievalRow(dim, None, *exact_metrics, exact_metrics[0], 1.0)
+            continue
+        found, bare = _by_prefix(engine, vectors, dim, shortlist)
+        ndcg, recall_100 = _measure(engine, judged, found.rows, qrels)
+        prefix_ndcg, _ = _measure(engine, judged, bare.rows, qrels)
+        exact_recall = recall(found.rows[:, :10], exact.rows[:, :10])
+        yield RetrievalRow(dim, shortlist, ndcg, recall_100, prefix_ndcg, exact_recall)
 
 
-def _measure(qrels: Qrels, run: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    raise NotImplementedError
+def _by_prefix(
+    engine: SearchEngine, vectors: Vectors, dim: int, shortlist: int
+) -> tuple[SearchResult, SearchResult]:
+    """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
+    config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
+    two_stages: list[SearchResult] = []
+
+    def bare(_: SegmentRow, segment: Segment) -> SearchResult:
+        rotated = segment.rotate(vectors)
+        coarse = CoarseIndex.build(segment.prefix_rows(dim), config)
+        candidates = coarse.shortlist(rotated[:, :dim], max(shortlist, _DEPTH))
+        two_stages.append(segment.rerank(rotated, candidates[:, :shortlist], _DEPTH))
+        return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, _DEPTH)
+
+    alone = engine.collection.merge(bare, _DEPTH)
+    ready = iter(two_stages)
+    return engine.collection.merge(lambda *_: next(ready), _DEPTH), alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefixes:
+    """The prefixes of a segment's rows, as the rows that `rerank` scores."""
+
+    segment: Segment
+    dim: int
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Vectors:
+        full = self.segment.take(rows)
+        return prefix(full.reshape(-1, full.shape[-1]), self.dim).reshape(*rows.shape, self.dim)
+
+
+def _measure(
+    engine: SearchEngine, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
+) -> tuple[float, float]:
+    """Mean nDCG@10 and recall@100 of ranked passage ids (q, depth), padded with −1."""
+    documents = iter(engine.collection.store.documents(ids[ids >= 0]))
+    # Ranks stand for scores, so that the library cannot break ties its own way.
+    run = {
+        key: {next(documents).key: float(-rank) for rank in range(int((row >= 0).sum()))}
+        for key, row in zip(keys, ids, strict=True)
+    }
+    ndcg, recall_100 = ir_measures.nDCG @ 10, ir_measures.R @ 100
+    judged = {key: qrels[key] for key in keys}
+    found = ir_measures.calc_aggregate([ndcg, recall_100], judged, run)
+    return float(found[ndcg]), float(found[recall_100])

@@ -1,7 +1,10 @@
 """Shared fixtures: where the real data lies, and an encoder a human can compute."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -14,3 +17,24 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no real data at {SHARED}")
     return SHARED
+
+
+class WordLengths:
+    """An encoder a human can compute: entry i counts the words of i + 1 letters, scaled to 1.
+
+    "a bee" is [1, 0, 1, 0, …] / √2; words beyond the width count as the longest.
+    """
+
+    def __init__(self, dim: int = 16, fingerprint: str = "word-lengths") -> None:
+        self.dim = dim
+        self.fingerprint = fingerprint
+        self.calls: list[list[str]] = []
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        """Float32 (n, dim) unit rows."""
+        self.calls.append(list(texts))
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        for row, text in enumerate(texts):
+            for word in text.split():
+                vectors[row, min(len(word), self.dim) - 1] += 1
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -14,7 +14,7 @@ class ConfigError(TrainerError):
 
 
 class DataError(TrainerError):
-    """A data file that cannot be read; the message begins with `file:line:` where there is a line."""
+    """A data file that cannot be read; messages begin with `file:line:` where they can."""
 
 
 class TrainingError(TrainerError):

@@ -1,4 +1,4 @@
-"""Model folders, read and written: the sentence-transformers layout, safetensors only.
+"""Model folders, read: the sentence-transformers layout, safetensors only.
 
 What a model is stands in its folder: modules.json lists the modules, each module's config says how
 it works. The kind of a module is the class name at the end of its dotted `type`, because the dotted
@@ -7,16 +7,16 @@ path in front of it changed between versions (`sentence_transformers.models.Pool
 """
 
 import json
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from tokenizers.normalizers import Lowercase, Sequence
 
 from trainer.errors import ModelError
 from trainer.modules import (
@@ -62,8 +62,8 @@ class Model:
         dims = self.matryoshka_dims or (dim,)
         if dims[0] != dim or list(dims) != sorted(set(dims), reverse=True) or dims[-1] < 1:
             raise ModelError(
-                f"matryoshka_dims is {list(dims)}: expected descending, distinct lengths that start "
-                f"with the model's width {dim}"
+                f"matryoshka_dims is {list(dims)}: expected descending, distinct lengths that "
+                f"start with the model's width {dim}"
             )
         object.__setattr__(self, "matryoshka_dims", tuple(dims))
         if self.max_tokens < 3:
@@ -95,16 +95,15 @@ def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     return value
 
 
-# ------------------------------------------------------------------------------------------ reading
-
-
 def read_model(folder: Path) -> Model:
     """The model in `folder`: a sentence-transformers folder or a plain transformers one.
 
     A plain folder gets mean pooling and unit rows, as sentence-transformers gives it.
     """
     if not folder.is_dir():
-        raise ModelError(f"no model at {folder}: expected a folder with modules.json or config.json")
+        raise ModelError(
+            f"no model at {folder}: expected a folder with modules.json or config.json"
+        )
     if (folder / "modules.json").is_file():
         stages = _stages(folder)
         place, settings = stages[0][1], _transformer_settings(stages[0][1])
@@ -128,8 +127,8 @@ def read_model(folder: Path) -> Model:
     dims = config.get("matryoshka_dims") or []
     if not _is_str_map(prompts) or not all(type(d) is int for d in dims):
         raise ModelError(
-            f"{folder / MODEL_CONFIG}: expected prompts as an object of strings and matryoshka_dims "
-            "as a list of integers"
+            f"{folder / MODEL_CONFIG}: expected prompts as an object of strings and "
+            "matryoshka_dims as a list of integers"
         )
     return Model(
         module,
@@ -162,8 +161,8 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
     kinds = [kind for kind, _ in found]
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_HEAD_READERS):
         raise ModelError(
-            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, Pooling, "
-            f"then any of {', '.join(_HEAD_READERS)}"
+            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
+            f"Pooling, then any of {', '.join(_HEAD_READERS)}"
         )
     return found
 
@@ -186,8 +185,8 @@ def _require_safetensors(place: Path) -> None:
     if pickled is None:
         raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
     raise ModelError(
-        f"{place} has its weights only as {pickled.name}, a pickle, which can run code when opened: "
-        f"use a version with {WEIGHTS}, or convert it with sentence-transformers' save_pretrained"
+        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
+        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
     )
 
 
@@ -203,19 +202,22 @@ def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, An
             if config.model_type not in ENCODER_CLASSES:
                 raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
             loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
-        network, report = loader.from_pretrained(
-            place,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with _quiet():
+            network, report = loader.from_pretrained(
+                place,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+            )
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
     except ModelError:
         raise
     except Exception as error:  # transformers raises many kinds; the reader needs one sentence
-        raise ModelError(f"{place} cannot be loaded by transformers: {_first_line(error)}") from error
+        raise ModelError(
+            f"{place} cannot be loaded by transformers: {_first_line(error)}"
+        ) from error
     missing = set(report["missing_keys"])
     if missing and all(name.startswith("pooler.") for name in missing):
         # transformers filled it with random numbers; no vector of ours passes through it.
@@ -232,14 +234,32 @@ def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, An
     return network, tokenizer
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no report of missing weights from transformers: we judge them below."""
+    log = transformers.utils.logging
+    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bar:
+            log.enable_progress_bar()
+
+
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _lower_case(tokenizer: Any) -> None:
-    from tokenizers.normalizers import Lowercase, Sequence
-
-    if "Lowercase" in (state := tokenizer.to_str()) or '"lowercase":true' in state:
+    state = json.loads(tokenizer.to_str())["normalizer"] or {}
+    if any(
+        n["type"] == "Lowercase" or n.get("lowercase")
+        for n in state.get("normalizers", [state])
+        if n
+    ):
         return
     present = tokenizer.normalizer
     tokenizer.normalizer = Sequence([Lowercase()] + ([] if present is None else [present]))
@@ -274,11 +294,27 @@ def _read_pooling(place: Path, width: int) -> Pooling:
             f"{', '.join(PoolingMode)}"
         ) from None
     if not modes:
-        raise ModelError(f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch")
+        raise ModelError(
+            f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch"
+        )
     stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
     if stated != width:
         raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
     return Pooling(width, modes, bool(config.get("include_prompt", True)))
+
+
+def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:
+    """The layers behind the pooling, checked to fit one another. width: what pooling gives."""
+    head: list[HeadLayer] = []
+    for kind, place in stages:
+        layer = _HEAD_READERS[kind](place)
+        wanted = layer.linear.in_features if isinstance(layer, Dense) else width
+        wanted = layer.out_width if isinstance(layer, LayerNorm) else wanted
+        if wanted != width:
+            raise ModelError(f"{place} takes vectors {wanted} wide, but gets them {width} wide")
+        width = width if isinstance(layer, Normalize) else layer.out_width
+        head.append(layer)
+    return head
 
 
 def _read_dense(place: Path) -> HeadLayer:
@@ -310,10 +346,12 @@ _HEAD_READERS = {
 }
 
 
-def _filled[L: (Dense, LayerNorm)](layer: L, place: Path) -> L:
+def _filled(layer: Dense | LayerNorm, place: Path) -> HeadLayer:
     _require_safetensors(place)
     try:
         layer.load_state_dict(load_file(place / WEIGHTS))
     except Exception as error:
-        raise ModelError(f"{place / WEIGHTS} does not fit its config: {_first_line(error)}") from error
+        raise ModelError(
+            f"{place / WEIGHTS} does not fit its config: {_first_line(error)}"
+        ) from error
     return layer.float()

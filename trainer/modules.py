@@ -16,7 +16,7 @@ from trainer.errors import ModelError
 
 
 class PoolingMode(StrEnum):
-    """How the token vectors of a text become one vector; the values are what model folders write."""
+    """How the vectors of tokens become one vector; the values are what model folders write."""
 
     CLS = "cls"
     MAX = "max"

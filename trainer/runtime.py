@@ -18,7 +18,7 @@ from trainer.errors import ModelError
 from trainer.modules import Batch, SentenceModule
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.
-TOKEN_BUDGET = {"cpu": 4096, "cuda": 65536, "mps": 16384}
+TOKEN_BUDGET = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 
 
 class Precision(StrEnum):
@@ -40,7 +40,7 @@ def pick_device(device: str | None) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ModelError(
-            f"the device {device!r} cannot be used here: leave it out, or name one of cpu, cuda, mps"
+            f"the device {device!r} cannot be used here: leave it out, or name cpu, cuda or mps"
         ) from error
     return chosen
 

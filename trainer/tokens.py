@@ -25,7 +25,7 @@ def normalised(tokenizer: Tokenizer) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Surrogate pairs become their character, lone surrogates U+FFFD: tokenizers take only UTF-8."""
+    """Surrogate pairs become their character, lone ones U+FFFD: tokenizers take only UTF-8."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -49,7 +49,7 @@ class TokenIds:
         try:
             encoded = self._tokenizer.encode_batch_fast(texts)
         except (UnicodeEncodeError, TypeError):
-            # A lone surrogate, as a lenient JSON reader may produce. Rare: pay only when it happens.
+            # A lone surrogate, as a lenient JSON reader gives. Rare: pay only when it happens.
             encoded = self._tokenizer.encode_batch_fast([without_surrogates(t) for t in texts])
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 

@@ -1,0 +1,75 @@
+"""Where figures go: benchmarks/results/<commit>.json, one section a benchmark."""
+
+import json
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import click
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+SEARCHENGINE = str(Path(sys.executable).with_name("searchengine"))
+
+DATA = click.option(
+    "--data",
+    default=REPOSITORY.parent / "shared" / "data",
+    show_default="../shared/data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the evaluation sets.",
+)
+
+
+def record(section: str, figures: Any) -> Path:
+    """Write one benchmark's figures beside those of the same commit, and say where."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    path = RESULTS / f"{commit}{'-changed' if changed else ''}.json"
+    path.parent.mkdir(exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else {"machine": machine()}
+    known[section] = figures
+    path.write_text(json.dumps(known, indent=2) + "\n")
+    click.echo(f"written to {path.relative_to(REPOSITORY)}", err=True)
+    return path
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import torch
+
+    packages = ("torch", "transformers", "faiss-cpu", "numpy", "sentence-transformers")
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, _, high = quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    return {"median": median(values), "q1": low, "q3": high, "n": len(values)}
+
+
+def run_json(*arguments: str | Path) -> Any:
+    """Run the searchengine command with --json and read what it prints."""
+    command = [SEARCHENGINE, *map(str, arguments), "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(REPOSITORY), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,176 @@
+"""Writing a segment: rotate, store, index, and only then the manifest."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer import rotation
+from indexer.arrays import BLOCK_ROWS, Floats, unit_rows
+from indexer.coarse import CoarseIndex
+from indexer.config import RotationKind, SegmentConfig, Storage
+from indexer.durable import sync_file, sync_folder
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.manifest import FileEntry, Manifest
+from indexer.prefix import prefix
+from indexer.vectors import DTYPES, VectorFile, VectorWriter
+
+MANIFEST = "manifest.json"
+VECTORS = "vectors.faiss"
+ROTATION = "rotation.npy"
+COARSE = "coarse.faiss"
+_SPOOL = "spool.tmp"
+
+ROTATION_SAMPLE = 100_000
+"""Most rows that a rotation is fitted on; more are sampled evenly."""
+
+Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
+
+
+class _Source(Protocol):
+    """Unit rows that can be walked and sampled, in blocks of the same sizes whatever came in."""
+
+    def blocks(self) -> Iterator[Floats]: ...
+
+    def sample(self) -> Iterator[Floats]: ...
+
+
+class _Array:
+    """Rows that are already in one array."""
+
+    def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
+        self._vectors = vectors
+
+    def blocks(self) -> Iterator[Floats]:
+        for start in range(0, len(self._vectors), BLOCK_ROWS):
+            yield unit_rows(self._vectors[start : start + BLOCK_ROWS], first=start)
+
+    def sample(self) -> Iterator[Floats]:
+        for numbers in _sampled(len(self._vectors)):
+            try:
+                yield unit_rows(self._vectors[numbers])
+            except VectorError:
+                for _ in self.blocks():  # fails too, and names the row by its number in the array
+                    pass
+                raise
+
+
+class _Spool:
+    """Rows that come as a stream, written to a temporary file of the segment's own folder."""
+
+    def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
+        with VectorWriter(path, dim, Storage.FLOAT32) as writer:
+            for block in stream:
+                writer.append(block)
+            writer.seal()
+        self._file = VectorFile(path, writer.rows, dim, Storage.FLOAT32)
+
+    def blocks(self) -> Iterator[Floats]:
+        return self._file.blocks()
+
+    def sample(self) -> Iterator[Floats]:
+        for numbers in _sampled(self._file.rows):
+            yield self._file.take(numbers)
+
+
+def _sampled(rows: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Row numbers of the rotation's sample, evenly spread, BLOCK_ROWS at a time."""
+    numbers = np.linspace(0, rows - 1, min(rows, ROTATION_SAMPLE)).astype(np.int64)
+    for start in range(0, numbers.size, BLOCK_ROWS):
+        yield numbers[start : start + BLOCK_ROWS]
+
+
+def write_segment(
+    path: Path, vectors: Blocks, config: SegmentConfig, provenance: Mapping[str, str]
+) -> None:
+    """Write a whole segment into a new folder; see Segment.build for the contract."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise SegmentError(
+            f"{path} already exists and segments never change: name a new folder"
+        ) from None
+    try:
+        _write(path, vectors, config, provenance)
+        sync_folder(path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _write(
+    path: Path, vectors: Blocks, config: SegmentConfig, provenance: Mapping[str, str]
+) -> None:
+    names = [VECTORS, COARSE]
+    stored = _write_vectors(path, vectors, config)
+    if config.rotation is RotationKind.PCA:
+        names.append(ROTATION)
+    coarse = CoarseIndex.build(
+        (prefix(block, config.prefix) for block in stored.blocks(config.prefix)), config
+    )
+    coarse.save(path / COARSE)
+    sync_file(path / COARSE)
+    manifest = Manifest(
+        rows=stored.rows,
+        dim=stored.dim,
+        config=config,
+        vectors_file=VECTORS,
+        vectors_offset=stored.offset,
+        vectors_dtype=DTYPES[config.storage],
+        files={name: FileEntry.of(path / name) for name in names},
+        provenance=provenance,
+    )
+    (path / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    sync_file(path / MANIFEST)
+
+
+def _write_vectors(path: Path, vectors: Blocks, config: SegmentConfig) -> VectorFile:
+    """Store the (rotated) unit rows, and the rotation if there is one."""
+    dim, stream = _opened(vectors)
+    if config.prefix > dim:
+        raise SegmentConfigError(
+            f"prefix {config.prefix} is wider than the vectors ({dim}); set prefix to {dim} or less"
+        )
+    with VectorWriter(path / VECTORS, dim, config.storage) as writer:
+        if config.rotation is RotationKind.IDENTITY:
+            for block in stream:
+                writer.append(block)
+        else:
+            spool = path / _SPOOL
+            source: _Source
+            if isinstance(vectors, np.ndarray):
+                source = _Array(vectors)
+            else:
+                source = _Spool(spool, stream, dim)
+            turn = rotation.pca(source.sample())
+            for block in source.blocks():
+                writer.append(block @ turn)
+            np.save(path / ROTATION, turn, allow_pickle=False)
+            sync_file(path / ROTATION)
+            del source  # unmap before the file goes
+            spool.unlink(missing_ok=True)
+        writer.seal()
+    return VectorFile(path / VECTORS, writer.rows, dim, config.storage)
+
+
+def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:
+    """The width of the vectors, and all of them as blocks, the first one included."""
+    if isinstance(vectors, np.ndarray):
+        unit_rows(vectors[:1])  # names what is wrong with the whole array, not with a block of it
+        blocks = (vectors[i : i + BLOCK_ROWS] for i in range(0, len(vectors), BLOCK_ROWS))
+        return vectors.shape[1], blocks
+    stream = iter(vectors)
+    first = next(stream, None)
+    if first is None:
+        raise VectorError("a segment needs at least one vector, got none")
+    dim = unit_rows(first).shape[1]
+
+    def chained() -> Iterator[npt.NDArray[np.floating]]:
+        yield first
+        yield from stream
+
+    return dim, chained()

@@ -1,0 +1,401 @@
+"""The engine with an encoder a human can compute: exact hits, filters, commits, bad input."""
+
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer.segment import Segment, SegmentConfig
+from searchengine import Document, Hit, SearchEngine
+from searchengine.errors import (
+    CollectionBusy,
+    CollectionError,
+    CorpusError,
+    DuplicateKey,
+    EmptyCorpus,
+    EncoderMismatch,
+    FilterError,
+    QueryError,
+)
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"_id": "threes", "text": "the cat sat", "year": 2016, "lang": "en"},
+    {"_id": "mixed", "text": "the cat slept", "year": 2014, "lang": "en"},
+    {"_id": "fives", "title": "whale", "text": "sleep", "year": 2020, "lang": "ko"},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "words.index"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add(DOCUMENTS)
+        yield engine
+
+
+def keys(hits: list[Hit]) -> list[str]:
+    return [hit.key for hit in hits]
+
+
+def test_hits_are_exact_and_ordered(engine: SearchEngine) -> None:
+    hits = engine.search("one dog", k=3)
+    assert keys(hits) == ["threes", "mixed", "fives"]
+    # (3,) against (3, 3, 5): 2 / √5
+    assert [hit.score for hit in hits] == pytest.approx([1, 2 / 5**0.5, 0], abs=1e-3)
+    assert hits[2] == Hit(hits[2].score, "fives", "whale", "sleep", {"year": 2020, "lang": "ko"})
+    assert str(hits[0]) == "1.000  threes  \n       the cat sat"
+
+
+def test_equal_scores_come_in_the_order_added(engine: SearchEngine) -> None:
+    engine.add([{"_id": "a", "text": "dog"}, {"_id": "b", "text": "cow"}])
+    assert keys(engine.search("pig", k=3)) == ["threes", "a", "b"]
+
+
+def test_k_larger_than_the_collection_gives_what_there_is(engine: SearchEngine) -> None:
+    assert len(engine.search("dog", k=50)) == 3
+    assert len(engine.search("dog", k=50, where="year > 2015")) == 2
+
+
+def test_batch_equals_one_by_one(engine: SearchEngine) -> None:
+    questions = ["dog", "whale sleep", "dog sleep"]
+    batch = engine.search_batch(questions, k=2, where="lang = 'en'")
+    assert batch == [engine.search(q, k=2, where="lang = 'en'") for q in questions]
+    assert engine.search_batch([]) == []
+
+
+def test_filter_is_applied_before_the_shortlist_is_counted(engine: SearchEngine) -> None:
+    assert keys(engine.search("dog", k=1, shortlist=1, where="lang = 'ko'")) == ["fives"]
+    assert engine.search("dog", where="lang = 'fr'") == []
+
+
+def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
+    before = engine.search("one dog")
+    engine.close()
+    with SearchEngine.open(path, WordLengths()) as again:
+        assert again.search("one dog") == before
+        again.verify()
+
+
+def test_stats(engine: SearchEngine, path: Path) -> None:
+    stats = engine.stats()
+    assert (stats.documents, stats.segments, stats.dim, stats.prefix) == (3, 1, 16, 16)
+    assert (stats.structure, stats.rotation, stats.shortlist) == ("flat", "pca", 100)
+    assert stats.fingerprint == "word-lengths" and stats.encoder is None
+    files = [f for f in path.rglob("*") if f.is_file()]
+    assert stats.bytes == sum(f.stat().st_size for f in files)
+    assert stats.bytes > 1000
+
+
+def test_reader_keeps_its_snapshot_until_it_refreshes(engine: SearchEngine, path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as reader:
+        engine.add([{"_id": "new", "text": "dog", "year": 2016}])
+        assert keys(engine.search("dog", k=9, where="year = 2016")) == ["threes", "new"]
+        assert keys(reader.search("dog", k=9, where="year = 2016")) == ["threes"]
+        reader.refresh()
+        assert keys(reader.search("dog", k=9, where="year = 2016")) == ["threes", "new"]
+
+
+def test_passage_id_is_base_plus_row(engine: SearchEngine) -> None:
+    engine.add([{"_id": "more", "text": "elephants"}])
+    segments = engine.collection.segments
+    assert [(row.base, row.rows) for row in segments] == [(0, 3), (3, 1)]
+    for row, segment in segments.items():
+        for i in range(row.rows):
+            (document,) = engine.collection.store.documents([row.base + i])
+            vector = WordLengths().encode([document.full_text])
+            assert segment.vectors(np.array([i])) == pytest.approx(vector, abs=1e-3)
+
+
+def test_documents_without_text_are_skipped_and_named(engine: SearchEngine) -> None:
+    summary = engine.add(
+        [
+            {"_id": "blank", "text": " \n"},
+            {"_id": "none", "text": None},
+            {"_id": "ok", "title": "a"},
+        ]
+    )
+    assert (summary.added, summary.without_text) == (1, ("blank", "none"))
+    assert keys(engine.search("a", k=1)) == ["ok"]
+
+
+def test_add_takes_a_stream_in_blocks(path: Path) -> None:
+    encoder = WordLengths()
+    seen: list[int] = []
+    with SearchEngine.create(path, encoder) as engine:
+        stream = ({"_id": str(i), "text": "a" * (i % 16 + 1)} for i in range(1100))
+        engine.add(stream, progress=seen.append)
+        assert engine.stats().documents == sum(seen) == 1100
+        assert max(len(call) for call in encoder.calls) <= 512
+        assert keys(engine.search("aaa", k=2)) == ["2", "18"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "error", "message"),
+    [
+        ([{"_id": "n", "text": "x"}, {"_id": "n", "text": "y"}], DuplicateKey, "'n' occurs twice"),
+        ([{"_id": "n", "text": "x"}, {"_id": "fives", "text": "y"}], DuplicateKey, "'fives'"),
+        ([{"_id": "n", "text": "x"}, {"text": "y"}], CorpusError, "document 2: no _id"),
+        ([{"_id": "n", "text": "x"}, {"_id": "m", "text": 3}], CorpusError, "text must be text"),
+        ([], EmptyCorpus, "no document to index"),
+        ([{"_id": "n", "text": ""}], EmptyCorpus, r"\(1 without text\)"),
+    ],
+)
+def test_bad_documents_change_nothing(
+    engine: SearchEngine, documents: list[dict[str, Any]], error: type[Exception], message: str
+) -> None:
+    before = engine.search("one dog")
+    with pytest.raises(error, match=message):
+        engine.add(documents)
+    assert engine.search("one dog") == before
+    assert [f.name for f in (engine.collection.path / "segments").iterdir()] == ["000001"]
+    engine.add([{"_id": "n", "text": "now it works"}])
+
+
+def test_skip_bad_counts(engine: SearchEngine) -> None:
+    documents = [{"_id": "n", "text": "x"}, {"text": "?"}, {"_id": "n", "text": "y"}, *DOCUMENTS]
+    summary = engine.add(documents, skip_bad=True)
+    assert summary.added == 1
+    assert len(summary.bad) == 5
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0])
+def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: float) -> None:
+    class Broken(WordLengths):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            vectors = super().encode(texts, role=role)
+            vectors[-1] = value
+            return vectors
+
+    engine._encoder = Broken()
+    with pytest.raises(CollectionError, match="NaN, infinity or zero for the document 'bad'"):
+        engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
+    assert engine.stats().documents == 3
+
+
+def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
+    class Short(WordLengths):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            return super().encode(texts, role=role)[1:]
+
+    engine._encoder = Short()
+    with pytest.raises(CollectionError, match=r"\(1, 16\) for 2 documents; expected \(2, 16\)"):
+        engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "error", "message"),
+    [
+        ("  \n", {}, QueryError, "question 1 is blank"),
+        ("dog", {"k": 0}, QueryError, "k must be at least 1, got 0"),
+        ("dog", {"shortlist": 0}, QueryError, "shortlist must be at least 1, got 0"),
+        ("dog", {"where": "year >"}, FilterError, "expected a value"),
+    ],
+)
+def test_bad_questions(
+    engine: SearchEngine,
+    question: str,
+    arguments: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        engine.search(question, **arguments)
+
+
+def test_batch_of_one_text_is_a_mistake(engine: SearchEngine) -> None:
+    with pytest.raises(QueryError, match="takes a list"):
+        engine.search_batch("dog")
+
+
+def test_create_refuses_a_folder_in_use_and_a_wide_prefix(engine: SearchEngine, path: Path) -> None:
+    with pytest.raises(CollectionError, match="exists already"):
+        SearchEngine.create(path, WordLengths())
+    with pytest.raises(CollectionError, match="prefix of 64 is wider than the encoder's 16"):
+        SearchEngine.create(path.with_name("other"), WordLengths(), SegmentConfig())
+    assert not path.with_name("other").exists()
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_other_encoder_is_refused(engine: SearchEngine, path: Path) -> None:
+    with pytest.raises(EncoderMismatch, match=r"built by the encoder in memory.*index the corpus"):
+        SearchEngine.open(path, WordLengths(fingerprint="other"))
+    with pytest.raises(EncoderMismatch, match=r"16 wide.*got one of 8"):
+        SearchEngine.open(path, WordLengths(dim=8))
+    with (
+        SearchEngine.open(path) as nameless,
+        pytest.raises(CollectionError, match="made in Python; pass it again"),
+    ):
+        nameless.search("dog")
+
+
+def test_open_what_is_no_collection(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="no such collection"):
+        SearchEngine.open(tmp_path / "gone")
+    with pytest.raises(CollectionError, match="is no collection"):
+        SearchEngine.open(tmp_path)
+
+
+def files_of_a_segment() -> list[str]:
+    return ["manifest.json", "vectors.faiss", "rotation.npy", "coarse.faiss"]
+
+
+@pytest.mark.parametrize("name", files_of_a_segment())
+@pytest.mark.parametrize("damage", ["missing", "truncated", "altered"])
+def test_damaged_files_are_named(engine: SearchEngine, path: Path, name: str, damage: str) -> None:
+    engine.close()
+    file = path / "segments" / "000001" / name
+    content = bytearray(file.read_bytes())
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(content[:-1])
+    else:
+        content[-2] ^= 1
+        file.write_bytes(content)
+    with pytest.raises(CollectionError, match=rf"{name}.*documents are whole"):
+        # The vectors file is mapped, not read, on opening; verify reads it.
+        with SearchEngine.open(path, WordLengths()) as damaged:
+            damaged.verify()
+
+
+def test_a_segment_of_another_commit_is_refused(engine: SearchEngine, path: Path) -> None:
+    engine.add([{"_id": str(i), "text": "x" * (i + 1)} for i in range(3)])
+    engine.close()
+    shutil.rmtree(path / "segments" / "000001")
+    shutil.copytree(path / "segments" / "000002", path / "segments" / "000001")
+    with pytest.raises(CollectionError, match=r"manifest.json is not the committed one"):
+        SearchEngine.open(path, WordLengths())
+
+
+def test_full_disk_changes_nothing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Segment:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "build", full)
+        with pytest.raises(CollectionError, match="No space left on device; nothing was changed"):
+            engine.add([{"_id": "x", "text": "x"}])
+    assert engine.stats().documents == 3
+    assert engine.add([{"_id": "x", "text": "x"}]).added == 1
+
+
+def test_second_writer_is_refused_at_once(engine: SearchEngine, path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as other:
+
+        def stream() -> Iterator[Document]:
+            yield Document("x", "x")
+            with pytest.raises(CollectionBusy, match="being written to"):
+                other.add([{"_id": "y", "text": "y"}])
+            assert keys(other.search("one dog", k=1)) == ["threes"]
+
+        engine.add(stream())
+        assert other.add([{"_id": "y", "text": "y"}]).added == 1
+
+
+def _add_and_die(path: Path) -> None:
+    """A writer that is killed when its segment lies complete on disk, before the commit."""
+    engine = SearchEngine.open(path, WordLengths())
+    engine.collection._build_segment = _killed_after(engine.collection._build_segment)  # type: ignore
+    engine.add([{"_id": "lost", "text": "lost"}])
+
+
+def _killed_after(build: Any) -> Any:
+    def built(*arguments: Any) -> None:
+        build(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return built
+
+
+def test_a_killed_writer_leaves_the_last_commit(engine: SearchEngine, path: Path) -> None:
+    writer = multiprocessing.get_context("spawn").Process(target=_add_and_die, args=(path,))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == -signal.SIGKILL
+    folders = path / "segments"
+    assert sorted(f.name for f in folders.iterdir()) == ["000001", "000002"]
+    with SearchEngine.open(path, WordLengths()) as survivor:
+        assert keys(survivor.search("lost", k=9)) == keys(engine.search("lost", k=9))
+        survivor.verify()
+        survivor.add([{"_id": "kept", "text": "kept"}])  # removes what was left behind
+        assert keys(survivor.search("kept", k=1)) == ["kept"]
+        assert survivor.stats().documents == 4
+    assert sorted(f.name for f in folders.iterdir()) == ["000001", "000002"]
+
+
+def test_collection_is_readable_without_this_package(engine: SearchEngine, path: Path) -> None:
+    """What docs/format.md says: numpy, json and sqlite3 are enough."""
+    import sqlite3
+
+    db = sqlite3.connect(path / "documents.db")
+    ((segment, base),) = db.execute("SELECT id, base FROM segments")
+    folder = path / "segments" / f"{segment:06d}"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    rotation = np.load(folder / "rotation.npy")
+    stored = manifest["vectors"]
+    rows = (
+        np.memmap(folder / stored["file"], dtype=np.uint8, offset=stored["offset"], mode="r")
+        .view(stored["dtype"])
+        .reshape(manifest["rows"], manifest["dim"])
+    )
+    vectors = rows.astype(np.float32) @ rotation.T
+    texts = db.execute(
+        "SELECT title, text FROM documents JOIN passages ON documents.id = passages.document "
+        "ORDER BY passages.id"
+    ).fetchall()
+    db.close()
+    expected = WordLengths().encode([f"{title} {text}".strip() for title, text in texts])
+    assert base == 0
+    assert vectors == pytest.approx(expected, abs=1e-3)
+
+
+words = st.lists(st.integers(1, 16).map(lambda n: "a" * n), min_size=1, max_size=6).map(" ".join)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    texts=st.lists(words, min_size=1, max_size=40),
+    question=words,
+    cut=st.integers(0, 39),
+    k=st.integers(1, 12),
+    below=st.integers(0, 40),
+)
+def test_wide_shortlist_equals_brute_force(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    question: str,
+    cut: int,
+    k: int,
+    below: int,
+) -> None:
+    """Invariants 5, 6 and 7 over one or two segments: exact scores, exact filter, (−score, id)."""
+    encoder = WordLengths()
+    path = tmp_path_factory.mktemp("brute") / "c"
+    documents = [{"_id": str(i), "text": t, "n": i} for i, t in enumerate(texts)]
+    with SearchEngine.create(path, encoder, SegmentConfig(prefix=4, storage="float32")) as engine:
+        for part in (documents[:cut], documents[cut:]):
+            if part:
+                engine.add(part)
+        hits = engine.search(question, k, shortlist=len(texts), where=f"n < {below}")
+    scores = encoder.encode(texts[:below] or ["a"]) @ encoder.encode([question])[0]
+    expected = np.sort(scores[: len(texts[:below])])[::-1][:k]
+    assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[int(hit.key)], abs=1e-5)
+    ranked = [(-hit.score, int(hit.key)) for hit in hits]
+    assert ranked == sorted(ranked)

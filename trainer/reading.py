@@ -1,0 +1,30 @@
+"""Opening text files: plain or .gz, UTF-8, with one-sentence errors."""
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, cast
+
+from trainer.errors import DataError
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    """Lines of a UTF-8 file, unpacked if its name ends in .gz. Raises DataError, also while read."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        if path.suffix == ".gz":
+            raw = cast(IO[bytes], gzip.open(path, "rb"))
+        else:
+            raw = path.open("rb")
+        with raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
+            yield lines
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}): convert the file first"
+        ) from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
