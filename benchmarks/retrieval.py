@@ -5,11 +5,14 @@
 Published nDCG@10 of all-MiniLM-L6-v2: 0.645 and 0.316 (MTEB results repository, commit f4cc6c8).
 """
 
+import json
 import tempfile
 from pathlib import Path
 
 import click
 from record import DATA, record, run_json
+
+from searchengine.evaluation import read_qrels, read_queries
 
 SETS = {"scifact": 0.645, "nfcorpus": 0.316}
 
@@ -31,10 +34,26 @@ def main(data: Path) -> None:
                     *("--queries", folder / "queries.jsonl.gz"),
                     *("--qrels", folder / "qrels" / "test.tsv"),
                 )
-                figures[name][f"rotation {rotation}"] = rows
+                points = run_json(
+                    *("bench", collection, "--queries", test_questions(folder, Path(scratch))),
+                    *("--prefixes", "32,64,128,256", "--shortlists", "10,20,50,100,200,500"),
+                )
+                figures[name][f"rotation {rotation}"] = {"evaluate": rows, "bench": points}
                 for row in rows:
                     click.echo(f"{name} {rotation} {row}")
+                point = next(p for p in points if (p["prefix"], p["shortlist"]) == (64, 100))
+                click.echo(f"{name} {rotation} 64-dim shortlist of 100: {point}")
     record("retrieval", figures)
+
+
+def test_questions(folder: Path, scratch: Path) -> Path:
+    """The questions that the test judgements are about; the file of a set holds others too."""
+    judged = read_qrels(folder / "qrels" / "test.tsv")
+    queries = read_queries(folder / "queries.jsonl.gz")
+    path = scratch / "questions.jsonl"
+    lines = (json.dumps({"_id": key, "text": queries[key]}) for key in judged)
+    path.write_text("\n".join(lines))
+    return path
 
 
 if __name__ == "__main__":

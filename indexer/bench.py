@@ -45,8 +45,9 @@ class BenchRow:
     rerank_ms: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+        """Plain values, ready for JSON; recall goes by its full name, such as recall@10."""
+        named = {"recall": f"recall@{self.k}"}
+        return {named.get(name, name): value for name, value in asdict(self).items()}
 
 
 class _Timed(NamedTuple):

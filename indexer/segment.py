@@ -26,8 +26,15 @@ from indexer.prefix import prefix
 from indexer.rerank import SearchResult, rerank
 from indexer.vectors import VectorFile
 
-__all__ = ["Code", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
-__all__ += ["Structure"]
+__all__ = [
+    "Code",
+    "RotationKind",
+    "SearchResult",
+    "Segment",
+    "SegmentConfig",
+    "Storage",
+    "Structure",
+]
 
 EXACT_ALLOWED = 1000
 """A filter that leaves at most this many rows makes the coarse stage pointless: score them all."""
@@ -138,7 +145,9 @@ class Segment:
             VectorError: not (q, D), empty, zero or not finite.
         """
         unit = unit_rows(queries, dim=self.dim)
-        return unit if self._turn is None else unit @ self._turn
+        # einsum and not BLAS: a query then gives the same bits alone and in a batch, and a single
+        # one does not wait for BLAS's other threads (0.05 ms at 768; BLAS 0.03 ms when idle).
+        return unit if self._turn is None else np.einsum("qd,de->qe", unit, self._turn)
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: npt.ArrayLike | None = None
@@ -219,6 +228,10 @@ class Segment:
         """The re-normalised prefixes of all rows in order, in blocks (n_i, p)."""
         for block in self._opened().file.blocks(min(p, self.dim)):
             yield prefix(block, p)
+
+    def take(self, rows: RowNumbers) -> Floats:
+        """Stored rows as they lie, rotated: row numbers of any shape (...) to (..., D) float32."""
+        return self._opened(self._file).take(rows)
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
         """Stored rows in the encoder's own basis: (n,) row numbers to (n, D) float32.

@@ -295,7 +295,7 @@ def bench(
         widths = prefixes or tuple(p for p in (32, 64, 128, 256) if p < engine.encoder.dim)
         sizes = shortlists or (20, 50, 100, 200, 500)
         with progress("Measuring", 1 + len(widths) * len(sizes)) as advance:
-            rows = evaluation.bench(engine, list(asked.values()), k, widths, sizes, advance)
+            rows = evaluation.bench(engine, list(asked.values()), k, widths, sizes, lambda _: advance(1))
     dicts = [row.as_dict() for row in rows]
     show_json(dicts) if as_json else show_rows(dicts, f"{collection}, {len(asked)} questions")
 

@@ -1,7 +1,7 @@
 """Retrieval quality on judged questions (BEIR layout); the metrics come from ir-measures."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.bench import recall
+from indexer.bench import BenchRow, recall, sweep
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
@@ -193,3 +193,23 @@ def _measure(
     judged = {key: qrels[key] for key in keys}
     found = ir_measures.calc_aggregate([ndcg, recall_100], judged, run)
     return float(found[ndcg]), float(found[recall_100])
+
+
+def bench(
+    engine: SearchEngine,
+    questions: Sequence[str],
+    k: int,
+    prefixes: Sequence[int],
+    shortlists: Sequence[int],
+    on_row: Callable[[BenchRow], None] | None = None,
+) -> list[BenchRow]:
+    """Recall of the exact top k against latency, for prefix lengths × shortlist sizes.
+
+    The first row is exact search. Latency is that of one question at a time, its encoding left
+    out. Raises QueryError when the collection is empty.
+    """
+    if not engine.collection.segments:
+        raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
+    vectors = engine.encoder.encode(questions, role="query")
+    segments = list(engine.collection.segments.values())
+    return sweep(segments, vectors, k=k, prefixes=prefixes, shortlists=shortlists, on_row=on_row)

@@ -1,7 +1,6 @@
 """The engine with an encoder a human can compute: exact hits, filters, commits, bad input."""
 
 import errno
-import json
 import multiprocessing
 import os
 import shutil
@@ -336,32 +335,6 @@ def test_a_killed_writer_leaves_the_last_commit(engine: SearchEngine, path: Path
         assert keys(survivor.search("kept", k=1)) == ["kept"]
         assert survivor.stats().documents == 4
     assert sorted(f.name for f in folders.iterdir()) == ["000001", "000002"]
-
-
-def test_collection_is_readable_without_this_package(engine: SearchEngine, path: Path) -> None:
-    """What docs/format.md says: numpy, json and sqlite3 are enough."""
-    import sqlite3
-
-    db = sqlite3.connect(path / "documents.db")
-    ((segment, base),) = db.execute("SELECT id, base FROM segments")
-    folder = path / "segments" / f"{segment:06d}"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    rotation = np.load(folder / "rotation.npy")
-    stored = manifest["vectors"]
-    rows = (
-        np.memmap(folder / stored["file"], dtype=np.uint8, offset=stored["offset"], mode="r")
-        .view(stored["dtype"])
-        .reshape(manifest["rows"], manifest["dim"])
-    )
-    vectors = rows.astype(np.float32) @ rotation.T
-    texts = db.execute(
-        "SELECT title, text FROM documents JOIN passages ON documents.id = passages.document "
-        "ORDER BY passages.id"
-    ).fetchall()
-    db.close()
-    expected = WordLengths().encode([f"{title} {text}".strip() for title, text in texts])
-    assert base == 0
-    assert vectors == pytest.approx(expected, abs=1e-3)
 
 
 words = st.lists(st.integers(1, 16).map(lambda n: "a" * n), min_size=1, max_size=6).map(" ".join)

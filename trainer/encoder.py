@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import huggingface_hub
 import numpy as np
 from numpy.typing import NDArray
 
@@ -154,7 +155,7 @@ class Encoder:
         Raises ModelError for anything that is not a sequence of str.
         """
         _check_texts(texts)
-        prompt = self._prompt(role)
+        prompt = self.prompt(role)
         prompt_tokens = 0
         if prompt and not self.module.pooling.include_prompt:
             prompt_tokens = self._tokens.prompt_tokens(prompt)
@@ -185,7 +186,8 @@ class Encoder:
             if on_batch is not None:
                 on_batch(sum(len(rows[i]) for i in batch))
 
-    def _prompt(self, role: Role | None) -> str:
+    def prompt(self, role: Role | None) -> str:
+        """What `encode` puts in front of a text of this role; "" for nothing."""
         if role is None:
             default = self._model.default_prompt
             return "" if default is None else self._model.prompts[default]
@@ -247,8 +249,6 @@ def _may_be_hub_name(source: str) -> bool:
 
 def _from_hub(name: str) -> Path:
     """The folder of a hub model: downloaded, or from the cache where there is no network."""
-    import huggingface_hub  # only here: a second of imports that folders do not need
-
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:

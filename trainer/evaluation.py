@@ -7,9 +7,9 @@ setting), the way Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.0
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,6 @@ class StsRow:
     spearman: float
     pearson: float
     n: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
@@ -83,7 +80,7 @@ def _scored_pair(path: Path, line: int, row: list[str], at: list[int]) -> Scored
 
 
 def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
-    """Cosine of each row of a with the same row of b over their first `dim` numbers. (n,) float64."""
+    """Cosine of row i of a with row i of b over their first `dim` numbers. (n,) float64."""
     x, y = a[:, :dim].astype(np.float64), b[:, :dim].astype(np.float64)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     found: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
@@ -91,18 +88,22 @@ def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> 
 
 
 def sts(
-    encoder: TextEncoder, pairs: Sequence[ScoredPair], dims: Sequence[int] | None = None
+    encoder: TextEncoder,
+    pairs: Sequence[ScoredPair],
+    dims: Sequence[int] | None = None,
+    on_batch: Callable[[int], None] | None = None,
 ) -> list[StsRow]:
     """One row per prefix length, widest first as given.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width. Each
-    distinct sentence is encoded once. Raises ConfigError for a length the vectors do not have.
+    distinct sentence is encoded once; on_batch hears of them. Raises ConfigError for a
+    length the vectors do not have.
     """
     if len(pairs) < 2:
         raise DataError(f"{len(pairs)} scored pairs: a correlation needs at least 2")
     texts = list(dict.fromkeys(text for _, a, b in pairs for text in (a, b)))
     place = {text: i for i, text in enumerate(texts)}
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode(texts, on_batch=on_batch)
     left = vectors[[place[a] for _, a, _ in pairs]]
     right = vectors[[place[b] for _, _, b in pairs]]
     gold = np.array([score for score, _, _ in pairs])

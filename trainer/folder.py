@@ -202,7 +202,7 @@ def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, An
             if config.model_type not in ENCODER_CLASSES:
                 raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
             loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
-        with _quiet():
+        with quiet():
             network, report = loader.from_pretrained(
                 place,
                 config=config,
@@ -219,9 +219,10 @@ def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, An
             f"{place} cannot be loaded by transformers: {_first_line(error)}"
         ) from error
     missing = set(report["missing_keys"])
-    if missing and all(name.startswith("pooler.") for name in missing):
+    if random := {name for name in missing if name.startswith("pooler.")}:
         # transformers filled it with random numbers; no vector of ours passes through it.
-        network.pooler, missing = None, set()
+        network.pooler = None
+        missing -= random
     if missing:
         raise ModelError(
             f"{place} lacks {len(missing)} of the network's weights, such as {min(missing)}: the "
@@ -235,7 +236,7 @@ def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, An
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bar and no report of missing weights from transformers: we judge them below."""
     log = transformers.utils.logging
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()

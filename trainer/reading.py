@@ -12,7 +12,7 @@ from trainer.errors import DataError
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """Lines of a UTF-8 file, unpacked if its name ends in .gz. Raises DataError, also while read."""
+    """Lines of a UTF-8 file, unpacked if it ends in .gz. Raises DataError, also while reading."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:

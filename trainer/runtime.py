@@ -18,7 +18,7 @@ from trainer.errors import ModelError
 from trainer.modules import Batch, SentenceModule
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.
-TOKEN_BUDGET = {"cpu": 2048, "cuda": 65536, "mps": 16384}
+TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
 
 
 class Precision(StrEnum):

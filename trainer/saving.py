@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from trainer.errors import ModelError
-from trainer.folder import MODEL_CONFIG, TRANSFORMER_CONFIG, WEIGHTS, Model
+from trainer.folder import MODEL_CONFIG, TRANSFORMER_CONFIG, WEIGHTS, Model, quiet
 from trainer.modules import POOLING_SWITCHES, Dense, LayerNorm, Normalize, Pooling
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
@@ -29,8 +29,7 @@ def write_model(model: Model, path: Path) -> None:
     old model or none. ModelError where `path` is something else than a model or an empty folder.
     """
     path = path.absolute()
-    if path.exists() and not _replaceable(path):
-        raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
+    check_replaceable(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
@@ -46,12 +45,13 @@ def write_model(model: Model, path: Path) -> None:
         raise ModelError(f"the model cannot be written to {path}: {error}") from error
 
 
-def _replaceable(path: Path) -> bool:
-    """A model folder, an empty folder, or one with only a training checkpoint."""
-    if not path.is_dir():
-        return False
-    names = {entry.name for entry in path.iterdir()}
-    return "modules.json" in names or names <= {"checkpoint"}
+def check_replaceable(path: Path) -> None:
+    """ModelError unless `path` is free, a model, empty, or holds only a training checkpoint."""
+    if not path.exists():
+        return
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
+    if "modules.json" not in names and not names <= {"checkpoint"}:
+        raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
 
 
 def _keep_the_rest(old: Path, new: Path) -> None:
@@ -62,8 +62,9 @@ def _keep_the_rest(old: Path, new: Path) -> None:
 
 def _write_files(model: Model, folder: Path) -> None:
     module = model.module
-    module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
-    model.tokenizer.save_pretrained(folder)
+    with quiet():
+        module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+        model.tokenizer.save_pretrained(folder)
     settings = {"max_seq_length": model.max_tokens, "do_lower_case": False}
     write_json(folder / TRANSFORMER_CONFIG, settings)
     stages = [("Transformer", "")]

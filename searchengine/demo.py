@@ -1,0 +1,62 @@
+"""The whole line on the sample data: train, index, ask, measure. What exists already is kept."""
+
+from pathlib import Path
+
+import click
+
+from searchengine import evaluation
+from searchengine.console import note, progress, show_rows
+from searchengine.corpus import read_corpus
+from searchengine.engine import SearchEngine
+from searchengine.errors import CorpusError
+from searchengine.training import train_with_progress
+from trainer.config import TrainConfig
+
+QUESTIONS = (
+    "do dolphins ever lose consciousness completely when they rest?",
+    "why is my loaf dense and gummy in the middle",
+    "what keeps a table small when rows are updated all day",
+)
+PREFIXES = (64, 128)
+SHORTLISTS = (10, 20, 50, 100)
+
+
+def sample_folder() -> Path:
+    """The sample data: beside the package in an installation, beside the checkout in a clone."""
+    package = Path(__file__).parent
+    for folder in (package / "sample", package.parent / "data"):
+        if (folder / "corpus.jsonl").is_file():
+            return folder
+    raise CorpusError(
+        f"the sample data is in neither {package / 'sample'} nor {package.parent / 'data'}; "
+        "install searchengine again, or run the demo in a clone"
+    )
+
+
+def run_demo(folder: Path) -> None:
+    """Leave a fine-tuned model and a collection in `folder`, and print hits and a small table."""
+    sample = sample_folder()
+    model, collection = folder / "model", folder / "demo.index"
+    if (model / "modules.json").is_file():
+        note(f"The encoder in {model} is there already; remove {folder} to start over")
+    else:
+        note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
+        train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
+    if not collection.exists():
+        documents = list(read_corpus(sample))
+        with SearchEngine.create(collection, model) as engine:
+            with progress("Indexing", len(documents)) as advance:
+                engine.add(documents, progress=advance)
+    with SearchEngine.open(collection) as engine:
+        for question in QUESTIONS:
+            click.secho(f"\n{question}", bold=True)
+            for hit in engine.search(question, k=3):
+                click.echo(str(hit))
+        click.echo()
+        queries = list(evaluation.read_queries(sample / "queries.jsonl").values())
+        with progress("Measuring", 1 + len(PREFIXES) * len(SHORTLISTS)) as advance:
+            rows = evaluation.bench(engine, queries, 10, PREFIXES, SHORTLISTS, lambda _: advance(1))
+    columns = ("prefix", "shortlist", "recall@10", "p50_ms", "p95_ms")
+    table = [{name: row.as_dict()[name] for name in columns} for row in rows]
+    show_rows(table, "Recall of a two-stage search against exact search")
+    click.echo(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')

@@ -1,0 +1,48 @@
+"""What must stay true of the house."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import indexer
+import searchengine
+import trainer
+
+PACKAGES = [searchengine, indexer, trainer]
+LUMBER_ROOMS = {"utils", "helpers", "common", "misc", "core"}
+
+
+def modules(package: object) -> list[Path]:
+    (root,) = package.__path__  # type: ignore[attr-defined]
+    return sorted(Path(root).rglob("*.py"))
+
+
+def test_import_contracts_hold() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([lint], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
+def test_no_lumber_rooms_and_no_long_files(package: object) -> None:
+    for path in modules(package):
+        assert path.stem not in LUMBER_ROOMS
+        assert len(path.read_text().splitlines()) <= 400, path
+
+
+def test_exported_names_exist() -> None:
+    for name in searchengine.__all__:
+        assert getattr(searchengine, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = searchengine.nothing
+
+
+def test_no_pickle() -> None:
+    for package in PACKAGES:
+        for path in modules(package):
+            text = path.read_text()
+            assert "import pickle" not in text, path
+            assert "torch.load" not in text and "torch.save" not in text, path

@@ -1,0 +1,246 @@
+"""The command line as a user runs it: real processes, exit codes, streams."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from searchengine.cli import cli
+
+COMMAND = str(Path(sys.executable).with_name("searchengine"))
+CORPUS = """\
+{"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
+{"_id": "bread", "text": "Dough rises while yeast makes gas.", "year": 2011}
+{"_id": "volcano", "text": "Molten rock under pressure breaks through the crust.", "year": 2020}
+{"_id": "empty", "text": ""}
+"""
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=300
+    )
+
+
+def run_json(*arguments: str | Path) -> Any:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, questions and judgements, and the collection made from them."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "corpus.jsonl").write_text(CORPUS)
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "q1", "text": "how do whales sleep"}\n'
+        '{"_id": "q2", "text": "why does dough rise"}\n'
+    )
+    (folder / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\twhale\t2\nq2\tbread\t1\nq2\tvolcano\t0\n"
+    )
+    done = run("index", folder / "corpus.jsonl", folder / "c.index")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "3 documents added" in done.stderr
+    assert "1 without text, left out: empty" in done.stderr
+    return folder
+
+
+def test_search(folder: Path) -> None:
+    done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
+    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
+    assert [hit["key"] for hit in hits] == ["bread"]
+    assert set(hits[0]) == {"score", "key", "title", "text", "metadata"}
+    assert hits[0]["metadata"] == {"year": 2011}
+
+
+def test_info_and_verify(folder: Path) -> None:
+    info = run_json("info", folder / "c.index")
+    assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
+    assert (info["encoder"], info["prefix"], info["shortlist"]) == ("starter", 64, 100)
+    assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
+
+
+def test_evaluate_retrieval(folder: Path) -> None:
+    rows = run_json(
+        *("evaluate", "retrieval", folder / "c.index", "--prefixes", "384,64"),
+        *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
+    )
+    assert [(row["dim"], row["shortlist"]) for row in rows] == [(384, None), (64, 100)]
+    for row in rows:
+        assert row["ndcg@10"] == pytest.approx(1)
+        assert row["recall@100"] == pytest.approx(1)
+
+
+def test_bench(folder: Path) -> None:
+    rows = run_json(
+        *("bench", folder / "c.index", "--queries", folder / "queries.jsonl", "-k", "2"),
+        *("--prefixes", "8,64", "--shortlists", "2,3"),
+    )
+    assert [(row["prefix"], row["shortlist"]) for row in rows] == [
+        (384, 3), (8, 2), (8, 3), (64, 2), (64, 3)
+    ]  # fmt: skip
+    assert rows[0]["recall@2"] == rows[2]["recall@2"] == rows[4]["recall@2"] == 1
+    assert all(0 < row["p50_ms"] <= row["p95_ms"] for row in rows)
+
+
+def test_evaluate_sts(folder: Path) -> None:
+    (folder / "sts.tsv").write_text(
+        "score\tsentence1\tsentence2\n"
+        "5\ta cat sleeps\ta cat is asleep\n"
+        "3\ta cat sleeps\ta dog sleeps\n"
+        "0\ta cat sleeps\tstocks fell sharply\n"
+    )
+    rows = run_json("evaluate", "sts", folder / "sts.tsv", "--prefixes", "384,64")
+    assert [(row["dim"], row["spearman"]) for row in rows] == [(384, 1.0), (64, 1.0)]
+    table = run("evaluate", "sts", folder / "sts.tsv").stdout
+    assert "384" in table and "spearman" in table
+
+
+def test_index_adds_to_a_collection_and_refuses_doubles(folder: Path, tmp_path: Path) -> None:
+    collection = tmp_path / "c"
+    shutil.copytree(folder / "c.index", collection)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("Glaciers grind rock to flour.")
+    report = run_json("index", tmp_path / "notes", collection)
+    assert (report["added"], report["documents"], report["bad"]) == (1, 4, [])
+    again = run("index", tmp_path / "notes", collection)
+    assert again.returncode == 2
+    assert "the key 'a.txt' occurs twice or is in" in again.stderr
+    other = run("index", tmp_path / "notes", collection, "--prefix", "32")
+    assert other.returncode == 2
+    assert "was made with prefix 64, got 32" in other.stderr
+    assert run_json("info", collection)["documents"] == 4
+
+
+def test_skip_bad(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(CORPUS + "{broken\n" + CORPUS.splitlines()[0] + "\n")
+    whole = run("index", tmp_path / "c.jsonl", tmp_path / "c.index")
+    assert whole.returncode == 2
+    assert f"{tmp_path / 'c.jsonl'}:5: not JSON" in whole.stderr
+    report = run_json("index", tmp_path / "c.jsonl", tmp_path / "c.index", "--skip-bad")
+    assert (report["added"], report["without_text"]) == (3, ["empty"])
+    assert [message.split(": ")[0] for message in report["bad"]] == [
+        f"{tmp_path / 'c.jsonl'}:5",
+        f"{tmp_path / 'c.jsonl'}:6",
+    ]
+
+
+def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The message of a run that must have failed cleanly."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path) -> None:
+    index, queries, qrels = folder / "c.index", folder / "queries.jsonl", folder / "qrels.tsv"
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(b"_id,text\n1,caf\xe9\n")
+    (tmp_path / "folder").mkdir()
+    cases: list[tuple[tuple[str | Path, ...], str]] = [
+        (("search", tmp_path / "gone", "x"), "no such collection"),
+        (("search", tmp_path / "folder", "x"), "is no collection"),
+        (("search", index, "  "), "question 1 is blank"),
+        (("search", index, "x", "-k", "0"), "k must be at least 1"),
+        (("search", index, "x", "--encoder", "starter-768"), "was built by the encoder starter"),
+        (("search", index, "x", "--encoder", tmp_path / "gone"), "no model at"),
+        (("index", tmp_path / "gone.jsonl", tmp_path / "n"), "cannot be read (No such file"),
+        (("index", empty, tmp_path / "n"), "no document to index"),
+        (("index", latin, tmp_path / "n"), "latin.csv:2: not UTF-8 (byte 0xe9)"),
+        (("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"), "prefix of 500"),
+        (("evaluate", "sts", tmp_path / "gone.tsv"), "no such file"),
+        (("evaluate", "sts", qrels), "no column score"),
+        (
+            ("evaluate", "retrieval", index, "--queries", queries, "--qrels", queries),
+            "expected query-id, corpus-id",
+        ),
+        (
+            ("evaluate", "retrieval", index, "--queries", empty, "--qrels", qrels),
+            "no questions in it",
+        ),
+        (("bench", index, "--queries", queries, "--prefixes", "999"), "999"),
+    ]
+    for arguments, message in cases:
+        assert message in one_sentence(run(*arguments)), arguments
+    caret = run("search", index, "x", "--where", "year >")
+    assert caret.returncode == 2
+    assert "expected a value, got the end\n  year >\n        ^" in caret.stderr
+    usage = run("search", index)
+    assert usage.returncode == 2
+    assert "Missing argument 'QUESTION'" in usage.stderr
+    assert run_json("info", index)["documents"] == 3
+    assert not (tmp_path / "n").exists()
+
+
+def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -> None:
+    collection = tmp_path / "c"
+    shutil.copytree(folder / "c.index", collection)
+    fifo = tmp_path / "slow.jsonl"
+    os.mkfifo(fifo)
+    writer = subprocess.Popen(
+        [COMMAND, "index", fifo, collection], stderr=subprocess.PIPE, text=True
+    )
+    with fifo.open("w") as stream:  # blocks until the command reads
+        stream.write('{"_id": "late", "text": "unfinished"}\n')
+        stream.flush()
+        time.sleep(0.5)
+        writer.send_signal(signal.SIGINT)
+        _, stderr = writer.communicate(timeout=60)
+    assert writer.returncode == 1
+    assert "Traceback" not in stderr
+    assert run_json("info", collection)["documents"] == 3
+    assert run("verify", collection).returncode == 0
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for name, command in commands(cli):
+        assert command.help, name
+        assert f"searchengine {name}" in command.help, name
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    heavy = ("torch", "faiss", "transformers", "numpy", "sqlite_utils", "rich")
+    program = f"import sys\n{{}}\nprint([name for name in {heavy} if name in sys.modules])\n"
+    for action in (
+        "import searchengine",
+        "from searchengine.cli import cli; cli(['--help'], standalone_mode=False)",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(action)], capture_output=True, text=True
+        )
+        assert done.stdout.splitlines()[-1] == "[]", action
+
+
+def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
+    program = (
+        "import sys; sys.modules['faiss'] = None\n"
+        "from searchengine.cli import cli\n"
+        f"cli(['info', {str(folder / 'c.index')!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'searchengine[cpu]'" in one_sentence(done)

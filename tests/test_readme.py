@@ -1,0 +1,78 @@
+"""The README's and the docs' code, run as written."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, WordLengths
+
+from searchengine import SearchEngine
+
+README = (REPOSITORY / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_readme_python(tmp_path: Path) -> None:
+    (program,) = blocks(README, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"0\.\d{3}  whales", done.stdout)
+    assert "bread" not in done.stdout
+
+
+def test_readme_commands(tmp_path: Path, shared_data: Path) -> None:
+    """Every searchengine command of the README, in its order, in a folder that has the inputs."""
+    (tmp_path / "data").symlink_to(REPOSITORY / "data")
+    (tmp_path / "stsb_dev.tsv").symlink_to(shared_data / "sts" / "stsb_dev.tsv")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
+    lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("searchengine")]
+    assert len(commands) >= 8
+    for name, *arguments in commands:
+        done = subprocess.run(
+            [BIN / name, *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+def test_make_targets_exist() -> None:
+    targets = re.findall(r"^make (\w+)", "\n".join(blocks(README, "sh")), re.MULTILINE)
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert targets == ["demo", "test"]
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_local_links_lead_somewhere() -> None:
+    for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not link.startswith("http"):
+                assert (page.parent / link).exists(), (page.name, link)
+
+
+def test_generated_help_is_current() -> None:
+    pages = [REPOSITORY / "README.md", REPOSITORY / "docs" / "cli.md"]
+    done = subprocess.run([BIN / "cog", "--check", *pages], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_format_page_reads_a_collection(tmp_path: Path) -> None:
+    (program,) = blocks((REPOSITORY / "docs" / "format.md").read_text(), "python")
+    documents = [{"_id": str(i), "title": "x" * (i + 1), "text": "a bee"} for i in range(3)]
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add(documents)
+    names: dict[str, object] = {"collection": str(tmp_path / "c")}
+    exec(program, names)
+    texts = [f"{title} {text}" for _, title, text in names["texts"]]  # type: ignore[attr-defined]
+    assert names["vectors"] == pytest.approx(WordLengths().encode(texts), abs=1e-3)
+    names["db"].close()  # type: ignore[attr-defined]

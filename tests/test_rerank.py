@@ -1,0 +1,94 @@
+"""Exact scores of a shortlist."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer import rerank as module
+from indexer.errors import VectorError
+from indexer.rerank import SearchResult, merge, rerank
+
+
+class Store:
+    """Rows in memory; counts the numbers it has to hand out at a time."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows.astype(np.float32)
+        self.dim = rows.shape[1]
+        self.largest = 0
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        self.largest = max(self.largest, rows.size * self.dim)
+        return self.rows[rows]
+
+
+def test_by_hand() -> None:
+    store = Store(np.array([[1, 0], [0, 1], [0.6, 0.8], [0.8, 0.6]]))
+    queries = np.array([[1, 0], [0, 1]], np.float32)
+    found = rerank(store, queries, np.array([[3, 0, 2, -1], [-1, 1, -1, 2]]), 3)
+    assert found.rows.tolist() == [[0, 3, 2], [1, 2, -1]]
+    np.testing.assert_array_equal(
+        found.scores, np.array([[1, 0.8, 0.6], [1, 0.8, -np.inf]], np.float32)
+    )
+    assert found.rows.dtype == np.int64 and found.scores.dtype == np.float32
+
+
+def test_fewer_candidates_than_k_are_padded() -> None:
+    found = rerank(Store(np.eye(2)), np.eye(2, dtype=np.float32), np.array([[1], [-1]]), 3)
+    assert found.rows.tolist() == [[1, -1, -1], [-1, -1, -1]]
+    assert found.scores.tolist() == [[0, -np.inf, -np.inf], [-np.inf] * 3]
+
+
+def test_ties_go_to_the_lower_row() -> None:
+    """Equal rows score equally to the last bit wherever they stand among the candidates."""
+    rng = np.random.default_rng(0)
+    rows = np.tile(rng.standard_normal((1, 77)), (500, 1))
+    query = rng.standard_normal((1, 77)).astype(np.float32)
+    candidates = rng.permutation(500)[None, :401]
+    found = rerank(Store(rows), query, candidates, 401)
+    assert found.rows[0].tolist() == sorted(candidates[0].tolist())
+    assert len(set(found.scores[0].tolist())) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 6), st.integers(1, 30), st.integers(1, 40), st.integers(1, 9), st.integers(0, 99)
+)
+def test_chunks_change_nothing(q: int, s: int, k: int, chunk: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = Store(rng.standard_normal((30, 5)))
+    queries = rng.standard_normal((q, 5)).astype(np.float32)
+    candidates = np.array([rng.permutation(30)[:s] for _ in range(q)])
+    candidates[rng.random((q, s)) < 0.2] = -1
+    whole = rerank(store, queries, candidates, k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK_NUMBERS", 5 * chunk)
+        store.largest = 0
+        parts = rerank(store, queries, candidates, k)
+    assert store.largest <= 5 * chunk
+    np.testing.assert_array_equal(parts.rows, whole.rows)
+    np.testing.assert_array_equal(parts.scores, whole.scores)
+    for line, query, kept in zip(candidates, queries, whole.rows, strict=True):
+        real = line[line >= 0]
+        best = real[np.argsort(-(store.rows[real] @ query), kind="stable")][:k]
+        assert kept[: len(best)].tolist() == best.tolist()
+        assert (kept[len(best) :] == -1).all()
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(VectorError, match=r"got shapes \(2, 2\) and \(1, 3\)"):
+        rerank(Store(np.eye(2)), np.eye(2, dtype=np.float32), np.zeros((1, 3), np.int64), 1)
+
+
+def test_merging_numbers_rows_from_their_bases() -> None:
+    first = SearchResult(np.array([[4, 0, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
+    second = SearchResult(np.array([[2, 1]]), np.array([[0.9, 0.7]], np.float32))
+    both = merge([first, second], [0, 100], 5)
+    assert both.rows.tolist() == [[4, 102, 101, 0, -1]]
+    np.testing.assert_array_equal(
+        both.scores, np.array([[0.9, 0.9, 0.7, 0.5, -np.inf]], np.float32)
+    )
+    assert merge([second, first], [100, 0], 2).rows.tolist() == [[4, 102]]
+    with pytest.raises(VectorError, match="1 results with 2 bases"):
+        merge([first], [0, 1], 3)

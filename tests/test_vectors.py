@@ -1,0 +1,149 @@
+"""The full-width rows on disk, read by numpy and by faiss."""
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from indexer.arrays import row_numbers, unit_rows
+from indexer.config import Storage
+from indexer.errors import SegmentError, VectorError
+from indexer.vectors import VectorFile, VectorWriter, header, widen
+
+
+def some(n: int, dim: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal((n, dim)).astype(np.float32)
+
+
+def write(path: Path, rows: np.ndarray, storage: Storage) -> VectorFile:
+    with VectorWriter(path, rows.shape[1], storage) as writer:
+        writer.append(rows[:3])
+        writer.append(rows[3:])
+        writer.seal()
+    return VectorFile(path, *rows.shape, storage)
+
+
+def faiss_index(dim: int, storage: Storage) -> faiss.Index:
+    if storage is Storage.FLOAT32:
+        return faiss.IndexFlatIP(dim)
+    codes = faiss.ScalarQuantizer.QT_fp16
+    return faiss.IndexScalarQuantizer(dim, codes, faiss.METRIC_INNER_PRODUCT)
+
+
+@pytest.mark.parametrize("storage", Storage)
+def test_the_file_is_what_faiss_writes_byte_for_byte(tmp_path: Path, storage: Storage) -> None:
+    rows = some(10, 12)
+    stored = write(tmp_path / "v", rows, storage)
+    index = faiss_index(12, storage)
+    index.add(unit_rows(rows))
+    written = faiss.serialize_index(index).tobytes()
+    assert (tmp_path / "v").read_bytes() == written
+    assert written.startswith(header(10, 12, storage))
+    assert stored.offset == {Storage.FLOAT16: 81, Storage.FLOAT32: 45}[storage]
+
+
+@pytest.mark.parametrize("storage", Storage)
+def test_faiss_maps_the_bytes_that_numpy_maps(tmp_path: Path, storage: Storage) -> None:
+    stored = write(tmp_path / "v", some(50, 24), storage)
+    mapped = faiss.read_index(str(tmp_path / "v"), faiss.IO_FLAG_MMAP_IFC)
+    assert mapped.ntotal == 50
+    np.testing.assert_array_equal(mapped.reconstruct_n(0, 50), stored.take(slice(0, 50)))
+
+
+@pytest.mark.parametrize(("storage", "tolerance"), [("float16", 5e-4), ("float32", 1e-7)])
+def test_take_gives_unit_rows_in_any_shape(tmp_path: Path, storage: str, tolerance: float) -> None:
+    rows = some(20, 8)
+    stored = write(tmp_path / "v", rows * 37, Storage(storage))
+    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    ids = np.array([[7, 0, 7], [19, 3, 1]])
+    np.testing.assert_allclose(stored.take(ids), expected[ids], atol=tolerance)
+    np.testing.assert_allclose(stored.take(ids, 5), expected[ids][..., :5], atol=tolerance)
+    np.testing.assert_allclose(stored.take(slice(2, 9), 3), expected[2:9, :3], atol=tolerance)
+    assert stored.take(ids).dtype == np.float32
+    stored.take(slice(0, 2))[:] = 0  # a copy: the file is untouched
+    np.testing.assert_allclose(np.concatenate([*stored.blocks()]), expected, atol=tolerance)
+
+
+def test_every_finite_float16_widens_exactly() -> None:
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    values = patterns.view(np.float16)
+    finite = np.isfinite(values)
+    np.testing.assert_array_equal(widen(patterns[finite]), values[finite].astype(np.float32))
+
+
+def test_rows_are_normalised_exactly_even_when_nearly_unit_or_extreme() -> None:
+    rows = np.array([[0.6, 0.8005], [3e-30, 4e-30], [3e38, 0], [-1e-45, 0]], np.float32)
+    unit = unit_rows(rows)
+    np.testing.assert_allclose(np.linalg.norm(unit.astype(np.float64), axis=1), 1, atol=1e-7)
+    np.testing.assert_allclose(unit[1], [0.6, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([np.nan, 0, 1], "row 5 holds NaN or infinity"),
+        ([np.inf, 0, 1], "row 5 holds NaN or infinity"),
+        ([0, 0, 0], "row 5 is all zeros"),
+        ([1, 2], "must be 3 wide, got 2"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_number_in_the_file(
+    tmp_path: Path, bad: list[float], message: str
+) -> None:
+    with VectorWriter(tmp_path / "v", 3, Storage.FLOAT16) as writer:
+        writer.append(some(5, 3))
+        with pytest.raises(VectorError, match=message):
+            writer.append([bad])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.ones(3), "must be 2-D"),
+        (np.ones((0, 3)), "must not be empty"),
+        (np.ones((3, 0)), "must not be empty"),
+        ([["a", "b"]], "array of numbers"),
+        ([[1.0], [1.0, 2.0]], "array of numbers"),
+    ],
+)
+def test_what_is_no_matrix_of_numbers_is_refused(rows: object, message: str) -> None:
+    with pytest.raises(VectorError, match=message):
+        unit_rows(rows)  # type: ignore[arg-type]
+
+
+def test_float64_beyond_float32_counts_as_infinite() -> None:
+    with pytest.raises(VectorError, match="row 1 holds NaN or infinity"):
+        unit_rows(np.array([[1.0, 0.0], [1e300, 0.0]]))
+
+
+def test_an_empty_file_is_not_sealed(tmp_path: Path) -> None:
+    with (
+        VectorWriter(tmp_path / "v", 3, Storage.FLOAT16) as writer,
+        pytest.raises(VectorError, match="at least one vector"),
+    ):
+        writer.seal()
+
+
+def test_a_file_of_another_size_or_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    write(path, some(6, 4), Storage.FLOAT16)
+    with pytest.raises(SegmentError, match="has 129 bytes, expected 137"):
+        VectorFile(path, 7, 4, Storage.FLOAT16)
+    with pytest.raises(SegmentError, match="does not start with the header of 4 x 6"):
+        VectorFile(path, 4, 6, Storage.FLOAT16)
+    with pytest.raises(SegmentError, match="is missing"):
+        VectorFile(tmp_path / "w", 6, 4, Storage.FLOAT16)
+
+
+@pytest.mark.parametrize(
+    "allowed", [[2, 1], [1, 1], [-1, 2], [3, 10], [[1, 2]], [0.5], ["a"], [True, False]]
+)
+def test_allowed_rows_must_rise_within_the_segment(allowed: list[object]) -> None:
+    with pytest.raises(VectorError, match="allowed rows must"):
+        row_numbers(allowed, 10)  # type: ignore[arg-type]
+
+
+def test_allowed_rows_may_be_empty() -> None:
+    assert row_numbers([], 10).size == 0
+    assert row_numbers(np.array([0, 9], np.uint32), 10).tolist() == [0, 9]

@@ -1,0 +1,64 @@
+"""A sentence-transformers folder small enough to build in a test: 2 layers, 32 wide, random."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import BertConfig, BertModel, BertTokenizer
+
+WORDS = (
+    "a the dog cat whale bird man woman child sleeps runs eats sings plays sits near far red blue "
+    "green big small old new on in under over sea house tree car music two three slowly fast not"
+).split()
+WIDTH = 32
+
+
+def write_plain(folder: Path, seed: int = 0) -> Path:
+    """A plain transformers folder: network and tokenizer, no pooling."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    vocabulary += [p for p in pieces if p not in WORDS] + [f"##{p}" for p in pieces]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    BertTokenizer(str(folder / "vocab.txt"), model_max_length=48).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=48,
+        initializer_range=0.3,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+def write_sentence_transformer(
+    folder: Path, pooling: dict[str, Any] | None = None, **model_config: Any
+) -> Path:
+    """The same with modules.json. pooling: the Pooling module's config; default mean."""
+    write_plain(folder)
+    prefix = "sentence_transformers.models."
+    listed = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": prefix + kind}
+            for i, (path, kind) in enumerate(listed)
+        ],
+    )
+    (folder / "1_Pooling").mkdir()
+    (folder / "2_Normalize").mkdir()
+    config = pooling or {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
+    write_json(folder / "1_Pooling" / "config.json", config)
+    write_json(folder / "2_Normalize" / "config.json", {})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", model_config)
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
