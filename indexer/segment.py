@@ -231,7 +231,7 @@ class Segment:
 
     def take(self, rows: RowNumbers) -> Floats:
         """Stored rows as they lie, rotated: row numbers of any shape (...) to (..., D) float32."""
-        return self._opened(self._file).take(rows)
+        return self._opened().file.take(rows)
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
         """Stored rows in the encoder's own basis: (n,) row numbers to (n, D) float32.

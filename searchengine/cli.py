@@ -38,6 +38,12 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         return numbers
 
 
+class BadInput(click.ClickException):
+    """One sentence on stderr; the same exit code as click's own for wrong usage."""
+
+    exit_code = 2
+
+
 class OneSentence(click.Group):
     """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
 
@@ -46,9 +52,7 @@ class OneSentence(click.Group):
         try:
             return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
-            failure = click.ClickException(str(error))
-            failure.exit_code = 2
-            raise failure from error
+            raise BadInput(str(error)) from error
 
 
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
@@ -71,28 +75,28 @@ def cli() -> None:
 @cli.command()
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
-@click.option("--base", default="starter-768", show_default=True, help="Model to start from.")
+@click.option("--base", help="Model to start from [default: starter-768].")
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 768,512,256,128,64].")
-@click.option("--dev", type=click.Path(path_type=Path), help="STS file to choose the best by.")
+@click.option("--dev", multiple=True, type=click.Path(path_type=Path), help="STS file; see below.")
 @click.option("--exclude", multiple=True, type=click.Path(path_type=Path), help="See below.")
-@click.option("--epochs", type=click.FloatRange(0, min_open=True), help="Passes over the pairs.")
-@click.option("--config", type=click.Path(path_type=Path), help="JSON with any other setting.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the pairs [default: 3].")
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file of other settings.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out.")
-def train(
-    pairs: tuple[Path, ...], out: Path, base: str, config: Path | None, **options: Any
-) -> None:
+def train(pairs: tuple[Path, ...], config: Path | None, resume: bool, **options: Any) -> None:
     """Fine-tune an encoder on sentences, pairs or triplets (TSV or JSONL, .gz too).
 
-    Training texts that occur in an --exclude file are left out, so that what is
-    evaluated later was never seen.
+    The best step is chosen by the --dev files, or by pairs held out. Training texts
+    that occur in an --exclude file are left out, so that what is evaluated later
+    was never seen. docs/training.md lists the formats and the other settings.
 
     \b
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from searchengine.training import run_training
+    from searchengine.training import read_config, train_with_progress
 
-    run_training(pairs, out, base, config, options)
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    train_with_progress(read_config(config, {"train": pairs, **given}), resume=resume)
 
 
 @cli.group()
@@ -202,23 +206,23 @@ def index(
     total = count_records(corpus)
     started = time.monotonic()
     with SearchEngine.open_or_create(collection, encoder, chosen) as engine:
-        with progress("Indexing", total) as advance:
-            summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
-        report = {
-            "collection": str(collection),
-            "added": summary.added,
-            "documents": engine.stats().documents,
-            "without_text": summary.without_text,
-            "bad": [*bad, *summary.bad],
-            "seconds": round(time.monotonic() - started, 2),
-        }
+        try:
+            with progress("Indexing", total) as advance:
+                summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
+        except BaseException:
+            engine.remove_if_empty()
+            raise
+        documents_now = engine.stats().documents
+    seconds = round(time.monotonic() - started, 2)
+    left_out = {"without_text": summary.without_text, "bad": (*bad, *summary.bad)}
     if as_json:
-        show_json(report)
+        counts = {"added": summary.added, "documents": documents_now, "seconds": seconds}
+        show_json({"collection": str(collection), **counts, **left_out})
         return
-    note(f"{summary.added} documents added to {collection} in {report['seconds']} s")
-    for name, left_out in (("without text", report["without_text"]), ("bad", report["bad"])):
-        if left_out:
-            note(f"{len(left_out)} {name}, left out: {_some(left_out)}")
+    note(f"{summary.added} documents added to {collection} in {seconds} s")
+    for name, items in left_out.items():
+        if items:
+            note(f"{len(items)} {name.replace('_', ' ')}, left out: {_some(items)}")
 
 
 def _some(items: Sequence[str], most: int = 10) -> str:
@@ -295,7 +299,9 @@ def bench(
         widths = prefixes or tuple(p for p in (32, 64, 128, 256) if p < engine.encoder.dim)
         sizes = shortlists or (20, 50, 100, 200, 500)
         with progress("Measuring", 1 + len(widths) * len(sizes)) as advance:
-            rows = evaluation.bench(engine, list(asked.values()), k, widths, sizes, lambda _: advance(1))
+            rows = evaluation.bench(
+                engine, list(asked.values()), k, widths, sizes, lambda _: advance(1)
+            )
     dicts = [row.as_dict() for row in rows]
     show_json(dicts) if as_json else show_rows(dicts, f"{collection}, {len(asked)} questions")
 

@@ -160,6 +160,13 @@ class Collection:
             with self._named_segment(row):
                 segment.verify()
 
+    def remove_if_empty(self) -> None:
+        """Remove the folder if no commit was ever made, and close; others cannot write meanwhile."""
+        with self.store.transaction():
+            if not self.store.segments():
+                shutil.rmtree(self.path)
+        self.close()
+
     def close(self) -> None:
         """Let go of the files; closing twice is harmless."""
         for segment in self.segments.values():

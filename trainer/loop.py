@@ -108,10 +108,10 @@ def train(
         last = run.step == plan.steps
         if last or (config.eval_every and run.step % config.eval_every == 0):
             evaluate(run, model, judge, config)
-        tell(value)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
             done = checkpoint.Progress(run.step, run.best_step, run.scores)
             checkpoint.save(config, digest, done, module, optimizer, run.best)
+        tell(value)
 
     module.load_state_dict(run.best)
     module.eval()

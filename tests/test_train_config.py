@@ -1,0 +1,74 @@
+"""The training configuration checks itself and survives JSON."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
+
+DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
+    lambda dims: tuple(sorted(dims, reverse=True))
+)
+
+
+@given(
+    prefixes=DIMS,
+    temperature=st.floats(1e-6, 10),
+    seed=st.integers(0, 2**31),
+    max_steps=st.none() | st.integers(1, 10**6),
+    dev=st.lists(st.sampled_from(["a.tsv", "b/ü.tsv"]), max_size=2).map(tuple),
+)
+def test_json_both_ways(**values: Any) -> None:
+    config = TrainConfig(train=(Path("pairs.tsv"),), out=Path("out"), **values)
+    assert TrainConfig.from_json(config.to_json()) == config
+
+
+def test_strings_become_paths_and_lists_tuples() -> None:
+    config = TrainConfig(train=["a.tsv"], out="m", prefixes=[64, 32])  # type: ignore[arg-type]
+    assert config.train == (Path("a.tsv"),) and config.out == Path("m")
+    assert config.prefixes == (64, 32)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"train": ()}, "train names no file"),
+        ({"train": "pairs.tsv"}, "train is 'pairs.tsv': expected a list"),
+        ({"batch_size": 1}, "batch_size is 1: expected a whole number of at least 2"),
+        ({"epochs": 0.5}, "epochs is 0.5: expected a whole number of at least 1"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"temperature": 0}, "temperature is 0: expected more than 0"),
+        ({"warmup_ratio": 1.0}, r"warmup_ratio is 1.0: expected 0 or more and less than 1"),
+        ({"weight_decay": -1}, "weight_decay is -1"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"prefixes": (64, 128)}, "prefixes is 64, 128: expected different lengths, descending"),
+        ({"prefixes": (64, 64)}, "prefixes is 64, 64"),
+        ({"prefixes": (64, 0)}, "prefixes is 64, 0"),
+        ({"prefixes": (64, 32), "prefix_weights": (1,)}, "1 numbers for 2 prefixes"),
+        ({"prefixes": (64,), "prefix_weights": (0,)}, "not all 0"),
+        ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16"),
+        ({"columns": ("a", "b", "c", "d")}, "columns is a, b, c, d: expected 1 to 3"),
+    ],
+)
+def test_contradictions_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**{"train": ("a.tsv",), "out": Path("m"), **values})
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"train": ["a"], "out": "m", "lr": 1}', "unknown in a training configuration: lr; known"),
+        ('{"train": ["a"]}', "lacks out"),
+        ('{"train": ["a"], "out": "m", "temperature": "hot"}', "has a wrong type"),
+    ],
+)
+def test_json_that_is_no_configuration(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.from_json(text)

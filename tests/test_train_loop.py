@@ -1,0 +1,272 @@
+"""Training a tiny model: it learns, it resumes to the bit, it refuses what cannot work."""
+
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer import checkpoint, loop
+from trainer.config import TrainConfig
+from trainer.data import Examples, epoch_batches
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, DataError, ModelError, TrainingError
+from trainer.evaluation import read_sts, sts
+from trainer.loop import BatchPlan, Report, train
+from trainer.modules import Dense, SentenceModule
+from trainer.positives import Drawn, Kind
+
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+LAYER = "transformer.encoder.layer.0.output.dense.weight"
+PAIRS = [(1.0, "a dog", "a cat"), (2.0, "the sea", "a sea")]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """Word order does not matter: "dog sleeps near the sea" means "near the sea sleeps dog"."""
+    pairs = [
+        (f"the {n} {v} {w}", f"{w} {v} the {n}", f"the {n} {v} not {w}")
+        for n in NOUNS
+        for v in VERBS
+        for w in ("fast", "slowly")
+    ]
+    lines = ["anchor\tpositive\tnegative", *map("\t".join, pairs)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    return TrainConfig(
+        train=(tmp_path / "pairs.tsv",),
+        out=tmp_path / "out",
+        base=str(base),
+        prefixes=(32, 8),
+        batch_size=8,
+        max_steps=12,
+        learning_rate=2e-3,
+        eval_every=4,
+        checkpoint_every=5,
+        precision="fp32",
+    )
+
+
+def weights(encoder: Encoder) -> dict[str, torch.Tensor]:
+    return encoder.module.state_dict()
+
+
+def interrupt_at(step: int) -> Callable[[Report], None]:
+    def report(line: Report) -> None:
+        if line.step == step:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
+    lines: list[Report] = []
+    encoder = train(replace(config, max_steps=40, eval_every=10), lines.append)
+    assert [line.step for line in lines] == list(range(41))
+    losses = [line.loss for line in lines if line.loss is not None]
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    judged = {line.step: line.scores for line in lines if line.scores is not None}
+    assert list(judged) == [0, 10, 20, 30, 40] and set(judged[0]) == {32, 8}
+    mean = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
+    best = lines[-1].best_step
+    assert mean[best] == max(mean.values()) > mean[0]
+    assert lines[0].loss is None and lines[0].examples == 54 and lines[0].steps == 40
+    again = Encoder.load(config.out, precision="fp32")
+    assert again.fingerprint == encoder.fingerprint and again.matryoshka_dims == (32, 8)
+    assert again.recipe["best_step"] == best
+    assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
+    assert not checkpoint.folder_of(config.out).exists()
+
+
+def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:
+    short = replace(config, max_steps=3, eval_every=1, learning_rate=1e-2)
+    runs = [
+        train(replace(short, out=tmp_path / name, seed=seed))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
+
+
+def test_resumed_run_equals_unbroken_one_to_the_bit(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every judgement is better than all before, so that `out` holds the last weights.
+    rising = itertools.count()
+    monkeypatch.setattr(
+        loop, "make_judge", lambda _, examples: (lambda encoder: {32: next(rising)}, examples)
+    )
+    config = replace(config, accumulation=2, epochs=3, max_steps=None)
+    whole: list[Report] = []
+    unbroken = train(replace(config, out=tmp_path / "whole"), whole.append)
+    assert whole[-1].step == 12  # 60 triplets, 8 batches, 4 updates an epoch
+
+    parts: dict[int, Report] = {}
+
+    def stop_at(step: int) -> Callable[[Report], None]:
+        def report(line: Report) -> None:
+            parts[line.step] = line
+            if line.step == step:
+                raise KeyboardInterrupt
+
+        return report
+
+    folder = checkpoint.folder_of(config.out)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, stop_at(7))
+    assert [p.name for p in folder.iterdir()] == ["step-0000005"]
+    assert {p.suffix for p in folder.glob("*/*")} == {".safetensors", ".json"}
+    torch.manual_seed(99)  # whatever happened in between
+    with pytest.raises(KeyboardInterrupt):
+        train(config, stop_at(10), resume=True)
+    assert [p.name for p in folder.iterdir()] == ["step-0000010"]
+    resumed = train(config, stop_at(-1), resume=True)
+    ours, theirs = weights(resumed), weights(unbroken)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert [parts[i].loss for i in range(13)] == [line.loss for line in whole]
+    assert [parts[i].learning_rate for i in range(13)] == [line.learning_rate for line in whole]
+    assert not torch.equal(*(weights(e)[LAYER] for e in (resumed, Encoder.load(config.base))))
+
+
+def test_resume_refuses_another_run(config: TrainConfig) -> None:
+    with pytest.raises(ConfigError, match="no checkpoint in .*: start this run without resume"):
+        train(config, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, interrupt_at(6))
+    with pytest.raises(ConfigError, match=r"unfinished run \(step-0000005\): resume it"):
+        train(config)
+    with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
+        train(replace(config, seed=1), resume=True)
+    with config.train[0].open("a") as file:
+        file.write("one\tmore\ttriplet\n")
+    with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
+        train(config, resume=True)
+
+
+def test_interrupted_checkpoint_leaves_the_older_one(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.write_json
+
+    def fails_later(path: Path, value: Any) -> None:
+        if "step-0000010" in str(path):
+            raise KeyboardInterrupt
+        real(path, value)
+
+    monkeypatch.setattr(checkpoint, "write_json", fails_later)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    found = checkpoint.latest(config.out)
+    assert found is not None and found.name == "step-0000005"
+    monkeypatch.undo()
+    assert train(config, resume=True).matryoshka_dims == (32, 8)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = loop.info_nce, itertools.count(1)
+
+    def breaks(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return real(*args, **kwargs) * (math.nan if next(calls) > 2 * 6 else 1)  # 2 prefixes
+
+    monkeypatch.setattr(loop, "info_nce", breaks)
+    with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
+        train(config)
+    found = checkpoint.latest(config.out)
+    assert found is not None and found.name == "step-0000005"
+
+
+def test_bf16_keeps_fp32_master_weights(config: TrainConfig) -> None:
+    # 1e-5 on weights near 0.3 is far below a bfloat16 step (0.002): it would vanish.
+    small = replace(config, precision="bf16", learning_rate=1e-5, max_steps=2, eval_every=1)
+    before = weights(Encoder.load(config.base))[LAYER]
+    rising = itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "make_judge", lambda _, e: (lambda encoder: {32: next(rising)}, e))
+        after = weights(train(small))[LAYER]
+    moved = (after - before).abs()
+    assert after.dtype == torch.float32
+    assert (moved > 0).float().mean() > 0.9 and moved.max() < 1e-4
+
+
+def test_head_only_leaves_the_network_alone(
+    config: TrainConfig, base: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="has no head to train"):
+        train(replace(config, head_only=True))
+    encoder = Encoder.load(base)
+    dense = Dense(32, 32, False, "torch.nn.modules.linear.Identity")
+    module = SentenceModule(encoder.module.transformer, encoder.module.pooling, [dense])
+    Encoder(replace(encoder.model, module=module), "").save(tmp_path / "headed")
+    headed = replace(config, base=str(tmp_path / "headed"), head_only=True, eval_every=1)
+    before, after = weights(Encoder.load(tmp_path / "headed")), weights(train(headed))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.0.linear.weight"}
+
+
+def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
+    rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
+        itertools.product(NOUNS, VERBS)
+    )]  # fmt: skip
+    (tmp_path / "dev.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(rows))
+    lines: list[Report] = []
+    dev = replace(config, dev=(tmp_path / "dev.tsv",), exclude=(tmp_path / "dev.tsv",))
+    encoder = train(dev, lines.append)
+    assert lines[0].examples == 60 and lines[0].excluded == 0
+    expected = {r.dim: r.spearman for r in sts(Encoder.load(config.out, precision="fp32"),
+                                               read_sts(dev.dev))}  # fmt: skip
+    assert lines[encoder.recipe["best_step"]].scores == pytest.approx(expected)
+
+
+def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    with pytest.raises(ModelError, match="exists and is not a model"):
+        train(replace(config, out=tmp_path / "full"))
+    with pytest.raises(ConfigError, match="prefixes begins with 16: expected 32"):
+        train(replace(config, prefixes=(16, 8)))
+    with pytest.raises(ConfigError, match="fewer than accumulation 99"):
+        train(replace(config, accumulation=99))
+    (tmp_path / "s.tsv").write_text("sentence\n" + "a dog\nthe sea\n" * 20)
+    with pytest.raises(DataError, match="give STS files as `dev`"):
+        train(replace(config, train=(tmp_path / "s.tsv",)))
+
+
+@pytest.mark.parametrize("package", ["accelerate", "scipy"])
+def test_missing_packages_name_the_extra(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"needs {package}: install the extra `train`"):
+        train(config) if package == "accelerate" else sts(Encoder.load(config.base), PAIRS)
+
+
+def test_plan_by_hand(config: TrainConfig) -> None:
+    data = Examples(tuple((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20)))
+    plan = BatchPlan(replace(config, batch_size=4, accumulation=2, max_steps=10), data)
+    assert plan.per_epoch == 2 and plan.steps == 10  # 5 batches, the fifth fills no update
+    rates = [plan.learning_rate(step) / config.learning_rate for step in range(10)]
+    assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
+    assert plan.at(7) == BatchPlan(plan.config, data).at(7)  # without the steps before it
+    assert plan.at(0) + plan.at(1) == epoch_batches(data, 4, 0, 0)[:4]
+
+
+def test_same_text_by_hand() -> None:
+    rows = [Drawn("a", "b", "c"), Drawn("d", "b", "a"), Drawn("c", "d", "e")]
+    #        b      b      d      c      a      e
+    assert loop.same_as_positive(rows).tolist() == [
+        [True, True, False, False, True, False],
+        [True, True, True, False, False, False],
+        [False, False, True, True, False, False],
+    ]
