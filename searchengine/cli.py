@@ -210,7 +210,7 @@ def index(
             with progress("Indexing", total) as advance:
                 summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
         except BaseException:
-            engine.remove_if_empty()
+            engine.collection.remove_if_empty()
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)

@@ -161,7 +161,7 @@ class Collection:
                 segment.verify()
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if no commit was ever made, and close; others cannot write meanwhile."""
+        """Remove the folder if nothing was ever committed, and close; others cannot write then."""
         with self.store.transaction():
             if not self.store.segments():
                 shutil.rmtree(self.path)

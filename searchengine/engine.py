@@ -294,10 +294,6 @@ class SearchEngine:
         """Check every file against its checksum. Raises CollectionError on the first fault."""
         self.collection.verify()
 
-    def remove_if_empty(self) -> None:
-        """Remove a collection that nothing was ever added to, and close it."""
-        self.collection.remove_if_empty()
-
     def close(self) -> None:
         """Let go of the files."""
         self.collection.close()

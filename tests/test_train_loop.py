@@ -70,6 +70,14 @@ def interrupt_at(step: int) -> Callable[[Report], None]:
     return report
 
 
+def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every judgement is better than all before, so that `out` holds the last weights."""
+    rising = itertools.count()
+    monkeypatch.setattr(
+        loop, "make_judge", lambda _, examples: (lambda encoder: {32: next(rising)}, examples)
+    )
+
+
 def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     lines: list[Report] = []
     encoder = train(replace(config, max_steps=40, eval_every=10), lines.append)
@@ -101,11 +109,7 @@ def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path:
 def test_resumed_run_equals_unbroken_one_to_the_bit(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every judgement is better than all before, so that `out` holds the last weights.
-    rising = itertools.count()
-    monkeypatch.setattr(
-        loop, "make_judge", lambda _, examples: (lambda encoder: {32: next(rising)}, examples)
-    )
+    judge_rising(monkeypatch)
     config = replace(config, accumulation=2, epochs=3, max_steps=None)
     whole: list[Report] = []
     unbroken = train(replace(config, out=tmp_path / "whole"), whole.append)
@@ -139,7 +143,7 @@ def test_resumed_run_equals_unbroken_one_to_the_bit(
 
 
 def test_resume_refuses_another_run(config: TrainConfig) -> None:
-    with pytest.raises(ConfigError, match="no checkpoint in .*: start this run without resume"):
+    with pytest.raises(ConfigError, match=r"no checkpoint in .*: start this run without resume"):
         train(config, resume=True)
     with pytest.raises(KeyboardInterrupt):
         train(config, interrupt_at(6))
@@ -187,21 +191,21 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     assert found is not None and found.name == "step-0000005"
 
 
-def test_bf16_keeps_fp32_master_weights(config: TrainConfig) -> None:
+def test_bf16_keeps_fp32_master_weights(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # 1e-5 on weights near 0.3 is far below a bfloat16 step (0.002): it would vanish.
     small = replace(config, precision="bf16", learning_rate=1e-5, max_steps=2, eval_every=1)
     before = weights(Encoder.load(config.base))[LAYER]
-    rising = itertools.count()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "make_judge", lambda _, e: (lambda encoder: {32: next(rising)}, e))
-        after = weights(train(small))[LAYER]
+    judge_rising(monkeypatch)
+    after = weights(train(small))[LAYER]
     moved = (after - before).abs()
     assert after.dtype == torch.float32
     assert (moved > 0).float().mean() > 0.9 and moved.max() < 1e-4
 
 
 def test_head_only_leaves_the_network_alone(
-    config: TrainConfig, base: Path, tmp_path: Path
+    config: TrainConfig, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="has no head to train"):
         train(replace(config, head_only=True))
@@ -209,7 +213,8 @@ def test_head_only_leaves_the_network_alone(
     dense = Dense(32, 32, False, "torch.nn.modules.linear.Identity")
     module = SentenceModule(encoder.module.transformer, encoder.module.pooling, [dense])
     Encoder(replace(encoder.model, module=module), "").save(tmp_path / "headed")
-    headed = replace(config, base=str(tmp_path / "headed"), head_only=True, eval_every=1)
+    headed = replace(config, base=str(tmp_path / "headed"), head_only=True)
+    judge_rising(monkeypatch)
     before, after = weights(Encoder.load(tmp_path / "headed")), weights(train(headed))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"head.0.linear.weight"}

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
+# Two layers of 32 gain nothing from threads, and lose much to them on a busy machine.
+torch.set_num_threads(1)
+
 WORDS = (
     "a the dog cat whale bird man woman child sleeps runs eats sings plays sits near far red blue "
     "green big small old new on in under over sea house tree car music two three slowly fast not"

@@ -32,12 +32,13 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class Progress:
     """What a run knows besides its weights.
 
-    step: updates done. best_step: the update that judged best; scores: of each judged update, by
-    prefix length.
+    step: updates done. best_step: the update that judged best. untrained: the base model's scores
+    by prefix length; scores: those of each judged update.
     """
 
     step: int
     best_step: int
+    untrained: Mapping[int, float]
     scores: Mapping[int, Mapping[int, float]]
 
 
@@ -115,11 +116,14 @@ def load(
         best = load_file(found / "best.safetensors")
     except Exception as error:
         raise TrainingError(f"the checkpoint in {found} cannot be read: {error}") from error
-    scores = {
-        int(step): {int(dim): value for dim, value in row.items()}
-        for step, row in state["scores"].items()
-    }
-    return Progress(state["step"], state["best_step"], scores), best
+    scores = {int(step): _by_dim(row) for step, row in state["scores"].items()}
+    untrained = _by_dim(state["untrained"])
+    return Progress(state["step"], state["best_step"], untrained, scores), best
+
+
+def _by_dim(row: Mapping[str, float]) -> dict[int, float]:
+    """JSON made strings of the prefix lengths."""
+    return {int(dim): value for dim, value in row.items()}
 
 
 def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:

@@ -21,6 +21,8 @@ class TrainConfig:
     exclude: files whose sentences must not be trained on. dev: STS files that choose the best
     step; without, a seeded tenth of the examples is held out. prefixes: trained lengths,
     descending, full width first; () for the base model's. prefix_weights: one per prefix; () for 1.
+    rotate: with several prefixes, begin by turning the vectors so that the strongest axes come
+    first (`trainer.head`); full-width scores stay as they are.
     batch_size: examples per forward pass; one update takes batch_size · accumulation of them, and
     the negatives of an example are those of its forward pass. max_steps: updates, in place of
     epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
@@ -35,6 +37,7 @@ class TrainConfig:
     dev: tuple[Path, ...] = ()
     prefixes: tuple[int, ...] = ()
     prefix_weights: tuple[float, ...] = ()
+    rotate: bool = True
     temperature: float = 0.05
     batch_size: int = 32
     accumulation: int = 1

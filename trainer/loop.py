@@ -24,6 +24,7 @@ from trainer.data import Batch, Examples, epoch_batches, read_examples
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingError
 from trainer.folder import Model
+from trainer.head import sample_texts, turn_head, with_linear_head
 from trainer.judging import Judge, Scores, make_judge
 from trainer.losses import ContrastiveLoss, info_nce, matryoshka
 from trainer.modules import SentenceModule
@@ -62,6 +63,7 @@ class Run:
     best: checkpoint.Weights
     step: int = 0
     best_step: int = 0
+    untrained: Scores = field(default_factory=dict)
     scores: dict[int, Scores] = field(default_factory=dict)
 
 
@@ -72,8 +74,7 @@ def train(
 ) -> Encoder:
     """Train as the configuration says; the best step is in `config.out` and returned.
 
-    report: called before the first update, after each update, and with the scores when there are
-    any. resume: go on from the newest checkpoint in OUT/checkpoint. Raises ConfigError, DataError,
+    report: called with the base model's scores, again after the turn, then after each update. resume: go on from the newest checkpoint in OUT/checkpoint. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     """
     check_start(config, resume)
@@ -91,17 +92,21 @@ def train(
     if resume:
         progress, run.best = checkpoint.load(config, digest, module, optimizer)
         run.step, run.best_step = progress.step, progress.best_step
-        run.scores = dict(progress.scores)
+        run.untrained, run.scores = progress.untrained, dict(progress.scores)
     else:
-        evaluate(run, model, judge, config)
+        run.untrained = evaluate(run, model, judge, config)
         tell(None)
+        if turns(config, model):
+            turn_head(view(model, module, config.precision), sample_texts(examples, config.seed))
+            evaluate(run, model, judge, config)
+            tell(None)
 
     loss = matryoshka(
         functools.partial(info_nce, temperature=config.temperature),
         model.matryoshka_dims,
         config.prefix_weights or None,
     )
-    feed = Feed(Encoder(model, "", precision="fp32", device=str(accelerator.device)), config)
+    feed = Feed(view(model, module, "fp32"), config)
     while run.step < plan.steps:
         value = update(run, plan, feed, loss, accelerator)
         run.step += 1
@@ -109,7 +114,7 @@ def train(
         if last or (config.eval_every and run.step % config.eval_every == 0):
             evaluate(run, model, judge, config)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-            done = checkpoint.Progress(run.step, run.best_step, run.scores)
+            done = checkpoint.Progress(run.step, run.best_step, run.untrained, run.scores)
             checkpoint.save(config, digest, done, module, optimizer, run.best)
         tell(value)
 
@@ -169,9 +174,23 @@ def load_base(config: TrainConfig) -> Model:
             f"prefix_weights has {len(config.prefix_weights)} numbers for {len(dims)} prefixes: "
             "expected one for each"
         )
+    model = replace(model, matryoshka_dims=dims)
+    if turns(config, model):
+        model = with_linear_head(model)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
-    return replace(model, matryoshka_dims=dims)
+    return model
+
+
+def turns(config: TrainConfig, model: Model) -> bool:
+    """Whether the run begins with a turn: where there is only the full width, it changes nothing."""
+    return config.rotate and len(model.matryoshka_dims) > 1
+
+
+def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
+    """An encoder with the weights as they are now, where they are."""
+    device = str(next(module.parameters()).device)
+    return Encoder(model, "", precision=precision, device=device)
 
 
 def make_optimizer(
@@ -287,14 +306,17 @@ def same_as_positive(rows: list[Drawn]) -> Tensor:
     return torch.tensor(found)
 
 
-def evaluate(run: Run, model: Model, judge: Judge, config: TrainConfig) -> None:
-    """Judge the module as it is, and keep its weights if the mean over prefixes is the best."""
+def evaluate(run: Run, model: Model, judge: Judge, config: TrainConfig) -> Scores:
+    """Judge the module as it is, and keep its weights if the mean over prefixes is the best.
+
+    Of step 0 the last judgement counts: a turn comes after the first, and is what is trained.
+    """
     run.module.eval()
-    device = str(next(run.module.parameters()).device)
-    scores = judge(Encoder(model, "", precision=config.precision, device=device))
-    run.scores[run.step] = scores
-    if mean(scores) > mean(run.scores[run.best_step]) or run.step == 0:
+    scores = judge(view(model, run.module, config.precision))
+    if run.step == 0 or mean(scores) > mean(run.scores[run.best_step]):
         run.best_step, run.best = run.step, checkpoint.copy_weights(run.module)
+    run.scores[run.step] = scores
+    return scores
 
 
 def mean(scores: Scores) -> float:
@@ -318,7 +340,7 @@ def make_recipe(config: TrainConfig, run: Run, examples: Examples) -> dict[str, 
         "examples": len(examples),
         "excluded": examples.excluded,
         "judged_by": "spearman on dev" if config.dev else "top-1 accuracy on held-out examples",
-        "untrained": {str(k): v for k, v in run.scores[0].items()},
+        "untrained": {str(k): v for k, v in run.untrained.items()},
         "best_step": run.best_step,
         "best": {str(k): v for k, v in run.scores[run.best_step].items()},
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
