@@ -4,18 +4,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from indexer.errors import IndexerError
 from searchengine.errors import SearchEngineError
 from trainer.errors import TrainerError
-
-if TYPE_CHECKING:
-    pass
-
-STARTER = "starter"
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -53,6 +48,10 @@ class OneSentence(click.Group):
             return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
             raise BadInput(str(error)) from error
+        except OSError as error:
+            if error.filename is None:  # not about a file: a closed pipe, say, which click handles
+                raise
+            raise BadInput(f"{error.filename}: {error.strerror}") from error
 
 
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
@@ -106,7 +105,7 @@ def evaluate() -> None:
 
 @evaluate.command()
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--encoder", default=STARTER, show_default=True, help="Model folder or hub name.")
+@click.option("--encoder", default="starter", show_default=True, help="Model folder or hub name.")
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: the model's own].")
 @AS_JSON
 def sts(pairs: tuple[Path, ...], encoder: str, prefixes: tuple[int, ...], as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -244,3 +245,39 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install 'searchengine[cpu]'" in one_sentence(done)
+
+
+def test_demo_leaves_a_model_and_a_collection(tmp_path: Path) -> None:
+    first = run("demo", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)
+    assert len(answers) == 9
+    assert answers[0] == "whales-01"
+    assert re.search(r"64 │ +100 │ +(1|0\.9\d*) │", first.stdout), first.stdout
+    model = json.loads((tmp_path / "demo/model/config_sentence_transformers.json").read_text())
+    assert model["matryoshka_dims"] == [768, 512, 256, 128, 64]
+    assert run_json("info", tmp_path / "demo" / "demo.index")["documents"] == 252
+    again = run("demo", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "is there already" in again.stderr
+    assert re.findall(r"^0\.\d{3}  (\S+)", again.stdout, re.MULTILINE) == answers
+
+
+def test_train_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("words\njust one column\n")
+    (tmp_path / "config.json").write_text('{"learning_rat": 1}')
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("anchor\tpositive\n" + "".join(f"a {i}\tb {i}\n" for i in range(40)))
+    out = tmp_path / "out"
+    for arguments, message in [
+        ((tmp_path / "gone.tsv",), "no such file"),
+        ((tmp_path / "one.tsv",), "cannot tell what to train on from the columns words"),
+        ((pairs, "--config", tmp_path / "config.json"), "learning_rat"),
+        ((pairs, "--prefixes", "64,768"), "descending"),
+        ((pairs, "--prefixes", "1024,64"), "expected 768, the full width"),
+        ((pairs, "--resume"), "no checkpoint in"),
+        ((pairs, "--base", tmp_path / "gone"), "no model at"),
+        ((pairs, "--dev", pairs), "no column score"),
+    ]:
+        assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
+        assert not out.exists()
