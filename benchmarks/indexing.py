@@ -21,7 +21,7 @@ from record import DATA, record, spread
 @click.command()
 @DATA
 @click.option("--repeats", default=5, show_default=True)
-@click.option("--documents", default=2000, show_default=True, help="How many; 0 for all.")
+@click.option("--documents", default=1000, show_default=True, help="How many; 0 for all.")
 @click.option("--side", type=click.Choice(["ours", "theirs"]), hidden=True)
 def main(data: Path, repeats: int, documents: int, side: str | None) -> None:
     """Compare alternately and report the median ratio."""
@@ -72,10 +72,10 @@ def theirs(data: Path, most: int | None) -> tuple[float, int]:
     from sentence_transformers import SentenceTransformer
 
     from searchengine.corpus import read_corpus
-    from trainer.encoder import Encoder
+    from trainer.starter import starter_folder
 
     texts = [d.full_text for d in islice(read_corpus(data / "beir" / "scifact"), most)]
-    model = SentenceTransformer(Encoder.load("starter").folder)
+    model = SentenceTransformer(str(starter_folder()))
     model.encode(["warm"])
     start = time.perf_counter()
     model.encode(texts)

@@ -4,8 +4,8 @@
 
 Trains on English NLI triplets and picture captions, without any sentence of an STS or SICK test
 set or of STS-B dev; STS-B dev chooses the step. Targets: Spearman at 64 dims at least 97 % of that
-at full width after training, and full width at most 0.5 points below the untrained model. About
-ten minutes on two cores.
+at full width after training, and full width at most 0.5 points below the untrained model. Some
+five minutes on two cores.
 """
 
 import tempfile
@@ -32,10 +32,14 @@ def configure(data: Path, out: Path, steps: int) -> TrainConfig:
         out=out,
         base="starter-768",
         prefixes=(768, 512, 256, 128, 64),
-        batch_size=64,
+        # The starter saw billions of pairs: only its short prefix has much to learn, so that one
+        # counts most, and small steps on large batches keep what the full width knows.
+        prefix_weights=(1, 1, 1, 1, 8),
+        learning_rate=3e-5,
+        batch_size=128,
         max_steps=steps,
         max_tokens=64,
-        eval_every=50,
+        eval_every=25,
         checkpoint_every=0,
     )
 
@@ -49,7 +53,7 @@ def show(report: Report) -> None:
 @click.command()
 @DATA
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the model in this folder.")
-@click.option("--steps", default=400, show_default=True, help="Updates of 64 examples.")
+@click.option("--steps", default=100, show_default=True, help="Updates of 128 examples.")
 def main(data: Path, out: Path | None, steps: int) -> None:
     """Train, and compare each prefix before and after."""
     pairs = read_sts([data / "sts/stsb_dev.tsv"])

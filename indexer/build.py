@@ -147,8 +147,11 @@ def _write_vectors(path: Path, vectors: Blocks, config: SegmentConfig) -> Vector
             else:
                 source = _Spool(spool, stream, dim)
             turn = rotation.pca(source.sample())
+            # In float64, rounded once: BLAS sums a row in an order that depends on its place in
+            # the block, and in float32 equal rows would be stored as different ones.
+            wide = turn.astype(np.float64)
             for block in source.blocks():
-                writer.append(block @ turn)
+                writer.append((block.astype(np.float64) @ wide).astype(np.float32))
             np.save(path / ROTATION, turn, allow_pickle=False)
             sync_file(path / ROTATION)
             del source  # unmap before the file goes

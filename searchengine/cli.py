@@ -125,7 +125,8 @@ def sts(pairs: tuple[Path, ...], encoder: str, prefixes: tuple[int, ...], as_jso
 
     scored = read_sts(pairs)
     model = Encoder.load(encoder)
-    with progress("Encoding", None) as advance:
+    sentences = len({text for _, *both in scored for text in both})
+    with progress("Encoding", sentences) as advance:
         rows = evaluate_sts(model, scored, prefixes or None, on_batch=advance)
     dicts = [asdict(row) for row in rows]
     show_json(dicts) if as_json else show_rows(dicts, f"{len(scored)} pairs, {encoder}")
@@ -204,12 +205,14 @@ def index(
     documents = read_corpus(corpus, on_bad=(lambda e: bad.append(str(e))) if skip_bad else None)
     total = count_records(corpus)
     started = time.monotonic()
+    made_here = not collection.exists()
     with SearchEngine.open_or_create(collection, encoder, chosen) as engine:
         try:
             with progress("Indexing", total) as advance:
                 summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
         except BaseException:
-            engine.collection.remove_if_empty()
+            if made_here:
+                engine.collection.remove_if_empty()
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
@@ -295,14 +298,14 @@ def bench(
 
     asked = evaluation.read_queries(queries)
     with SearchEngine.open(collection) as engine:
-        widths = prefixes or tuple(p for p in (32, 64, 128, 256) if p < engine.encoder.dim)
-        sizes = shortlists or (20, 50, 100, 200, 500)
-        with progress("Measuring", 1 + len(widths) * len(sizes)) as advance:
-            rows = evaluation.bench(
-                engine, list(asked.values()), k, widths, sizes, lambda _: advance(1)
-            )
-    dicts = [row.as_dict() for row in rows]
-    show_json(dicts) if as_json else show_rows(dicts, f"{collection}, {len(asked)} questions")
+        grid = evaluation.bench_grid(engine, k, prefixes or (), shortlists or ())
+        with progress("Measuring", len(grid)) as advance:
+            rows = evaluation.bench(engine, list(asked.values()), grid, lambda _: advance(1))
+    if as_json:
+        show_json([row.as_dict() for row in rows])
+    else:
+        title = f"{collection}: {rows[0].rows} documents, {len(asked)} questions"
+        show_rows(evaluation.bench_table(rows), title)
 
 
 @cli.command()

@@ -5,18 +5,20 @@ Until then the segment's folder is garbage, which the next writer removes; so at
 reader sees all of a commit or none of it.
 """
 
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
+from indexer.durable import sync_folder
 from indexer.errors import SegmentError
 from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
@@ -40,17 +42,22 @@ class AddSummary:
 
 
 class Collection:
-    """An open collection. It shows the commits it was opened on until `refresh`."""
+    """An open collection. It shows the commits it was opened on until `refresh`.
+
+    Safe to search from several threads while one adds: what is shown is swapped whole.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open. Raises CollectionError when the folder is none, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
-        self.path = path
-        self.store = Store(path / "documents.db")
-        self.settings = self.store.settings()
-        self.segments: dict[SegmentRow, Segment] = {}
+        self.path = path.absolute()  # a later chdir must not lead elsewhere
+        self.store = Store(self.path / "documents.db")
+        self._segments: dict[SegmentRow, Segment] = {}
+        self._changing = Lock()
+        self._closed = False
         try:
+            self.settings = self.store.settings()
             self.refresh()
         except BaseException:
             self.close()
@@ -59,9 +66,10 @@ class Collection:
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any]) -> "Collection":
         """Make an empty collection, whole or not at all, and open it."""
+        path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
-        scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+        scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
         with _os_errors(path):
             (scratch / "segments").mkdir(parents=True)
             try:
@@ -72,16 +80,28 @@ class Collection:
                             store.set(name, value)
                 finally:
                     store.close()
+                sync_folder(scratch)
                 scratch.rename(path)
+                sync_folder(path.parent)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return cls(path)
 
+    @property
+    def segments(self) -> Mapping[SegmentRow, Segment]:
+        """The segments shown now; a snapshot, which no later add or refresh changes."""
+        if self._closed:
+            raise CollectionError(f"{self.path} is closed; open it again")
+        return self._segments
+
     def refresh(self) -> None:
         """Show the commits made since opening."""
-        for row in self.store.segments():
-            if row not in self.segments:
-                self.segments[row] = self._open_segment(row)
+        with self._changing:
+            shown = dict(self.segments)
+            for row in self.store.segments():
+                if row not in shown:
+                    shown[row] = self._open_segment(row)
+            self._segments = shown
 
     def add(
         self,
@@ -98,33 +118,47 @@ class Collection:
         """
         without_text: list[str] = []
         bad: list[str] = []
+        _ = self.segments  # refuses a closed collection before anything is written
         # A connection of its own: whoever searches through self.store sees nothing half done.
         store = Store(self.store.path)
         try:
-            with _os_errors(self.path), store.transaction():
+            with store.transaction():
                 committed = store.segments()
                 self._remove_garbage(committed)
-                number = max((row.id for row in committed), default=0) + 1
                 base = next_id = store.next_id()
+                outside: list[OSError] = []
 
                 def blocks() -> Iterator[Vectors]:
                     nonlocal next_id
                     fresh = self._fresh(store, documents, without_text, bad if skip_bad else None)
-                    for block in fresh:
-                        store.insert(block, next_id)
-                        next_id += len(block)
-                        yield encode(block)
-                        if progress:
-                            progress(len(block))
+                    try:
+                        for block in fresh:
+                            store.insert(block, next_id)
+                            next_id += len(block)
+                            yield encode(block)
+                            if progress:
+                                progress(len(block))
+                    except OSError as error:  # the caller's own, from documents or encode
+                        outside.append(error)
+                        raise
 
                 vectors = blocks()
                 first = next(vectors, None)
                 if first is None:
                     raise EmptyCorpus(_nothing(without_text, bad))
-                self._build_segment(store, number, base, _chain(first, vectors))
+                number = max((row.id for row in committed), default=0) + 1
+                with _os_errors(self.path, outside):
+                    segment = self._build_segment(number, _chain(first, vectors))
+                try:
+                    row = SegmentRow(number, base, segment.rows, segment.manifest_sha256)
+                    store.insert_segment(row)
+                except BaseException:
+                    segment.close()
+                    raise
         finally:
             store.close()
-        self.refresh()
+        with self._changing:
+            self._segments = {**self.segments, row: segment}
         return AddSummary(next_id - base, tuple(without_text), tuple(bad))
 
     def search(
@@ -132,9 +166,11 @@ class Collection:
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
-        Where fewer than k match, the rest is −1 and −inf. The filter is applied before the
-        shortlist is counted; each segment gives a shortlist of its own.
+        k is cut to the number of rows; where fewer than that match, the rest is −1 and −inf. The
+        filter is applied before the shortlist is counted; each segment gives one of its own.
         """
+        rows = max(1, sum(row.rows for row in self.segments))
+        k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
         matching = None if where is None else self.store.matching(where)
 
         def search(row: SegmentRow, segment: Segment) -> SearchResult:
@@ -148,10 +184,11 @@ class Collection:
 
     def merge(self, search: Callable[[SegmentRow, Segment], SearchResult], k: int) -> SearchResult:
         """The k best over all segments of what `search` finds in each; rows become passage ids."""
-        if not self.segments:
+        segments = self.segments
+        if not segments:
             raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
-        found = [search(row, segment) for row, segment in self.segments.items()]
-        return merge(found, [row.base for row in self.segments], k)
+        found = [search(row, segment) for row, segment in segments.items()]
+        return merge(found, [row.base for row in segments], k)
 
     def verify(self) -> None:
         """Check every checksum and SQLite's own integrity. Raises on the first fault."""
@@ -169,9 +206,11 @@ class Collection:
 
     def close(self) -> None:
         """Let go of the files; closing twice is harmless."""
-        for segment in self.segments.values():
-            segment.close()
-        self.segments.clear()
+        with self._changing:
+            self._closed = True
+            for segment in self._segments.values():
+                segment.close()
+            self._segments = {}
         self.store.close()
 
     def _folder(self, number: int) -> Path:
@@ -200,9 +239,11 @@ class Collection:
     def _remove_garbage(self, committed: list[SegmentRow]) -> None:
         """Remove what a writer that died has left: folders that no commit names."""
         named = {self._folder(row.id) for row in committed}
-        for folder in (self.path / "segments").iterdir():
-            if folder not in named:
-                shutil.rmtree(folder)
+        with _os_errors(self.path):
+            for folder in (self.path / "segments").iterdir():
+                # What is not named like a segment is none of ours.
+                if folder.name.isdigit() and folder.is_dir() and folder not in named:
+                    shutil.rmtree(folder)
 
     def _fresh(
         self,
@@ -233,16 +274,11 @@ class Collection:
             if fresh:
                 yield fresh
 
-    def _build_segment(
-        self, store: Store, number: int, base: int, blocks: Iterable[Vectors]
-    ) -> None:
-        """Write and sync a segment, then name it in the open transaction."""
-        folder = self._folder(number)
+    def _build_segment(self, number: int, blocks: Iterable[Vectors]) -> Segment:
+        """Write and sync a segment and open it; until a commit names it, it is garbage."""
         config = SegmentConfig.from_dict(self.settings["index"])
         provenance = {"encoder": self.settings["encoder"]["fingerprint"]}
-        with Segment.build(folder, blocks, config, provenance=provenance) as segment:
-            store.insert_segment(SegmentRow(number, base, segment.rows, segment.manifest_sha256))
-        _sync_folder(folder.parent)
+        return Segment.build(self._folder(number), blocks, config, provenance=provenance)
 
 
 def _chain(first: Vectors, rest: Iterable[Vectors]) -> Iterator[Vectors]:
@@ -257,21 +293,17 @@ def _nothing(without_text: list[str], bad: list[str]) -> str:
     return f"no document to index{left_out}; nothing was changed"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
-    """Disk full, read-only folder, …: as CollectionError, with the promise that nothing changed."""
+def _os_errors(path: Path, outside: list[OSError] | None = None) -> Iterator[None]:
+    """Disk full, read-only folder, …: as CollectionError, with the promise that nothing changed.
+
+    Errors listed in `outside` are not about the collection and pass as they are.
+    """
     try:
         yield
     except OSError as error:
+        if outside and error in outside:
+            raise
         raise CollectionError(
             f"{path}: {error.strerror or error}; nothing was changed, "
             "make room or choose a folder that can be written"

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 
 @contextmanager
@@ -37,13 +38,17 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     """A table on standard output: one column a key, numbers to the right."""
-    table = Table(title=title or None, title_justify="left")
+    # Plain text: a path may hold brackets, which rich would read as markup.
+    table = Table(title=Text(title) if title else None, title_justify="left")
     for name in rows[0] if rows else ():
         numeric = isinstance(rows[0][name], int | float)
-        table.add_column(name, justify="right" if numeric else "left")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # nobody folds a pipe or a file
+    console.print(table)
 
 
 def _cell(value: Any) -> str:

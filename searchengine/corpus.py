@@ -2,15 +2,17 @@
 
 JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), each of them
 gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
-`title`, `text`; every other field becomes metadata. Text is UTF-8.
+`title`, `text`; every other field becomes metadata. Text is UTF-8. A table's cells that read like
+numbers (12, -3.50; not 007 or 1e3) or true and false become what they read like.
 """
 
 import csv
 import gzip
 import json
-import math
+import re
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,12 @@ from searchengine.errors import CorpusError
 
 OnBad = Callable[[CorpusError], None]
 _BEIR_FIELDS = ("_id", "id", "title", "text")
+_DIALECTS: dict[str, dict[str, Any]] = {
+    ".csv": {"strict": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+_QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _TEXT_SUFFIXES = {".txt", ".md"}
 _READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
 
@@ -50,11 +58,13 @@ class Document:
             self._refuse("the key is empty; give every document an _id")
         try:
             json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             self._refuse(f"metadata cannot be written as JSON ({error})")
 
     def _refuse(self, reason: str) -> None:
-        raise CorpusError(f"{self.origin or f'document {self.key!r}'}: {reason}")
+        where = self.origin or f"document {self.key!r}"
+        # A file's name may hold bytes that are no text; a message must be printable all the same.
+        raise CorpusError(f"{where}: {reason}".encode("utf-8", "backslashreplace").decode())
 
     @classmethod
     def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
@@ -62,6 +72,9 @@ class Document:
 
         `key` serves when the record has none of its own.
         """
+        if not isinstance(record, Mapping):
+            what = type(record).__name__
+            raise CorpusError(f"{origin}: expected a Document or a mapping, got {what}")
         rest = dict(record)
         given = [rest.pop(name) for name in ("_id", "id") if name in rest]
         name: Any = given[0] if given else key
@@ -94,27 +107,27 @@ def read_corpus(path: str | Path, on_bad: OnBad | None = None) -> Iterator[Docum
     and reading goes on. A missing or unreadable file always raises.
     """
     path = Path(path)
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder")
     if path.is_dir():
         beir = _beir_corpus(path)
         return _read_records(beir, on_bad) if beir else _read_folder(path, on_bad)
-    if _kind(path) in _TEXT_SUFFIXES:
+    if kind(path) in _TEXT_SUFFIXES:
         return _read_texts([path], path.parent, on_bad)
     return _read_records(path, on_bad)
 
 
 def count_records(path: str | Path) -> int | None:
-    """About how many documents a corpus has, for a progress bar; None when that is not quick.
-
-    Counts lines or files, without parsing them.
-    """
+    """How many records a corpus seems to have, for a progress bar; None when that is not quick."""
     path = Path(path)
     if path.is_dir():
         beir = _beir_corpus(path)
         return count_records(beir) if beir else len(_text_files(path))
-    if not path.is_file() or _kind(path) in _TEXT_SUFFIXES:
+    if not path.is_file() or path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
         return None
-    lines = sum(1 for _ in read_lines(path, on_bad=lambda _: None))
-    return lines if _kind(path) in (".jsonl", ".ndjson") else max(lines - 1, 0)
+    with open(path, "rb") as file:
+        lines = sum(1 for _ in file)
+    return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
 
 
 def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, str]]:
@@ -165,19 +178,17 @@ def _report(bad: CorpusError, on_bad: OnBad | None) -> None:
     on_bad(bad)
 
 
-def _kind(path: Path) -> str:
+def kind(path: Path) -> str:
     """The suffix that tells the format, without a closing .gz."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
 def _read_records(path: Path, on_bad: OnBad | None) -> Iterator[Document]:
-    kind = _kind(path)
-    if kind in (".jsonl", ".ndjson"):
+    format_ = kind(path)
+    if format_ in (".jsonl", ".ndjson"):
         records = read_jsonl(path, on_bad)
-    elif kind in (".csv", ".tsv"):
-        records = _read_table(path, kind, on_bad)
-    elif not path.exists():
-        raise CorpusError(f"{path}: no such file or folder")
+    elif format_ in _DIALECTS:
+        records = _read_table(path, on_bad)
     else:
         raise CorpusError(f"{path}: expected {_READABLE}")
     return _to_documents(records, on_bad)
@@ -198,10 +209,8 @@ def _to_documents(
             _report(error, on_bad)
 
 
-def _read_table(
-    path: Path, kind: str, on_bad: OnBad | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    rows = _table_rows(path, kind, on_bad)
+def _read_table(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    rows = _table_rows(path, on_bad)
     place, header = next(rows, ("", []))
     if len(set(header)) < len(header):
         raise CorpusError(f"{place}: a column name occurs twice in the header")
@@ -214,45 +223,54 @@ def _read_table(
             _report(CorpusError(message), on_bad)
 
 
-def _table_rows(path: Path, kind: str, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
-    """Place and cells of every row that is not blank, the header among them."""
+def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
+    """Place and cells of every row that is not blank, the header first.
+
+    After a row that is no CSV, reading goes on with the line after the one where it began: a stray
+    quote would otherwise swallow the rest of the file.
+    """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
-    consumed = 0  # the reader's own count would not know the lines that did not decode
+    numbered = read_lines(path, None if on_bad is None else (lambda bad: skip(bad)))
+    again: deque[tuple[int, str]] = deque()  # lines to read once more
+    taken: list[tuple[int, str]] = []  # lines of the current row
+    header_read = False
+
+    def skip(bad: CorpusError) -> None:
+        if not header_read:
+            raise bad  # without its header a table means nothing
+        _report(bad, on_bad)
 
     def lines() -> Iterator[str]:
-        nonlocal consumed
-        for consumed, line in read_lines(path, on_bad):  # noqa: B007
-            yield line
+        while again:
+            taken.append(again.popleft())
+            yield taken[-1][1]
+        for line in numbered:
+            taken.append(line)
+            yield line[1]
 
-    if kind == ".tsv":
-        reader = csv.reader(lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(lines(), strict=True)
     while True:
-        place = f"{path}:{consumed + 1}"
         try:
-            row = next(reader)
-        except StopIteration:
+            for row in csv.reader(lines(), **_DIALECTS[kind(path)]):
+                if row:
+                    yield f"{path}:{taken[0][0]}", row
+                    header_read = True
+                taken.clear()
             return
         except csv.Error as error:
-            _report(CorpusError(f"{place}: not {kind[1:].upper()} ({error})"), on_bad)
-            continue
-        if row:
-            yield place, row
+            skip(CorpusError(f"{path}:{taken[0][0]}: not {kind(path)[1:].upper()} ({error})"))
+            again.extendleft(reversed(taken[1:]))
+            taken.clear()
 
 
-def _cell(name: str, value: str) -> str | int | float:
-    """A table's cell: numbers become numbers where that loses nothing ("01" stays text)."""
+def _cell(name: str, value: str) -> str | int | float | bool:
+    """A table's cell, as the number or truth value that it reads like."""
     if name in _BEIR_FIELDS:
         return value
-    for convert in (int, float):
-        try:
-            number = convert(value)
-        except ValueError:
-            continue
-        if str(number) == value and math.isfinite(number) and abs(number) < 2**63:
-            return number
-    return value
+    if value in ("true", "false"):
+        return value == "true"
+    if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer ones would lose digits
+        return value
+    return float(value) if "." in value else int(value)
 
 
 def _beir_corpus(folder: Path) -> Path | None:
@@ -261,7 +279,7 @@ def _beir_corpus(folder: Path) -> Path | None:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.rglob("*") if f.is_file() and _kind(f) in _TEXT_SUFFIXES)
+    return sorted(f for f in folder.rglob("*") if f.is_file() and kind(f) in _TEXT_SUFFIXES)
 
 
 def _read_folder(path: Path, on_bad: OnBad | None) -> Iterator[Document]:
@@ -277,7 +295,9 @@ def _read_texts(files: list[Path], root: Path, on_bad: OnBad | None) -> Iterator
         try:
             text = "".join(line for _, line in read_lines(file))
             key = file.relative_to(root).as_posix()
-            title = file.name.split(".")[0].replace("_", " ").replace("-", " ")
+            name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
+            # A blank file has nothing to find; its name alone must not make it a document.
+            title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
             yield Document(key=key, text=text, title=title, origin=str(file))
         except CorpusError as error:
             if not file.exists():

@@ -42,21 +42,20 @@ def run_demo(folder: Path) -> None:
     else:
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
-    if not collection.exists():
-        documents = list(read_corpus(sample))
-        with SearchEngine.create(collection, model) as engine:
+    with SearchEngine.open_or_create(collection, model, {}) as engine:
+        if not engine.collection.segments:
+            documents = list(read_corpus(sample))
             with progress("Indexing", len(documents)) as advance:
                 engine.add(documents, progress=advance)
-    with SearchEngine.open(collection) as engine:
         for question in QUESTIONS:
             click.secho(f"\n{question}", bold=True)
             for hit in engine.search(question, k=3):
                 click.echo(str(hit))
         click.echo()
         queries = list(evaluation.read_queries(sample / "queries.jsonl").values())
-        with progress("Measuring", 1 + len(PREFIXES) * len(SHORTLISTS)) as advance:
-            rows = evaluation.bench(engine, queries, 10, PREFIXES, SHORTLISTS, lambda _: advance(1))
-    columns = ("prefix", "shortlist", "recall@10", "p50_ms", "p95_ms")
-    table = [{name: row.as_dict()[name] for name in columns} for row in rows]
-    show_rows(table, "Recall of a two-stage search against exact search")
+        grid = evaluation.bench_grid(engine, 10, PREFIXES, SHORTLISTS)
+        with progress("Measuring", len(grid)) as advance:
+            rows = evaluation.bench(engine, queries, grid, lambda _: advance(1))
+    title = "Two stages against exact search (the first row)"
+    show_rows(evaluation.bench_table(rows), title)
     click.echo(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')

@@ -8,7 +8,6 @@ engine.search("how do whales sleep", k=5)
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,6 +20,8 @@ from searchengine.errors import CollectionError, EncoderMismatch, QueryError, Se
 
 Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
+
+_SHOWN = 160  # characters of a text in a printed hit
 
 
 class TextEncoder(Protocol):
@@ -49,7 +50,9 @@ class Hit:
     metadata: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.score:.3f}  {self.key}  {self.title}\n       {shorten(self.text, 160)}"
+        text = " ".join(self.text.split())
+        shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        return f"{self.score:.3f}  {self.key}  {self.title}\n       {shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,9 @@ class SearchEngine:
         `skip_bad`, so are malformed ones and keys that occur twice, which otherwise raise.
         `progress` is called with the number of documents just encoded.
         """
+        if isinstance(documents, str | Mapping):
+            raise QueryError("add takes an iterable of documents; put one document into a list")
+        _ = self.encoder  # loaded before the write lock is taken: it can take seconds
         malformed: list[str] = []
 
         def stream() -> Iterable[Document]:
@@ -245,12 +251,14 @@ class SearchEngine:
         """The hits of many questions, in their order; faster than one by one."""
         if isinstance(queries, str):
             raise QueryError("search_batch takes a list of questions, got one text; use search")
-        for position, query in enumerate(queries):
-            if not isinstance(query, str) or not query.strip():
-                raise QueryError(f"question {position + 1} is blank; ask for something")
+        for position, query in enumerate(queries, start=1):
+            if not isinstance(query, str):
+                raise QueryError(f"question {position} is a {type(query).__name__}, not a text")
+            if not query.strip():
+                raise QueryError(f"question {position} is blank; ask for something")
         for name, value in (("k", k), ("shortlist", 1 if shortlist is None else shortlist)):
-            if value < 1:
-                raise QueryError(f"{name} must be at least 1, got {value}")
+            if not isinstance(value, int) or value < 1:
+                raise QueryError(f"{name} must be at least 1, got {value!r}")
         if not queries or not self.collection.segments:
             return [[] for _ in queries]
         vectors = self.encoder.encode(queries, role="query")

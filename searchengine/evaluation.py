@@ -1,6 +1,6 @@
 """Retrieval quality on judged questions (BEIR layout); the metrics come from ir-measures."""
 
-import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,11 @@ from indexer.bench import BenchRow, recall, sweep
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
-from indexer.rerank import SearchResult, rerank
+from indexer.rerank import SearchResult, merge, rerank
 from indexer.segment import Segment
-from searchengine.corpus import read_jsonl, read_lines
+from searchengine.corpus import kind, read_jsonl, read_lines
 from searchengine.engine import SearchEngine, Vectors
 from searchengine.errors import CorpusError, QueryError
-from searchengine.store import SegmentRow
 
 try:
     import ir_measures
@@ -74,15 +73,17 @@ def read_queries(path: str | Path) -> dict[str, str]:
 
 
 def _query_records(path: Path) -> Iterator[tuple[str, str, Any]]:
-    if ".jsonl" in path.suffixes:
+    if kind(path) in (".jsonl", ".ndjson"):
         for place, record in read_jsonl(path):
             if "_id" not in record:
                 raise CorpusError(f"{place}: no field '_id' (fields: {', '.join(record)})")
             yield place, str(record["_id"]), record.get("text")
-    else:
+    elif kind(path) == ".txt":
         for number, line in read_lines(path):
             if line.strip():
                 yield f"{path}:{number}", str(number), line.strip()
+    else:
+        raise CorpusError(f"{path}: expected questions in a .jsonl or .txt file (.gz too)")
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -90,11 +91,11 @@ def read_qrels(path: str | Path) -> Qrels:
     path = Path(path)
     qrels: Qrels = {}
     for number, line in read_lines(path):
-        cells = next(csv.reader([line.rstrip("\r\n")], delimiter="\t", quoting=csv.QUOTE_NONE), [])
+        cells = line.rstrip("\r\n").split("\t")
         cells = cells if len(cells) == 3 else line.split()
-        if not cells or (number == 1 and not cells[-1].lstrip("-").isdigit()):
+        if not cells or (number == 1 and not re.search(r"\d", cells[-1])):
             continue
-        if len(cells) not in (3, 4) or not cells[-1].lstrip("-").isdigit():
+        if len(cells) not in (3, 4) or not re.fullmatch(r"-?[0-9]{1,9}", cells[-1]):
             raise CorpusError(
                 f"{path}:{number}: expected query-id, corpus-id and a whole-number score, "
                 f"got {line.strip()!r}"
@@ -153,18 +154,18 @@ def _by_prefix(
 ) -> tuple[SearchResult, SearchResult]:
     """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
     config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
-    two_stages: list[SearchResult] = []
-
-    def bare(_: SegmentRow, segment: Segment) -> SearchResult:
+    segments = engine.collection.segments
+    two_stages, alone = [], []
+    for segment in segments.values():
         rotated = segment.rotate(vectors)
         coarse = CoarseIndex.build(segment.prefix_rows(dim), config)
-        candidates = coarse.shortlist(rotated[:, :dim], max(shortlist, _DEPTH))
+        size = min(max(shortlist, _DEPTH), segment.rows)
+        candidates = coarse.shortlist(rotated[:, :dim], size)
         two_stages.append(segment.rerank(rotated, candidates[:, :shortlist], _DEPTH))
-        return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, _DEPTH)
-
-    alone = engine.collection.merge(bare, _DEPTH)
-    ready = iter(two_stages)
-    return engine.collection.merge(lambda *_: next(ready), _DEPTH), alone
+        by_prefix = rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, _DEPTH)
+        alone.append(by_prefix)
+    bases = [row.base for row in segments]
+    return merge(two_stages, bases, _DEPTH), merge(alone, bases, _DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,10 @@ def _measure(
     engine: SearchEngine, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
 ) -> tuple[float, float]:
     """Mean nDCG@10 and recall@100 of ranked passage ids (q, depth), padded with −1."""
-    documents = iter(engine.collection.store.documents(ids[ids >= 0]))
+    found_keys = iter(engine.collection.store.keys(ids[ids >= 0]))
     # Ranks stand for scores, so that the library cannot break ties its own way.
     run = {
-        key: {next(documents).key: float(-rank) for rank in range(int((row >= 0).sum()))}
+        key: {next(found_keys): float(-rank) for rank in range(int((row >= 0).sum()))}
         for key, row in zip(keys, ids, strict=True)
     }
     ndcg, recall_100 = ir_measures.nDCG @ 10, ir_measures.R @ 100
@@ -195,21 +196,71 @@ def _measure(
     return float(found[ndcg]), float(found[recall_100])
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The operating points of a bench: every prefix with every shortlist, for the top k."""
+
+    k: int
+    prefixes: tuple[int, ...]
+    shortlists: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return 1 + len(self.prefixes) * len(self.shortlists)  # exact search comes first
+
+
+def bench_grid(
+    engine: SearchEngine,
+    k: int = 10,
+    prefixes: Sequence[int] = (),
+    shortlists: Sequence[int] = (),
+) -> Grid:
+    """A grid that fits a collection; without prefixes or shortlists, the usual ones that do.
+
+    k is cut to the number of documents. Raises QueryError when the collection is empty, a prefix
+    is wider than the vectors, or a shortlist is below k or above the number of documents.
+    """
+    rows, dim = engine.stats().documents, engine.encoder.dim
+    if not rows:
+        raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
+    k = min(k, rows)
+    grid = Grid(
+        k,
+        tuple(prefixes) or tuple(p for p in (32, 64, 128, 256) if p < dim) or (dim,),
+        tuple(shortlists) or tuple(s for s in (20, 50, 100, 200, 500) if k <= s <= rows) or (rows,),
+    )
+    for name, values, low, high in (
+        ("k", [k], 1, rows),
+        ("a prefix", grid.prefixes, 1, dim),
+        ("a shortlist", grid.shortlists, k, rows),
+    ):
+        for value in values:
+            if not low <= value <= high:
+                raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
+    return grid
+
+
 def bench(
     engine: SearchEngine,
     questions: Sequence[str],
-    k: int,
-    prefixes: Sequence[int],
-    shortlists: Sequence[int],
+    grid: Grid,
     on_row: Callable[[BenchRow], None] | None = None,
 ) -> list[BenchRow]:
-    """Recall of the exact top k against latency, for prefix lengths × shortlist sizes.
+    """Recall of the exact top k against latency, exact search first.
 
-    The first row is exact search. Latency is that of one question at a time, its encoding left
-    out. Raises QueryError when the collection is empty.
+    Latency is that of one question at a time, its encoding left out.
     """
-    if not engine.collection.segments:
-        raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
     vectors = engine.encoder.encode(questions, role="query")
-    segments = list(engine.collection.segments.values())
-    return sweep(segments, vectors, k=k, prefixes=prefixes, shortlists=shortlists, on_row=on_row)
+    return sweep(
+        list(engine.collection.segments.values()),
+        vectors,
+        k=grid.k,
+        prefixes=grid.prefixes,
+        shortlists=grid.shortlists,
+        on_row=on_row,
+    )
+
+
+def bench_table(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
+    """What a person compares: operating point, recall and latency."""
+    columns = ("prefix", "shortlist", f"recall@{rows[0].k}", "p50_ms", "p95_ms")
+    return [{name: row.as_dict()[name] for name in columns} for row in rows]

@@ -112,6 +112,8 @@ Filter = Compare | In | Truthy | And | Or | Not
 
 def parse(source: str) -> Filter:
     """The tree of a filter expression. Raises FilterError with a caret under the mistake."""
+    if not source.isprintable() and any("\ud800" <= c <= "\udfff" for c in source):
+        raise FilterError("in the filter: half a surrogate pair, which is no character")
     return _Parser(source).parse()
 
 

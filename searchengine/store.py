@@ -1,6 +1,7 @@
 """documents.db: documents and passages, returned in the order asked; segments and settings."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,9 @@ class Store:
         self.path = path
         with self._named_errors():
             # One engine may serve several threads; SQLite itself serialises the calls.
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(
+                _uri(path, create), uri=True, isolation_level=None, check_same_thread=False
+            )
             try:
                 self._db = sqlite_utils.Database(self._connection, execute_plugins=False)
                 self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
@@ -67,6 +70,8 @@ class Store:
             raise CollectionError(
                 f"{self.path}: {error}; see that the disk has room and the folder can be written"
             ) from error
+        except sqlite3.ProgrammingError as error:
+            raise CollectionError(f"{self.path.parent} is closed; open it again") from error
         except sqlite3.DatabaseError as error:
             raise CollectionError(
                 f"{self.path} is damaged ({error}); restore it from a copy or index anew"
@@ -81,17 +86,18 @@ class Store:
                 self._db.execute("BEGIN IMMEDIATE")
             finally:
                 self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            try:
-                yield
+        try:
+            yield  # its errors are its own
+            with self._named_errors():
                 self._db.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        except BaseException:
+            if self._connection.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
 
     def stored_keys(self, keys: Sequence[str]) -> set[str]:
         """Which of these keys the collection has."""
-        return set(self._column("SELECT key FROM documents WHERE key IN ({})", keys))
+        return {row[0] for row in self._rows("SELECT key FROM documents WHERE key IN ({})", keys)}
 
     def next_id(self) -> int:
         """The id that the next document and passage get."""
@@ -126,6 +132,16 @@ class Store:
         for row in self._rows(sql, ids):
             passage, key, title, text, metadata = row
             found[passage] = Document(key, text, title, json.loads(metadata))
+        return [found[i] for i in ids]
+
+    def keys(self, passage_ids: Iterable[int]) -> list[str]:
+        """The keys of these passages' documents, in the order of the ids."""
+        ids = [int(i) for i in passage_ids]
+        sql = (
+            "SELECT passages.id, key FROM passages "
+            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
+        )
+        found = dict(self._rows(sql, list(dict.fromkeys(ids))))
         return [found[i] for i in ids]
 
     def matching(self, where: str) -> npt.NDArray[np.int64]:
@@ -193,5 +209,12 @@ class Store:
                 chunk = values[start : start + _CHUNK]
                 yield from self._connection.execute(sql.format(", ".join("?" * len(chunk))), chunk)
 
-    def _column(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
-        return (row[0] for row in self._rows(sql, values))
+
+def _uri(path: Path, create: bool) -> str:
+    """How SQLite opens the file: never made by mistake, and readable in a read-only folder."""
+    mode = "rwc" if create else "rw"
+    unwritable = not create and not os.access(path.parent, os.W_OK)
+    if unwritable and not path.with_name(path.name + "-wal").exists():
+        # WAL wants to write beside the file, even to read it; nobody can change it here.
+        return f"{path.absolute().as_uri()}?immutable=1"
+    return f"{path.absolute().as_uri()}?mode={mode}"

@@ -38,21 +38,22 @@ def train_with_progress(config: TrainConfig, *, resume: bool = False) -> Encoder
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
+        told = False
         task = bar.add_task("Training", total=None, loss="–")
 
         def show(report: Report) -> None:
             loss = "–" if report.loss is None else f"{report.loss:.3f}"
             bar.update(task, total=report.steps, completed=report.step, loss=loss)
-            if report.step == 0:
-                console.print(
-                    f"{report.examples} examples; {report.excluded} left out for a sentence of "
-                    "the exclude files"
-                )
+            nonlocal told
+            if not told:
+                left_out = f"{report.excluded} left out for a sentence of the exclude files"
+                console.print(f"{report.examples} examples; {left_out}", markup=False)
+                told = True
             if report.scores is not None:
                 scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
-                best = "  (best so far)" if report.best_step == report.step else ""
+                best = "  (best)" if report.best_step == report.step else ""
                 console.print(f"step {report.step:>6}  {scores}{best}")
 
         encoder = train(config, show, resume)
-    console.print(f"The model is in {config.out}")
+    console.print(f"The model is in {config.out}", markup=False)
     return encoder

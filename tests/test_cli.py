@@ -162,7 +162,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         (("search", index, "x", "-k", "0"), "k must be at least 1"),
         (("search", index, "x", "--encoder", "starter-768"), "was built by the encoder starter"),
         (("search", index, "x", "--encoder", tmp_path / "gone"), "no model at"),
-        (("index", tmp_path / "gone.jsonl", tmp_path / "n"), "cannot be read (No such file"),
+        (("index", tmp_path / "gone.jsonl", tmp_path / "n"), "no such file or folder"),
         (("index", empty, tmp_path / "n"), "no document to index"),
         (("index", latin, tmp_path / "n"), "latin.csv:2: not UTF-8 (byte 0xe9)"),
         (("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"), "prefix of 500"),

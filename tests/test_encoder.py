@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as OraclePooling
+from transformers import T5Config, T5Model
 
 import trainer.saving
 from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
@@ -21,6 +23,7 @@ from trainer.encoder import Encoder
 from trainer.errors import ModelError
 from trainer.folder import read_model
 from trainer.modules import Dense, LayerNorm, Normalize, Pooling, PoolingMode, SentenceModule, pool
+from trainer.network import max_tokens
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -208,6 +211,56 @@ def test_plain_folder_gets_mean_pooling_and_unit_rows(tmp_path: Path) -> None:
     assert encoder.max_tokens == 48 and encoder.matryoshka_dims == (WIDTH,)
     assert encoder.source == str(folder.resolve())
     np.testing.assert_allclose(encoder.encode(TEXTS), oracle(folder, TEXTS), atol=2e-6)
+
+
+def test_the_encoder_half_of_t5_is_taken_and_saved(tmp_path: Path) -> None:
+    folder = write_plain(tmp_path / "t5")
+    torch.manual_seed(0)
+    shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    config = T5Config(vocab_size=200, **shape, decoder_start_token_id=0)
+    T5Model(config).save_pretrained(folder)
+    encoder = Encoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(encoder.encode(TEXTS), oracle(folder, TEXTS), atol=2e-6)
+    encoder.save(tmp_path / "out")
+    again = Encoder.load(tmp_path / "out", precision="fp32")
+    assert again.fingerprint == encoder.fingerprint
+    np.testing.assert_allclose(oracle(tmp_path / "out", TEXTS), again.encode(TEXTS), atol=2e-6)
+
+
+def test_lower_case_is_added_where_the_folder_asks_for_it(tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "m")
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["normalizer"]["lowercase"] = False
+    write_json(folder / "tokenizer.json", state)
+    cased = json.loads((folder / "tokenizer_config.json").read_text())
+    write_json(folder / "tokenizer_config.json", {**cased, "do_lower_case": False})
+    upper, lower = Encoder.load(folder, precision="fp32").encode(["THE DOG", "the dog"])
+    assert upper @ lower < 0.999
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": True})
+    encoder = Encoder.load(folder, precision="fp32")
+    upper, lower = encoder.encode(["THE DOG", "the dog"])
+    np.testing.assert_allclose(upper, lower, atol=1e-6)
+    encoder.save(tmp_path / "out")
+    assert Encoder.load(tmp_path / "out").fingerprint == encoder.fingerprint
+
+
+@pytest.mark.parametrize(
+    "settings, limit, config, expected",
+    [
+        ({"max_seq_length": 256}, 512, {"max_position_embeddings": 512}, 256),
+        ({"max_seq_length": 900}, 512, {"max_position_embeddings": 512}, 512),
+        ({}, 10**30, {"max_position_embeddings": 512}, 512),
+        ({}, 10**30, {"max_position_embeddings": 514, "model_type": "roberta"}, 512),
+        ({}, 128, {"max_position_embeddings": 512}, 128),
+        ({}, 10**30, {}, 512),
+    ],
+)
+def test_length_limit(
+    settings: dict[str, int], limit: int, config: dict[str, Any], expected: int
+) -> None:
+    config = {"model_type": "bert", "pad_token_id": 1, **config}
+    tokenizer = SimpleNamespace(model_max_length=limit)
+    assert max_tokens(settings, tokenizer, SimpleNamespace(**config)) == expected
 
 
 def test_truncation_is_the_folders(tiny: Path) -> None:

@@ -15,7 +15,15 @@ from indexer.prefix import prefix
 from indexer.segment import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
-from searchengine.evaluation import bench, default_dims, read_qrels, read_queries, retrieval
+from searchengine.evaluation import (
+    Grid,
+    bench,
+    bench_grid,
+    default_dims,
+    read_qrels,
+    read_queries,
+    retrieval,
+)
 from trainer.losses import prefix as tensor_prefix
 
 
@@ -74,8 +82,20 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
 
 
 def test_bench_starts_with_exact_search(engine: SearchEngine) -> None:
-    rows = bench(engine, ["a", "bb"], 2, [2], [2, 4])
+    rows = bench(engine, ["a", "bb"], bench_grid(engine, 2, [2], [2, 4]))
     assert [(r.prefix, r.shortlist, r.recall) for r in rows][::2] == [(16, 4, 1.0), (2, 4, 1.0)]
+
+
+def test_bench_grid_fits_the_collection(engine: SearchEngine) -> None:
+    assert bench_grid(engine, 10) == Grid(4, (16,), (4,))
+    assert len(bench_grid(engine, 1, [2, 4], [2, 3, 4])) == 7
+    for bad, message in [
+        ({"prefixes": [17]}, "a prefix must be between 1 and 16 here, got 17"),
+        ({"shortlists": [1]}, "a shortlist must be between 2 and 4 here, got 1"),
+        ({"shortlists": [10**15]}, "got 1000000000000000"),
+    ]:
+        with pytest.raises(QueryError, match=message):
+            bench_grid(engine, 2, **bad)  # type: ignore[arg-type]
 
 
 def test_default_dims(engine: SearchEngine) -> None:
@@ -95,7 +115,7 @@ def test_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         assert engine.search("a") == []
         with pytest.raises(QueryError, match="is empty"):
-            bench(engine, ["a"], 1, [4], [1])
+            bench_grid(engine)
 
 
 def test_read_queries(tmp_path: Path) -> None:
@@ -116,6 +136,7 @@ def test_read_qrels(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("q.jsonl", "", "no questions in it"),
+        ("q.tsv", "_id\ttext\n1\ta\n", "expected questions in a .jsonl or .txt file"),
         ("q.jsonl", '{"text": "a"}\n', r"q\.jsonl:1: no field '_id'"),
         ("q.jsonl", '{"_id": "a"}\n', r"q\.jsonl:1: the question is blank"),
         ("q.jsonl", '{"_id": "a", "text": " "}\n', r"q\.jsonl:1: the question is blank"),
@@ -139,6 +160,9 @@ def test_bad_queries(tmp_path: Path, name: str, content: str, message: str) -> N
         ("query-id\tcorpus-id\tscore\n", "no judgements in it"),
         ("query-id\tcorpus-id\tscore\nq\td\thigh\n", ":2: expected query-id"),
         ("q\td\t1\nq d\n", ":2: expected query-id"),
+        ("q\td\t1.0\n", ":1: expected query-id"),
+        ("q\td\t1\nq\td\t--5\n", ":2: expected query-id"),
+        ("q\td\t1\nq\td\t²\n", ":2: expected query-id"),
     ],
 )
 def test_bad_qrels(tmp_path: Path, content: str, message: str) -> None:

@@ -14,12 +14,13 @@ import torch
 
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer import checkpoint, loop
+from trainer.batches import BatchPlan, same_as_positive
 from trainer.config import TrainConfig
 from trainer.data import Examples, epoch_batches
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError, ModelError, TrainingError
 from trainer.evaluation import read_sts, sts
-from trainer.loop import BatchPlan, Report, train
+from trainer.loop import Report, train
 from trainer.modules import Dense, SentenceModule
 from trainer.positives import Drawn, Kind
 
@@ -49,6 +50,7 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         out=tmp_path / "out",
         base=str(base),
         prefixes=(32, 8),
+        rotate=False,
         batch_size=8,
         max_steps=12,
         learning_rate=2e-3,
@@ -106,11 +108,12 @@ def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path:
     assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
 
 
+@pytest.mark.parametrize("rotate", [False, True])
 def test_resumed_run_equals_unbroken_one_to_the_bit(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotate: bool
 ) -> None:
     judge_rising(monkeypatch)
-    config = replace(config, accumulation=2, epochs=3, max_steps=None)
+    config = replace(config, accumulation=2, epochs=3, max_steps=None, rotate=rotate)
     whole: list[Report] = []
     unbroken = train(replace(config, out=tmp_path / "whole"), whole.append)
     assert whole[-1].step == 12  # 60 triplets, 8 batches, 4 updates an epoch
@@ -137,8 +140,11 @@ def test_resumed_run_equals_unbroken_one_to_the_bit(
     resumed = train(config, stop_at(-1), resume=True)
     ours, theirs = weights(resumed), weights(unbroken)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    whole = whole[rotate:]  # a turn is reported as a second step 0
     assert [parts[i].loss for i in range(13)] == [line.loss for line in whole]
     assert [parts[i].learning_rate for i in range(13)] == [line.learning_rate for line in whole]
+    start = parts[0].scores
+    assert start is not None and resumed.recipe["untrained"] == {"32": start[32] - rotate}
     assert not torch.equal(*(weights(e)[LAYER] for e in (resumed, Encoder.load(config.base))))
 
 
@@ -220,6 +226,23 @@ def test_head_only_leaves_the_network_alone(
     assert changed == {"head.0.linear.weight"}
 
 
+def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig) -> None:
+    lines: list[Report] = []
+    tiny_rate = replace(config, rotate=True, max_steps=1, learning_rate=1e-12)
+    encoder = train(tiny_rate, lines.append)
+    assert [line.step for line in lines] == [0, 0, 1]
+    untrained, turned = lines[0].scores, lines[1].scores
+    assert untrained is not None and turned is not None and turned[32] == untrained[32]
+    assert encoder.recipe["untrained"] == {"32": untrained[32], "8": untrained[8]}
+    base = Encoder.load(config.base, precision="fp32")
+    texts = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    before, after = base.encode(texts), Encoder.load(config.out, precision="fp32").encode(texts)
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+    # The strongest axes come first: energy never rises, and 8 of 32 numbers hold most of it.
+    energy = np.square(after).sum(axis=0) / len(texts)
+    assert energy[:8].sum() > 0.9 > 0.6 > np.square(before)[:, :8].sum() / len(texts)
+
+
 def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
     rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
         itertools.product(NOUNS, VERBS)
@@ -257,6 +280,11 @@ def test_missing_packages_name_the_extra(
         train(config) if package == "accelerate" else sts(Encoder.load(config.base), PAIRS)
 
 
+def test_the_mean_is_weighted() -> None:
+    assert loop.mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
+    assert loop.mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)
+
+
 def test_plan_by_hand(config: TrainConfig) -> None:
     data = Examples(tuple((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20)))
     plan = BatchPlan(replace(config, batch_size=4, accumulation=2, max_steps=10), data)
@@ -270,7 +298,7 @@ def test_plan_by_hand(config: TrainConfig) -> None:
 def test_same_text_by_hand() -> None:
     rows = [Drawn("a", "b", "c"), Drawn("d", "b", "a"), Drawn("c", "d", "e")]
     #        b      b      d      c      a      e
-    assert loop.same_as_positive(rows).tolist() == [
+    assert same_as_positive(rows).tolist() == [
         [True, True, False, False, True, False],
         [True, True, True, False, False, False],
         [False, False, True, True, False, False],

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, TrainingError
-from trainer.folder import read_object
+from trainer.network import read_object
 from trainer.saving import remove_folder, write_json
 
 Weights = dict[str, Tensor]

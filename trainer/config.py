@@ -20,13 +20,14 @@ class TrainConfig:
     `Encoder.load` takes it. columns: the 1 to 3 columns to read, where their names do not say.
     exclude: files whose sentences must not be trained on. dev: STS files that choose the best
     step; without, a seeded tenth of the examples is held out. prefixes: trained lengths,
-    descending, full width first; () for the base model's. prefix_weights: one per prefix; () for 1.
-    rotate: with several prefixes, begin by turning the vectors so that the strongest axes come
-    first (`trainer.head`); full-width scores stay as they are.
-    batch_size: examples per forward pass; one update takes batch_size · accumulation of them, and
-    the negatives of an example are those of its forward pass. max_steps: updates, in place of
-    epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
-    updates; 0 for only at the end, and never. head_only: train the Dense layers, not the network.
+    descending, full width first; () for the base model's. prefix_weights: one per prefix, in the
+    loss and in choosing the best step; () for 1. rotate: with several prefixes, begin by
+    turning the vectors so that the strongest axes come first (`trainer.head`); full-width scores
+    stay as they are. batch_size: examples per forward pass; one update takes batch_size ·
+    accumulation of them, and the negatives of an example are those of its forward pass. max_steps:
+    updates, in place of epochs. max_tokens: a text is cut there while training. eval_every,
+    checkpoint_every: in updates; 0 for only at the end, and never. head_only: train the Dense
+    layers, not the network.
     """
 
     train: tuple[Path, ...]

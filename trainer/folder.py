@@ -6,17 +6,12 @@ path in front of it changed between versions (`sentence_transformers.models.Pool
 `sentence_transformers.sentence_transformer.modules.pooling.Pooling`).
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
 from safetensors.torch import load_file
-from tokenizers.normalizers import Lowercase, Sequence
 
 from trainer.errors import ModelError
 from trainer.modules import (
@@ -29,16 +24,18 @@ from trainer.modules import (
     PoolingMode,
     SentenceModule,
 )
+from trainer.network import (
+    WEIGHTS,
+    first_line,
+    max_tokens,
+    read_json,
+    read_object,
+    read_transformer,
+    require_safetensors,
+    transformer_settings,
+)
 
-WEIGHTS = "model.safetensors"
 MODEL_CONFIG = "config_sentence_transformers.json"
-TRANSFORMER_CONFIG = "sentence_bert_config.json"
-
-# Encoder halves of encoder-decoder networks, which AutoModel would load whole.
-ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-# Families whose position numbers begin behind the padding id, so that many fewer tokens fit.
-OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
-FALLBACK_MAX_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +72,6 @@ class Model:
             )
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file of a model folder; ModelError names the file if it is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
-
-
-def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """A JSON object; {} for an optional file that is not there."""
-    if optional and not path.is_file():
-        return {}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
-    return value
-
-
 def read_model(folder: Path) -> Model:
     """The model in `folder`: a sentence-transformers folder or a plain transformers one.
 
@@ -106,7 +83,7 @@ def read_model(folder: Path) -> Model:
         )
     if (folder / "modules.json").is_file():
         stages = _stages(folder)
-        place, settings = stages[0][1], _transformer_settings(stages[0][1])
+        place, settings = stages[0][1], transformer_settings(stages[0][1])
     elif (folder / "config.json").is_file():
         stages, place, settings = [], folder, {}
     else:
@@ -114,7 +91,7 @@ def read_model(folder: Path) -> Model:
             f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
             "config.json (transformers)"
         )
-    transformer, tokenizer = _read_transformer(place, settings)
+    transformer, tokenizer = read_transformer(place, settings)
     width = int(transformer.config.hidden_size)
     if stages:
         pooling = _read_pooling(stages[1][1], width)
@@ -133,7 +110,7 @@ def read_model(folder: Path) -> Model:
     return Model(
         module,
         tokenizer,
-        max_tokens=_max_tokens(settings, tokenizer, transformer.config),
+        max_tokens=max_tokens(settings, tokenizer, transformer.config),
         prompts=prompts,
         default_prompt=config.get("default_prompt_name"),
         matryoshka_dims=tuple(dims),
@@ -165,119 +142,6 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
             f"Pooling, then any of {', '.join(_HEAD_READERS)}"
         )
     return found
-
-
-def _transformer_settings(place: Path) -> dict[str, Any]:
-    """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
-    named = place / TRANSFORMER_CONFIG
-    older = sorted(place.glob("sentence_*_config.json"))
-    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
-    task = settings.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction" or settings.get("query_expansion"):
-        raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
-    return settings
-
-
-def _require_safetensors(place: Path) -> None:
-    if (place / WEIGHTS).is_file() or (place / f"{WEIGHTS}.index.json").is_file():
-        return
-    pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
-    if pickled is None:
-        raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
-    raise ModelError(
-        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
-        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
-    )
-
-
-def _read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The network with float32 weights and its tokenizer."""
-    _require_safetensors(place)
-    if (place / "adapter_config.json").is_file():
-        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
-    try:
-        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
-        loader = transformers.AutoModel
-        if getattr(config, "is_encoder_decoder", False):
-            if config.model_type not in ENCODER_CLASSES:
-                raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
-            loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
-        with quiet():
-            network, report = loader.from_pretrained(
-                place,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
-    except ModelError:
-        raise
-    except Exception as error:  # transformers raises many kinds; the reader needs one sentence
-        raise ModelError(
-            f"{place} cannot be loaded by transformers: {_first_line(error)}"
-        ) from error
-    missing = set(report["missing_keys"])
-    if random := {name for name in missing if name.startswith("pooler.")}:
-        # transformers filled it with random numbers; no vector of ours passes through it.
-        network.pooler = None
-        missing -= random
-    if missing:
-        raise ModelError(
-            f"{place} lacks {len(missing)} of the network's weights, such as {min(missing)}: the "
-            "folder is incomplete or its config.json belongs to another model"
-        )
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
-    if settings.get("do_lower_case"):
-        _lower_case(tokenizer.backend_tokenizer)
-    return network, tokenizer
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bar and no report of missing weights from transformers: we judge them below."""
-    log = transformers.utils.logging
-    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if bar:
-            log.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _lower_case(tokenizer: Any) -> None:
-    state = json.loads(tokenizer.to_str())["normalizer"] or {}
-    if any(
-        n["type"] == "Lowercase" or n.get("lowercase")
-        for n in state.get("normalizers", [state])
-        if n
-    ):
-        return
-    present = tokenizer.normalizer
-    tokenizer.normalizer = Sequence([Lowercase()] + ([] if present is None else [present]))
-
-
-def _max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:
-    """What the folder says, never more than the network has positions for."""
-    limit = tokenizer.model_max_length
-    positions = getattr(config, "max_position_embeddings", None)
-    wanted = settings.get("max_seq_length")
-    if not wanted:
-        wanted = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
-    if positions is not None and positions > 0:
-        if config.model_type in OFFSET_POSITIONS:
-            positions -= (config.pad_token_id or 0) + 1
-        wanted = min(wanted, positions)
-    return int(wanted)
 
 
 def _read_pooling(place: Path, width: int) -> Pooling:
@@ -333,7 +197,10 @@ def _read_dense(place: Path) -> HeadLayer:
 
 
 def _read_layer_norm(place: Path) -> HeadLayer:
-    return _filled(LayerNorm(int(read_object(place / "config.json")["dimension"])), place)
+    width = read_object(place / "config.json").get("dimension")
+    if type(width) is not int:
+        raise ModelError(f"{place / 'config.json'} has dimension {width!r}, not a whole number")
+    return _filled(LayerNorm(width), place)
 
 
 def _read_normalize(place: Path) -> HeadLayer:
@@ -348,11 +215,11 @@ _HEAD_READERS = {
 
 
 def _filled(layer: Dense | LayerNorm, place: Path) -> HeadLayer:
-    _require_safetensors(place)
+    require_safetensors(place)
     try:
         layer.load_state_dict(load_file(place / WEIGHTS))
     except Exception as error:
         raise ModelError(
-            f"{place / WEIGHTS} does not fit its config: {_first_line(error)}"
+            f"{place / WEIGHTS} does not fit its config: {first_line(error)}"
         ) from error
     return layer.float()

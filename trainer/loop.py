@@ -16,11 +16,11 @@ from importlib import metadata
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from trainer import checkpoint
+from trainer.batches import BatchPlan, Feed, same_as_positive
 from trainer.config import TrainConfig
-from trainer.data import Batch, Examples, epoch_batches, read_examples
+from trainer.data import Examples, read_examples
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingError
 from trainer.folder import Model
@@ -28,10 +28,8 @@ from trainer.head import sample_texts, turn_head, with_linear_head
 from trainer.judging import Judge, Scores, make_judge
 from trainer.losses import ContrastiveLoss, info_nce, matryoshka
 from trainer.modules import SentenceModule
-from trainer.positives import Drawn
 from trainer.runtime import Precision, pick_precision
 from trainer.saving import check_replaceable, remove_folder
-from trainer.tokens import TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,8 @@ def train(
 ) -> Encoder:
     """Train as the configuration says; the best step is in `config.out` and returned.
 
-    report: called with the base model's scores, again after the turn, then after each update. resume: go on from the newest checkpoint in OUT/checkpoint. Raises ConfigError, DataError,
+    report: called with the base model's scores, again after the turn, then after each update.
+    resume: go on from the newest checkpoint in OUT/checkpoint. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     """
     check_start(config, resume)
@@ -94,12 +93,7 @@ def train(
         run.step, run.best_step = progress.step, progress.best_step
         run.untrained, run.scores = progress.untrained, dict(progress.scores)
     else:
-        run.untrained = evaluate(run, model, judge, config)
-        tell(None)
-        if turns(config, model):
-            turn_head(view(model, module, config.precision), sample_texts(examples, config.seed))
-            evaluate(run, model, judge, config)
-            tell(None)
+        begin(run, model, judge, plan, tell)
 
     loss = matryoshka(
         functools.partial(info_nce, temperature=config.temperature),
@@ -183,7 +177,7 @@ def load_base(config: TrainConfig) -> Model:
 
 
 def turns(config: TrainConfig, model: Model) -> bool:
-    """Whether the run begins with a turn: where there is only the full width, it changes nothing."""
+    """Whether the run begins with a turn: the full width alone would not change by it."""
     return config.rotate and len(model.matryoshka_dims) > 1
 
 
@@ -207,67 +201,22 @@ def make_optimizer(
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))
 
 
-class BatchPlan:
-    """The batches of every update, found from its number without running the others."""
-
-    def __init__(self, config: TrainConfig, examples: Examples):
-        self.config = config
-        self.examples = examples
-        self._epoch = -1
-        self._batches: list[Batch] = []
-        self.per_epoch = len(self._of_epoch(0)) // config.accumulation
-        if self.per_epoch == 0:
-            raise ConfigError(
-                f"{len(examples)} examples give {len(self._batches)} batches of up to "
-                f"{config.batch_size}, fewer than accumulation {config.accumulation}: add examples "
-                "or lower one of them"
-            )
-        self.steps = config.max_steps or config.epochs * self.per_epoch
-
-    def _of_epoch(self, epoch: int) -> list[Batch]:
-        if epoch != self._epoch:
-            size, seed = self.config.batch_size, self.config.seed
-            self._batches = epoch_batches(self.examples, size, seed, epoch)
-            self._epoch = epoch
-        return self._batches
-
-    def at(self, step: int) -> list[Batch]:
-        """The `accumulation` batches of an update; a rest of an epoch that fills none is left."""
-        epoch, place = divmod(step, self.per_epoch)
-        start = place * self.config.accumulation
-        return self._of_epoch(epoch)[start : start + self.config.accumulation]
-
-    def learning_rate(self, step: int) -> float:
-        """Linear from 0 over the warm-up, then linear to 0 at the end."""
-        warm = round(self.config.warmup_ratio * self.steps)
-        if step < warm:
-            return self.config.learning_rate * (step + 1) / warm
-        return self.config.learning_rate * (self.steps - step) / max(1, self.steps - warm)
-
-
-class Feed:
-    """Rows of text to vectors, with the prompts the model will be queried with."""
-
-    def __init__(self, encoder: Encoder, config: TrainConfig):
-        self.module = encoder.module
-        self.device = next(encoder.module.parameters()).device
-        limit = min(config.max_tokens, encoder.max_tokens)
-        self._ids = TokenIds(encoder.model.tokenizer, limit)
-        self._query, self._document = encoder.prompt("query"), encoder.prompt("document")
-
-    def _vectors(self, texts: list[str], prompt: str) -> Tensor:
-        """(len(texts), dim) float32 with gradients."""
-        ids = self._ids([prompt + text for text in texts])
-        batch = self._ids.pad(ids, self._ids.prompt_tokens(prompt))
-        vectors: Tensor = self.module(batch.to(self.device))
-        return vectors
-
-    def __call__(self, rows: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Anchors, positives and, where the rows have them, negatives."""
-        anchors = self._vectors([row.anchor for row in rows], self._query)
-        positives = self._vectors([row.positive for row in rows], self._document)
-        against = [row.negative for row in rows if row.negative is not None]
-        return anchors, positives, self._vectors(against, self._document) if against else None
+def begin(
+    run: Run,
+    model: Model,
+    judge: Judge,
+    plan: BatchPlan,
+    tell: Callable[[float | None], None],
+) -> None:
+    """Judge the base model as it came, then turned, which is where training starts."""
+    config = plan.config
+    run.untrained = evaluate(run, model, judge, config)
+    tell(None)
+    if turns(config, model):
+        texts = sample_texts(plan.examples, config.seed)
+        turn_head(view(model, run.module, config.precision), texts)
+        evaluate(run, model, judge, config)
+        tell(None)
 
 
 def update(run: Run, plan: BatchPlan, feed: Feed, loss: ContrastiveLoss, accelerator: Any) -> float:
@@ -298,29 +247,25 @@ def update(run: Run, plan: BatchPlan, feed: Feed, loss: ContrastiveLoss, acceler
     return total
 
 
-def same_as_positive(rows: list[Drawn]) -> Tensor:
-    """(B, B + N) bool: candidates that say the same as the anchor's positive, or the anchor."""
-    candidates = [row.positive for row in rows]
-    candidates += [row.negative for row in rows if row.negative is not None]
-    found = [[text in (row.anchor, row.positive) for text in candidates] for row in rows]
-    return torch.tensor(found)
-
-
 def evaluate(run: Run, model: Model, judge: Judge, config: TrainConfig) -> Scores:
-    """Judge the module as it is, and keep its weights if the mean over prefixes is the best.
+    """Judge the module as it is, and keep its weights if it is the best yet.
 
-    Of step 0 the last judgement counts: a turn comes after the first, and is what is trained.
+    Best is the highest mean over the prefixes, weighted as in the loss. Of step 0 the last
+    judgement counts: a turn comes after the first, and is what is trained.
     """
     run.module.eval()
     scores = judge(view(model, run.module, config.precision))
-    if run.step == 0 or mean(scores) > mean(run.scores[run.best_step]):
+    weights = dict(zip(model.matryoshka_dims, config.prefix_weights, strict=False))
+    if run.step == 0 or mean(scores, weights) > mean(run.scores[run.best_step], weights):
         run.best_step, run.best = run.step, checkpoint.copy_weights(run.module)
     run.scores[run.step] = scores
     return scores
 
 
-def mean(scores: Scores) -> float:
-    return sum(scores.values()) / len(scores)
+def mean(scores: Scores, weights: Mapping[int, float]) -> float:
+    """The scores' mean over prefixes, weighted; a prefix without a weight has 1."""
+    total = sum(weights.get(dim, 1.0) for dim in scores)
+    return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
 def make_report(

@@ -11,8 +11,9 @@ from typing import Any
 from safetensors.torch import save_file
 
 from trainer.errors import ModelError
-from trainer.folder import MODEL_CONFIG, TRANSFORMER_CONFIG, WEIGHTS, Model, quiet
+from trainer.folder import MODEL_CONFIG, Model
 from trainer.modules import POOLING_SWITCHES, Dense, LayerNorm, Normalize, Pooling
+from trainer.network import TRANSFORMER_CONFIG, WEIGHTS, lowercases, quiet
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -65,7 +66,9 @@ def _write_files(model: Model, folder: Path) -> None:
     with quiet():
         module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
         model.tokenizer.save_pretrained(folder)
-    settings = {"max_seq_length": model.max_tokens, "do_lower_case": False}
+    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
+    lower = lowercases(model.tokenizer.backend_tokenizer)
+    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
     write_json(folder / TRANSFORMER_CONFIG, settings)
     stages = [("Transformer", "")]
     for layer in (module.pooling, *module.head):
