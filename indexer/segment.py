@@ -7,6 +7,7 @@ the stored full-width rows of the shortlist give the scores (adaptive retrieval,
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -250,8 +251,8 @@ class Segment:
             return self
         config = replace(self._config, prefix=p)
         coarse = CoarseIndex.build(self.prefix_rows(p), config)
-        view = Segment(self.path, self.manifest, self.manifest_sha256, coarse)
-        view._config = config
+        view = copy(self)  # shares the mapped rows and the turn; closing one leaves the other open
+        view._config, view._parts = config, self._opened()._replace(coarse=coarse)
         return view
 
     def verify(self) -> None:

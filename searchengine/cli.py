@@ -75,7 +75,7 @@ def cli() -> None:
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--base", help="Model to start from [default: starter-768].")
-@click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 768,512,256,128,64].")
+@click.option("--prefixes", type=Numbers(), help="Prefix lengths, full width first.")
 @click.option("--dev", multiple=True, type=click.Path(path_type=Path), help="STS file; see below.")
 @click.option("--exclude", multiple=True, type=click.Path(path_type=Path), help="See below.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the pairs [default: 3].")
@@ -86,7 +86,8 @@ def train(pairs: tuple[Path, ...], config: Path | None, resume: bool, **options:
 
     The best step is chosen by the --dev files, or by pairs held out. Training texts
     that occur in an --exclude file are left out, so that what is evaluated later
-    was never seen. docs/training.md lists the formats and the other settings.
+    was never seen. Prefixes are those of the base model, 768,512,256,128,64 for
+    starter-768. docs/training.md lists the formats and the other settings.
 
     \b
     Example:

@@ -48,6 +48,8 @@ def train_with_progress(config: TrainConfig, *, resume: bool = False) -> Encoder
             if not told:
                 left_out = f"{report.excluded} left out for a sentence of the exclude files"
                 console.print(f"{report.examples} examples; {left_out}", markup=False)
+                if report.scores is None and not resume:
+                    console.print("No --dev and too few pairs to hold out: the last step is kept")
                 told = True
             if report.scores is not None:
                 scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())

@@ -198,14 +198,19 @@ def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -
     writer = subprocess.Popen(
         [COMMAND, "index", fifo, collection], stderr=subprocess.PIPE, text=True
     )
-    with fifo.open("w") as stream:  # blocks until the command reads
-        stream.write('{"_id": "late", "text": "unfinished"}\n')
+    begun = collection / "segments" / "000002"
+    with fifo.open("w") as stream:  # blocks until the command reads, and keeps it waiting for more
+        stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(600))
         stream.flush()
-        time.sleep(0.5)
+        deadline = time.monotonic() + 120
+        while not begun.exists():  # a block is encoded and stored, and a segment under way
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         writer.send_signal(signal.SIGINT)
         _, stderr = writer.communicate(timeout=60)
     assert writer.returncode == 1
     assert "Traceback" not in stderr
+    assert not begun.exists()
     assert run_json("info", collection)["documents"] == 3
     assert run("verify", collection).returncode == 0
 

@@ -3,8 +3,12 @@
 import errno
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
+import sqlite3
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,7 @@ from conftest import WordLengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.segment import Segment, SegmentConfig
+from indexer.segment import SegmentConfig
 from searchengine import Document, Hit, SearchEngine
 from searchengine.errors import (
     CollectionBusy,
@@ -151,11 +155,13 @@ def test_add_takes_a_stream_in_blocks(path: Path) -> None:
         ([{"_id": "n", "text": "x"}, {"text": "y"}], CorpusError, "document 2: no _id"),
         ([{"_id": "n", "text": "x"}, {"_id": "m", "text": 3}], CorpusError, "text must be text"),
         ([], EmptyCorpus, "no document to index"),
+        ({"_id": "n", "text": "x"}, QueryError, "put one document into a list"),
+        (["text"], CorpusError, "document 1: expected a Document or a mapping, got str"),
         ([{"_id": "n", "text": ""}], EmptyCorpus, r"\(1 without text\)"),
     ],
 )
 def test_bad_documents_change_nothing(
-    engine: SearchEngine, documents: list[dict[str, Any]], error: type[Exception], message: str
+    engine: SearchEngine, documents: Any, error: type[Exception], message: str
 ) -> None:
     before = engine.search("one dog")
     with pytest.raises(error, match=message):
@@ -201,13 +207,16 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
     [
         ("  \n", {}, QueryError, "question 1 is blank"),
         ("dog", {"k": 0}, QueryError, "k must be at least 1, got 0"),
+        ("dog", {"k": "5"}, QueryError, "k must be at least 1, got '5'"),
+        (5, {}, QueryError, "question 1 is a int, not a text"),
+        ("dog", {"where": "a = '\ud800'"}, FilterError, "surrogate"),
         ("dog", {"shortlist": 0}, QueryError, "shortlist must be at least 1, got 0"),
         ("dog", {"where": "year >"}, FilterError, "expected a value"),
     ],
 )
 def test_bad_questions(
     engine: SearchEngine,
-    question: str,
+    question: Any,
     arguments: dict[str, Any],
     error: type[Exception],
     message: str,
@@ -281,16 +290,121 @@ def test_a_segment_of_another_commit_is_refused(engine: SearchEngine, path: Path
         SearchEngine.open(path, WordLengths())
 
 
-def test_full_disk_changes_nothing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> Segment:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _add_with_little_room(path: Path, limit: int) -> None:
+    """Try to add more than a file may hold, then to add little; exit 0 if both go as promised."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a failed write, as on a full disk
+    with SearchEngine.open(path, WordLengths()) as engine:
+        try:
+            engine.add({"_id": f"x{i}", "text": "a bee"} for i in range(40_000))
+        except CollectionError as error:
+            sys.exit(0 if "nothing was changed" in str(error) or "has room" in str(error) else 1)
+    sys.exit(2)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Segment, "build", full)
-        with pytest.raises(CollectionError, match="No space left on device; nothing was changed"):
-            engine.add([{"_id": "x", "text": "x"}])
+
+@pytest.mark.parametrize("limit", [200_000, 1_500_000, 3_000_000])
+def test_full_disk_changes_nothing(engine: SearchEngine, path: Path, limit: int) -> None:
+    """The room ends in SQLite's log or in a file of the segment."""
+    spawn = multiprocessing.get_context("spawn")
+    writer = spawn.Process(target=_add_with_little_room, args=(path, limit))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == 0
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == 3
+        assert again.add([{"_id": "x1", "text": "x"}]).added == 1
+
+
+def test_the_callers_own_errors_pass_as_they_are(engine: SearchEngine) -> None:
+    def missing() -> Iterator[dict[str, str]]:
+        yield {"_id": "x", "text": "x"}
+        raise FileNotFoundError(errno.ENOENT, "No such file", "/my/source.csv")
+
+    with pytest.raises(FileNotFoundError, match=r"/my/source\.csv"):
+        engine.add(missing())
+
+    def query() -> Iterator[dict[str, str]]:
+        sqlite3.connect(":memory:").execute("SELECT * FROM nope")
+        yield {}
+
+    with pytest.raises(sqlite3.OperationalError, match="no such table: nope"):
+        engine.add(query())
     assert engine.stats().documents == 3
     assert engine.add([{"_id": "x", "text": "x"}]).added == 1
+
+
+def test_a_closed_engine_says_so_and_writes_nothing(engine: SearchEngine, path: Path) -> None:
+    engine.close()
+    engine.close()
+    for use in (
+        lambda: engine.search("dog"),
+        lambda: engine.add([{"_id": "x", "text": "x"}]),
+        engine.stats,
+        engine.refresh,
+        engine.verify,
+    ):
+        with pytest.raises(CollectionError, match="is closed; open it again"):
+            use()
+    with SearchEngine.open(path, WordLengths()) as again:
+        assert again.stats().documents == 3
+
+
+def test_threads_search_while_one_adds(engine: SearchEngine) -> None:
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def search() -> None:
+        try:
+            while not done.is_set():
+                hits = engine.search("one dog", k=50)
+                assert hits[0].key == "threes"
+                assert len(hits) == len({hit.key for hit in hits}) >= 3
+                engine.refresh()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(30):
+        engine.add([{"_id": f"new{i}", "text": "elephants"}])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert engine.stats().documents == 33
+
+
+def test_strangers_among_the_segments_are_left_alone(engine: SearchEngine, path: Path) -> None:
+    stray = path / "segments" / ".DS_Store"
+    stray.touch()
+    left_behind = path / "segments" / "000007"
+    left_behind.mkdir()
+    engine.add([{"_id": "x", "text": "x"}])
+    assert stray.exists() and not left_behind.exists()
+
+
+def test_a_read_only_folder_can_be_searched(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    before = sorted(path.iterdir())
+    with SearchEngine.open(path, WordLengths()) as reader:
+        assert keys(reader.search("one dog", k=1)) == ["threes"]
+        with pytest.raises(CollectionError, match=r"readonly|read-only"):
+            reader.add([{"_id": "x", "text": "x"}])
+    assert sorted(path.iterdir()) == before
+
+
+def test_huge_k_and_shortlist_give_what_there_is(engine: SearchEngine) -> None:
+    assert len(engine.search("dog", k=2**62, shortlist=2**62)) == 3
+
+
+def test_a_long_text_is_shown_by_its_beginning() -> None:
+    assert str(Hit(1, "k", "題", "字" * 400, {})).endswith("字" * 159 + "…")
+    assert str(Hit(1, "k", "", "two\n  lines", {})).endswith(" two lines")
 
 
 def test_second_writer_is_refused_at_once(engine: SearchEngine, path: Path) -> None:
@@ -314,9 +428,10 @@ def _add_and_die(path: Path) -> None:
 
 
 def _killed_after(build: Any) -> Any:
-    def built(*arguments: Any) -> None:
-        build(*arguments)
+    def built(*arguments: Any) -> Any:
+        segment = build(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
+        return segment
 
     return built
 

@@ -465,3 +465,16 @@ def test_the_manifest_is_written_last_and_everything_is_synced(
     Segment.build(tmp_path / "s", ROWS, config()).close()
     assert sorted(synced[:3]) == ["coarse.faiss", "rotation.npy", "vectors.faiss"]
     assert synced[3:] == ["manifest.json", "s", tmp_path.name]
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_equal_rows_are_stored_equal(tmp_path: Path, storage: str) -> None:
+    """BLAS sums a row in an order that depends on its place; that must not tell rows apart."""
+    rng = np.random.default_rng(5)
+    one = rng.standard_normal(384).astype(np.float32)
+    others = rng.standard_normal((500, 384)).astype(np.float32)
+    rows = np.concatenate([others, np.repeat(one[None], 5000, axis=0)])
+    with Segment.build(tmp_path / "s", rows, SegmentConfig(storage=storage)) as segment:
+        assert len(np.unique(segment.take(np.arange(500, 5500)), axis=0)) == 1
+        for found in (segment.search(one[None], 3), segment.exact(one[None], 3)):
+            assert found.rows.tolist() == [[500, 501, 502]]

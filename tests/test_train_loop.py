@@ -243,6 +243,18 @@ def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig)
     assert energy[:8].sum() > 0.9 > 0.6 > np.square(before)[:, :8].sum() / len(texts)
 
 
+def test_sentences_alone_keep_the_last_step(config: TrainConfig, tmp_path: Path) -> None:
+    sentences = tmp_path / "sentences.tsv"
+    lines = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    sentences.write_text("\n".join(["sentence", *lines]) + "\n")
+    reports: list[Report] = []
+    encoder = train(replace(config, train=(sentences,)), reports.append)
+    assert all(report.scores is None for report in reports)
+    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
+    assert encoder.recipe["best_step"] == reports[-1].step == 12
+    assert not torch.equal(weights(encoder)[LAYER], weights(Encoder.load(config.base))[LAYER])
+
+
 def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
     rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
         itertools.product(NOUNS, VERBS)

@@ -20,7 +20,8 @@ class TrainConfig:
     `Encoder.load` takes it. columns: the 1 to 3 columns to read, where their names do not say.
     exclude: files whose sentences must not be trained on. dev: STS files that choose the best
     step; without, a seeded tenth of the examples is held out. prefixes: trained lengths,
-    descending, full width first; () for the base model's. prefix_weights: one per prefix, in the
+    descending, full width first; () for the base model's, or 512, 256, 128 and 64 below its width
+    where it names none. prefix_weights: one per prefix, in the
     loss and in choosing the best step; () for 1. rotate: with several prefixes, begin by
     turning the vectors so that the strongest axes come first (`trainer.head`); full-width scores
     stay as they are. batch_size: examples per forward pass; one update takes batch_size ·

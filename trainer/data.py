@@ -186,16 +186,13 @@ def hold_out(
 ) -> tuple[Examples, list[Drawn]]:
     """Some examples with a positive of their own, drawn for judging, and the rest for training.
 
-    Raises DataError where fewer than 2 can be spared.
+    Where fewer than 2 can be spared, none are.
     """
     rng = random.Random(f"hold out {seed}")
     fit = [i for i, (kind, _) in enumerate(examples.examples) if kind is not Kind.SENTENCE]
     count = min(at_most, round(share * len(fit)))
     if count < 2:
-        raise DataError(
-            f"{len(fit)} of {len(examples)} examples have a positive of their own: too few to hold "
-            "some out for choosing the best step, so give STS files as `dev`"
-        )
+        return examples, []
     held = sorted(rng.sample(fit, count))
     drawn = [draw(*examples.examples[i], rng) for i in held]
     out = set(held)

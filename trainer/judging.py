@@ -14,16 +14,19 @@ Scores = Mapping[int, float]
 Judge = Callable[[Encoder], Scores]
 
 
-def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge, Examples]:
+def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Examples]:
     """The judge of a run, and the examples left for training.
 
     With `dev` files: Spearman's correlation on them. Without: some examples are held out, and the
-    score is the share of anchors whose positive is nearest among all held-out positives.
+    score is the share of anchors whose positive is nearest among all held-out positives. None for
+    sentences alone, or too few pairs to hold some out.
     """
     if config.dev:
         pairs = read_sts(config.dev)
         return lambda encoder: {row.dim: row.spearman for row in sts(encoder, pairs)}, examples
     rest, held = hold_out(examples, config.seed)
+    if not held:
+        return None, examples
     return lambda encoder: top1_accuracy(encoder, held), rest
 
 

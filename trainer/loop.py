@@ -157,7 +157,7 @@ def make_accelerator(config: TrainConfig) -> Any:
 def load_base(config: TrainConfig) -> Model:
     """The base model with the prefixes to train, their length checked against its width."""
     model = Encoder.load(config.base, precision="fp32", device="cpu").model
-    dims = config.prefixes or model.matryoshka_dims
+    dims = config.prefixes or default_prefixes(model)
     if dims[0] != model.module.dim:
         raise ConfigError(
             f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
@@ -174,6 +174,14 @@ def load_base(config: TrainConfig) -> Model:
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     return model
+
+
+def default_prefixes(model: Model) -> tuple[int, ...]:
+    """The lengths a model was trained for; the usual ones below its width where it names none."""
+    if len(model.matryoshka_dims) > 1:
+        return model.matryoshka_dims
+    dim = model.module.dim
+    return (dim, *(length for length in (512, 256, 128, 64) if length < dim))
 
 
 def turns(config: TrainConfig, model: Model) -> bool:
@@ -204,7 +212,7 @@ def make_optimizer(
 def begin(
     run: Run,
     model: Model,
-    judge: Judge,
+    judge: Judge | None,
     plan: BatchPlan,
     tell: Callable[[float | None], None],
 ) -> None:
@@ -247,13 +255,16 @@ def update(run: Run, plan: BatchPlan, feed: Feed, loss: ContrastiveLoss, acceler
     return total
 
 
-def evaluate(run: Run, model: Model, judge: Judge, config: TrainConfig) -> Scores:
+def evaluate(run: Run, model: Model, judge: Judge | None, config: TrainConfig) -> Scores:
     """Judge the module as it is, and keep its weights if it is the best yet.
 
     Best is the highest mean over the prefixes, weighted as in the loss. Of step 0 the last
     judgement counts: a turn comes after the first, and is what is trained.
     """
     run.module.eval()
+    if judge is None:  # nothing to choose by: the last step is kept
+        run.best_step, run.best = run.step, checkpoint.copy_weights(run.module)
+        return {}
     scores = judge(view(model, run.module, config.precision))
     weights = dict(zip(model.matryoshka_dims, config.prefix_weights, strict=False))
     if run.step == 0 or mean(scores, weights) > mean(run.scores[run.best_step], weights):
@@ -278,15 +289,22 @@ def make_report(
         report(Report(run.step, plan.steps, loss, rate, scores, run.best_step, *counts))
 
 
+def judged_by(config: TrainConfig, run: Run) -> str:
+    """What chose the best step, in words."""
+    if config.dev:
+        return "spearman on dev"
+    return "top-1 accuracy on held-out examples" if run.scores else "nothing: the last step is kept"
+
+
 def make_recipe(config: TrainConfig, run: Run, examples: Examples) -> dict[str, Any]:
     """What is written beside the weights: how they came about and how good they are."""
     return {
         "config": config.to_dict(),
         "examples": len(examples),
         "excluded": examples.excluded,
-        "judged_by": "spearman on dev" if config.dev else "top-1 accuracy on held-out examples",
+        "judged_by": judged_by(config, run),
         "untrained": {str(k): v for k, v in run.untrained.items()},
         "best_step": run.best_step,
-        "best": {str(k): v for k, v in run.scores[run.best_step].items()},
+        "best": {str(k): v for k, v in run.scores.get(run.best_step, {}).items()},
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
     }

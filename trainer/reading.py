@@ -1,6 +1,7 @@
 """Opening text files: plain or .gz, UTF-8, with one-sentence errors."""
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -26,5 +27,5 @@ def open_text(path: Path) -> Iterator[IO[str]]:
         raise DataError(
             f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}): convert the file first"
         ) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
