@@ -55,7 +55,9 @@ class OneSentence(click.Group):
 
 
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
-ENCODER = click.option("--encoder", metavar="PATH", help="Model folder or hub name.")
+ENCODER = click.option(
+    "--encoder", metavar="PATH", help="Model folder or hub name [default: the collection's own]."
+)
 QUERIES = click.option(
     "--queries", required=True, type=click.Path(path_type=Path), help="Questions: .jsonl or .txt."
 )
@@ -139,6 +141,7 @@ def sts(pairs: tuple[Path, ...], encoder: str, prefixes: tuple[int, ...], as_jso
 @click.option("--qrels", required=True, type=click.Path(path_type=Path), help="Judgements: TSV.")
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: the model's own].")
 @click.option("--shortlist", default=100, show_default=True, type=click.IntRange(1))
+@ENCODER
 @AS_JSON
 def retrieval(
     collection: Path,
@@ -146,6 +149,7 @@ def retrieval(
     qrels: Path,
     prefixes: tuple[int, ...] | None,
     shortlist: int,
+    encoder: str | None,
     as_json: bool,
 ) -> None:
     """nDCG@10 and recall@100 on judged questions, one row a prefix length.
@@ -159,7 +163,7 @@ def retrieval(
     from searchengine.engine import SearchEngine
 
     asked, judged = evaluation.read_queries(queries), evaluation.read_qrels(qrels)
-    with SearchEngine.open(collection) as engine:
+    with SearchEngine.open(collection, encoder) as engine:
         dims = prefixes or evaluation.default_dims(engine)
         with progress("Evaluating", len(dims)) as advance:
             rows = []
@@ -172,7 +176,7 @@ def retrieval(
 @cli.command()
 @click.argument("corpus", type=click.Path(path_type=Path))
 @COLLECTION
-@ENCODER
+@click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
 @click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
 @click.option("--structure", type=click.Choice(["flat", "hnsw"]), help="[default: flat]")
 @click.option("--code", type=click.Choice(["fp32", "fp16", "int8"]), help="Of the prefix.")
@@ -275,6 +279,7 @@ def search(
 @click.option("-k", default=10, show_default=True, type=click.IntRange(1))
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 32,64,128,256].")
 @click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
+@ENCODER
 @AS_JSON
 def bench(
     collection: Path,
@@ -282,6 +287,7 @@ def bench(
     k: int,
     prefixes: tuple[int, ...] | None,
     shortlists: tuple[int, ...] | None,
+    encoder: str | None,
     as_json: bool,
 ) -> None:
     """Recall against latency: prefix lengths × shortlist sizes on your own questions.
@@ -298,7 +304,7 @@ def bench(
     from searchengine.engine import SearchEngine
 
     asked = evaluation.read_queries(queries)
-    with SearchEngine.open(collection) as engine:
+    with SearchEngine.open(collection, encoder) as engine:
         grid = evaluation.bench_grid(engine, k, prefixes or (), shortlists or ())
         with progress("Measuring", len(grid)) as advance:
             rows = evaluation.bench(engine, list(asked.values()), grid, lambda _: advance(1))

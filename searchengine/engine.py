@@ -17,6 +17,7 @@ from indexer.segment import SegmentConfig
 from searchengine.collection import AddSummary, Collection
 from searchengine.corpus import Document
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
+from trainer.errors import TrainerError
 
 Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
@@ -163,7 +164,14 @@ class SearchEngine:
                     f"{self.collection.path} was built by an encoder made in Python; "
                     "pass it again: SearchEngine.open(path, encoder=…)"
                 )
-            self._adopt(_load(source))
+            try:
+                loaded = _load(source)
+            except TrainerError as error:
+                raise CollectionError(
+                    f"{self.collection.path} was built by the encoder {source}, which cannot be "
+                    f"loaded ({error}); if it has moved, say where: --encoder PATH, or encoder=…"
+                ) from error
+            self._adopt(loaded)
         assert self._encoder is not None
         return self._encoder
 

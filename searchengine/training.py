@@ -47,14 +47,16 @@ def train_with_progress(config: TrainConfig, *, resume: bool = False) -> Encoder
             nonlocal told
             if not told:
                 left_out = f"{report.excluded} left out for a sentence of the exclude files"
-                console.print(f"{report.examples} examples; {left_out}", markup=False)
+                console.print(
+                    f"{report.examples} examples; {left_out}", markup=False, soft_wrap=True
+                )
                 if report.scores is None and not resume:
                     console.print("No --dev and too few pairs to hold out: the last step is kept")
                 told = True
             if report.scores is not None:
                 scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
                 best = "  (best)" if report.best_step == report.step else ""
-                console.print(f"step {report.step:>6}  {scores}{best}")
+                console.print(f"step {report.step:>6}  {scores}{best}", soft_wrap=True)
 
         encoder = train(config, show, resume)
     console.print(f"The model is in {config.out}", markup=False)

@@ -251,6 +251,19 @@ def test_other_encoder_is_refused(engine: SearchEngine, path: Path) -> None:
         nameless.search("dog")
 
 
+def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path) -> None:
+    with engine.collection.store.transaction():
+        gone = {"source": str(path / "gone"), "fingerprint": "word-lengths", "dim": 16}
+        engine.collection.store.set("encoder", gone)
+    with (
+        SearchEngine.open(path) as moved,
+        pytest.raises(CollectionError, match=r"gone, which cannot be loaded .*say where"),
+    ):
+        moved.search("dog")
+    with SearchEngine.open(path, WordLengths()) as found:
+        assert keys(found.search("one dog", k=1)) == ["threes"]
+
+
 def test_open_what_is_no_collection(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no such collection"):
         SearchEngine.open(tmp_path / "gone")

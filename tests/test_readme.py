@@ -60,6 +60,15 @@ def test_local_links_lead_somewhere() -> None:
                 assert (page.parent / link).exists(), (page.name, link)
 
 
+def test_nothing_is_left_to_fill_in() -> None:
+    pages = [REPOSITORY / "README.md", REPOSITORY / "Makefile", *(REPOSITORY / "docs").glob("*.md")]
+    for page in pages:
+        text = page.read_text()
+        assert not re.search(r"@[A-Z]+@|TODO|TBD|MEASURED", text), page
+        for script in re.findall(r"benchmarks/\w+\.py", text):
+            assert (REPOSITORY / script).is_file(), (page, script)
+
+
 def test_generated_help_is_current() -> None:
     pages = [REPOSITORY / "README.md", REPOSITORY / "docs" / "cli.md"]
     done = subprocess.run([BIN / "cog", "--check", *pages], capture_output=True, text=True)
