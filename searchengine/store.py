@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class Store:
         if not create and not path.is_file():
             raise CollectionError(f"{path} is missing; {path.parent} is no collection")
         self.path = path
+        self._one_at_a_time = Lock()
         with self._named_errors():
-            # One engine may serve several threads; SQLite itself serialises the calls.
             self._connection = sqlite3.connect(
                 _uri(path, create), uri=True, isolation_level=None, check_same_thread=False
             )
@@ -101,9 +102,7 @@ class Store:
 
     def next_id(self) -> int:
         """The id that the next document and passage get."""
-        with self._named_errors():
-            row = self._db.execute("SELECT ifnull(max(id), -1) + 1 FROM passages").fetchone()
-        return int(row[0])
+        return int(self._read("SELECT ifnull(max(id), -1) + 1 FROM passages")[0][0])
 
     def insert(self, documents: Sequence[Document], first_id: int) -> None:
         """Write documents, one whole passage each, with ids from `first_id` on."""
@@ -151,9 +150,7 @@ class Store:
             "SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document "
             f"WHERE {condition} ORDER BY passages.id"
         )
-        with self._named_errors():
-            rows = self._connection.execute(sql, parameters)
-            return np.fromiter((row[0] for row in rows), dtype=np.int64)
+        return np.fromiter((row[0] for row in self._read(sql, parameters)), dtype=np.int64)
 
     def segments(self) -> list[SegmentRow]:
         """The committed segments, oldest first."""
@@ -173,8 +170,7 @@ class Store:
 
     def settings(self) -> dict[str, Any]:
         """Name → value of every setting."""
-        with self._named_errors():
-            rows = self._db.execute("SELECT name, value FROM settings").fetchall()
+        rows = self._read("SELECT name, value FROM settings")
         return {name: json.loads(value) for name, value in rows}
 
     def set(self, name: str, value: Any) -> None:
@@ -186,15 +182,9 @@ class Store:
                 (name, json.dumps(value)),
             )
 
-    def count(self) -> int:
-        """How many documents there are."""
-        with self._named_errors():
-            return int(self._db.execute("SELECT count(*) FROM documents").fetchone()[0])
-
     def verify(self) -> None:
         """SQLite's own integrity check. Raises CollectionError with its first complaint."""
-        with self._named_errors():
-            complaint = self._db.execute("PRAGMA integrity_check").fetchone()[0]
+        complaint = self._read("PRAGMA integrity_check")[0][0]
         if complaint != "ok":
             raise CollectionError(f"{self.path} is damaged ({complaint}); restore it from a copy")
 
@@ -202,12 +192,20 @@ class Store:
         """Close the connection; closing twice is harmless."""
         self._connection.close()
 
+    def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement.
+
+        Nothing stays open behind it: on one connection an unfinished statement of one thread holds
+        every other at its own, older snapshot.
+        """
+        with self._named_errors(), self._one_at_a_time:
+            return self._connection.execute(sql, parameters).fetchall()
+
     def _rows(self, sql: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         """Rows of a statement with one `IN ({})`, asked in chunks that SQLite can bind."""
-        with self._named_errors():
-            for start in range(0, len(values), _CHUNK):
-                chunk = values[start : start + _CHUNK]
-                yield from self._connection.execute(sql.format(", ".join("?" * len(chunk))), chunk)
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            yield from self._read(sql.format(", ".join("?" * len(chunk))), chunk)
 
 
 def _uri(path: Path, create: bool) -> str:
