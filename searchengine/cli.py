@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.errors import SearchEngineError
+from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, SearchEngineError
 from trainer.errors import TrainerError
 
 
@@ -215,9 +215,12 @@ def index(
         try:
             with progress("Indexing", total) as advance:
                 summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
-        except BaseException:
+        except BaseException as error:
             if made_here:
                 engine.collection.remove_if_empty()
+            bad_record = isinstance(error, CorpusError | DuplicateKey)
+            if bad_record and not isinstance(error, EmptyCorpus) and not skip_bad:
+                raise type(error)(f"{error} (--skip-bad goes on past what is bad)") from error
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
@@ -229,13 +232,15 @@ def index(
     note(f"{summary.added} documents added to {collection} in {seconds} s")
     for name, items in left_out.items():
         if items:
-            note(f"{len(items)} {name.replace('_', ' ')}, left out: {_some(items)}")
+            note(f"{len(items)} {name.replace('_', ' ')}, left out:{_some(items)}")
 
 
 def _some(items: Sequence[str], most: int = 10) -> str:
-    """The first few of a list, and how many more there are."""
-    more = f" … and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+    """The first few of a list, a line each, and how many more there are."""
+    lines = list(items[:most])
+    if len(items) > most:
+        lines.append(f"… and {len(items) - most} more; --json lists all")
+    return "".join(f"\n  {line}" for line in lines)
 
 
 @cli.command()

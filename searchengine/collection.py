@@ -23,7 +23,7 @@ from indexer.errors import SegmentError
 from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
 from searchengine.corpus import Document
-from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus
+from searchengine.errors import CollectionBusy, CollectionError, DuplicateKey, EmptyCorpus
 from searchengine.store import SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
@@ -81,7 +81,14 @@ class Collection:
                 finally:
                     store.close()
                 sync_folder(scratch)
-                scratch.rename(path)
+                try:
+                    scratch.rename(path)
+                except OSError as error:
+                    if not path.exists():
+                        raise
+                    raise CollectionBusy(
+                        f"{path} was made by another process just now; run this again to add to it"
+                    ) from error
                 sync_folder(path.parent)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -255,24 +262,26 @@ class Collection:
         """Blocks of documents that have a text and a new key."""
         stream = iter(documents)
         while block := list(islice(stream, _BLOCK)):
-            taken = store.stored_keys([document.key for document in block])
-            fresh = []
+            stored = store.stored_keys([document.key for document in block])
+            fresh: dict[str, Document] = {}
             for document in block:
                 if not document.full_text:
                     without_text.append(document.key)
-                elif document.key in taken:
+                elif document.key in stored or document.key in fresh:
+                    where = (
+                        f"is in {self.path} already" if document.key in stored else "occurs twice"
+                    )
                     message = (
-                        f"{document.origin or 'add'}: the key {document.key!r} occurs twice or is "
-                        f"in {self.path} already; give it another key or leave the document out"
+                        f"{document.origin or 'add'}: the key {document.key!r} {where}; "
+                        "give it another key or leave the document out"
                     )
                     if bad is None:
                         raise DuplicateKey(message)
                     bad.append(message)
                 else:
-                    taken.add(document.key)
-                    fresh.append(document)
+                    fresh[document.key] = document
             if fresh:
-                yield fresh
+                yield list(fresh.values())
 
     def _build_segment(self, number: int, blocks: Iterable[Vectors]) -> Segment:
         """Write and sync a segment and open it; until a commit names it, it is garbage."""
@@ -288,7 +297,7 @@ def _chain(first: Vectors, rest: Iterable[Vectors]) -> Iterator[Vectors]:
 
 def _nothing(without_text: list[str], bad: list[str]) -> str:
     counts = [f"{len(without_text)} without text"] if without_text else []
-    counts += [f"{len(bad)} bad"] if bad else []
+    counts += [f"{len(bad)} bad, the first: {bad[0]}"] if bad else []
     left_out = f" ({', '.join(counts)})" if counts else ""
     return f"no document to index{left_out}; nothing was changed"
 

@@ -34,6 +34,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
+        bar.update(task, total=bar.tasks[task].completed)  # the total may have been a guess
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:

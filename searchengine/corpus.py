@@ -279,7 +279,14 @@ def _beir_corpus(folder: Path) -> Path | None:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.rglob("*") if f.is_file() and kind(f) in _TEXT_SUFFIXES)
+    """Text files below a folder; what is hidden (.git, .trash, …) is not meant to be found."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if kind(file) in _TEXT_SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
 
 
 def _read_folder(path: Path, on_bad: OnBad | None) -> Iterator[Document]:

@@ -265,8 +265,8 @@ class SearchEngine:
             if not query.strip():
                 raise QueryError(f"question {position} is blank; ask for something")
         for name, value in (("k", k), ("shortlist", 1 if shortlist is None else shortlist)):
-            if not isinstance(value, int) or value < 1:
-                raise QueryError(f"{name} must be at least 1, got {value!r}")
+            if type(value) is not int or value < 1:
+                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
         if not queries or not self.collection.segments:
             return [[] for _ in queries]
         vectors = self.encoder.encode(queries, role="query")

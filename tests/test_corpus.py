@@ -106,6 +106,9 @@ def test_folder_of_texts(tmp_path: Path) -> None:
     write(tmp_path / "deep" / "b.md", "# b\n")
     write(tmp_path / "deep" / "c.txt.gz", "packed")
     write(tmp_path / "ignored.pdf", b"%PDF")
+    (tmp_path / ".trash").mkdir()
+    write(tmp_path / ".trash" / "old.md", "thrown away")
+    write(tmp_path / ".hidden.txt", "hidden")
     documents = list(read_corpus(tmp_path))
     assert [(d.key, d.title, d.text) for d in documents] == [
         ("a_note.txt", "a note", "first\nsecond\n"),

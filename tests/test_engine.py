@@ -150,8 +150,16 @@ def test_add_takes_a_stream_in_blocks(path: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "error", "message"),
     [
-        ([{"_id": "n", "text": "x"}, {"_id": "n", "text": "y"}], DuplicateKey, "'n' occurs twice"),
-        ([{"_id": "n", "text": "x"}, {"_id": "fives", "text": "y"}], DuplicateKey, "'fives'"),
+        (
+            [{"_id": "n", "text": "x"}, {"_id": "n", "text": "y"}],
+            DuplicateKey,
+            "'n' occurs twice",
+        ),
+        (
+            [{"_id": "n", "text": "x"}, {"_id": "fives", "text": "y"}],
+            DuplicateKey,
+            "'fives' is in",
+        ),
         ([{"_id": "n", "text": "x"}, {"text": "y"}], CorpusError, "document 2: no _id"),
         ([{"_id": "n", "text": "x"}, {"_id": "m", "text": 3}], CorpusError, "text must be text"),
         ([], EmptyCorpus, "no document to index"),
@@ -206,11 +214,16 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
     ("question", "arguments", "error", "message"),
     [
         ("  \n", {}, QueryError, "question 1 is blank"),
-        ("dog", {"k": 0}, QueryError, "k must be at least 1, got 0"),
-        ("dog", {"k": "5"}, QueryError, "k must be at least 1, got '5'"),
+        ("dog", {"k": 0}, QueryError, "k must be a whole number of at least 1, got 0"),
+        ("dog", {"k": "5"}, QueryError, "k must be a whole number of at least 1, got '5'"),
         (5, {}, QueryError, "question 1 is a int, not a text"),
         ("dog", {"where": "a = '\ud800'"}, FilterError, "surrogate"),
-        ("dog", {"shortlist": 0}, QueryError, "shortlist must be at least 1, got 0"),
+        (
+            "dog",
+            {"shortlist": 0},
+            QueryError,
+            "at least 1, got 0",
+        ),
         ("dog", {"where": "year >"}, FilterError, "expected a value"),
     ],
 )
