@@ -28,7 +28,7 @@ check: setup
 docs: setup  ## rewrite the generated parts of the docs
 	$(BIN)/cog -r README.md docs/cli.md
 
-bench: setup  ## every figure in the README's results table, about half an hour
+bench: setup  ## every figure in the README's results table, about twenty minutes
 	for name in startup indexing sts retrieval matryoshka_finetune; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
