@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -155,7 +155,7 @@ class Collection:
                     raise EmptyCorpus(_nothing(without_text, bad))
                 number = max((row.id for row in committed), default=0) + 1
                 with _os_errors(self.path, outside):
-                    segment = self._build_segment(number, _chain(first, vectors))
+                    segment = self._build_segment(number, chain((first,), vectors))
                 try:
                     row = SegmentRow(number, base, segment.rows, segment.manifest_sha256)
                     store.insert_segment(row)
@@ -288,11 +288,6 @@ class Collection:
         config = SegmentConfig.from_dict(self.settings["index"])
         provenance = {"encoder": self.settings["encoder"]["fingerprint"]}
         return Segment.build(self._folder(number), blocks, config, provenance=provenance)
-
-
-def _chain(first: Vectors, rest: Iterable[Vectors]) -> Iterator[Vectors]:
-    yield first
-    yield from rest
 
 
 def _nothing(without_text: list[str], bad: list[str]) -> str:
