@@ -1,0 +1,50 @@
+"""The command line: parse, call one function, print. Heavy imports wait for the command."""
+
+from typing import Any
+
+import click
+
+from indexer.errors import IndexerError
+from searchengine.cli import collection, measuring, training
+from searchengine.errors import SearchEngineError
+from trainer.errors import TrainerError
+
+
+class BadInput(click.ClickException):
+    """One sentence on stderr; the same exit code as click's own for wrong usage."""
+
+    exit_code = 2
+
+
+class OneSentence(click.Group):
+    """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; its named errors become messages."""
+        try:
+            return super().invoke(ctx)
+        except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
+            raise BadInput(str(error)) from error
+        except OSError as error:
+            if error.filename is None:  # not about a file: a closed pipe, say, which click handles
+                raise
+            raise BadInput(f"{error.filename}: {error.strerror}") from error
+
+
+@click.group(cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="searchengine")
+def cli() -> None:
+    """Train, index, query and measure a coarse-to-fine semantic search engine."""
+
+
+for command in (
+    training.train,
+    measuring.evaluate,
+    collection.index,
+    collection.search,
+    collection.bench,
+    collection.info,
+    collection.verify,
+    collection.demo,
+):
+    cli.add_command(command)
