@@ -306,7 +306,7 @@ def break_folder(folder: Path, how: str) -> None:
     [
         ("pickle", "only pytorch_model.bin, a pickle, .* use one with model.safetensors"),
         ("no weights", "has no model.safetensors: the model folder is incomplete"),
-        ("module", "modules Transformer, LSTM, Normalize: expected Transformer, Pooling"),
+        ("module", "modules Transformer, LSTM, Normalize: expected Transformer, perhaps"),
         ("outside", "points outside its folder"),
         ("mode", "pooling_mode 'median': expected any of cls, max, mean"),
         ("no mode", "names no pooling mode"),

@@ -1,4 +1,4 @@
-"""Losses by hand, against sentence-transformers, and their invariants."""
+"""Losses by hand, and their invariants. Independent references: test_loss_references.py."""
 
 import math
 
@@ -7,33 +7,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sentence_transformers.sentence_transformer.losses import (
-    MatryoshkaLoss,
-    MultipleNegativesRankingLoss,
-)
-from torch import Tensor, nn
+from torch import Tensor
 
 import indexer.prefix
 from trainer.errors import ConfigError
-from trainer.losses import info_nce, matryoshka, prefix
+from trainer.losses import (
+    cosines,
+    distillation,
+    info_nce,
+    layer_distillation,
+    matryoshka,
+    nested_cosines,
+    plain_cosines,
+    prefix,
+    supervised_contrastive,
+)
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:
     return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
-
-
-class Columns(nn.Module):
-    """Stands in for a SentenceTransformer: each column of texts is a tensor already."""
-
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"sentence_embedding": features["vectors"]}
-
-    def get_embedding_dimension(self) -> int:
-        return 16
-
-
-def theirs(loss: nn.Module, *columns: Tensor) -> float:
-    return float(loss([{"vectors": column} for column in columns], labels=None))
 
 
 def test_two_anchors_by_hand() -> None:
@@ -42,64 +34,86 @@ def test_two_anchors_by_hand() -> None:
     positives = torch.tensor([[5.0, 0.0], [0.0, 0.1]])
     first = math.log(1 + math.exp(-2))
     second = math.log(1 + math.exp(1.2 - 1.6))
-    expected = (first + second) / 2
-    assert info_nce(anchors, positives, temperature=0.5).item() == pytest.approx(expected)
+    scores = cosines(anchors, positives)
+    assert scores.flatten().tolist() == pytest.approx([1, 0, 0.6, 0.8])
+    assert info_nce(scores, temperature=0.5).item() == pytest.approx((first + second) / 2)
 
 
-def test_negatives_of_all_rows_are_candidates_of_all_anchors() -> None:
-    # One anchor, cosine 1 to its positive, 0 and −1 to two negatives.
-    anchor, positive = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])
-    negatives = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+def test_more_candidates_and_other_labels_by_hand() -> None:
+    scores = torch.tensor([[0.0, -1.0, 1.0]])  # the third candidate is the positive
     expected = math.log(1 + math.exp(-1) + math.exp(-2))
-    found = info_nce(anchor, positive, negatives, temperature=1.0)
+    found = info_nce(scores, labels=torch.tensor([2]), temperature=1.0)
     assert found.item() == pytest.approx(expected)
 
 
-def test_the_same_text_is_no_negative() -> None:
-    anchors, positives = rows(0, 3), rows(1, 3)
-    positives[2] = positives[0]
-    same = torch.zeros(3, 3, dtype=torch.bool)
-    same[0, 2] = same[2, 0] = True
-    same |= torch.eye(3, dtype=torch.bool)  # marking the positive itself changes nothing
-    scores = nn.functional.cosine_similarity(anchors[:, None], positives[None], dim=-1) / 0.05
-    s = scores.double().exp()
-    expected = -torch.stack(
-        [
-            (s[0, 0] / (s[0, 0] + s[0, 1])).log(),
-            (s[1, 1] / s[1].sum()).log(),
-            (s[2, 2] / (s[2, 1] + s[2, 2])).log(),
-        ]
-    ).mean()
-    assert info_nce(anchors, positives, same=same).item() == pytest.approx(
-        expected.item(), rel=1e-5
-    )
-    assert info_nce(anchors, positives).item() > expected.item() + 1e-3
+def test_bias_leaves_out_and_weighs() -> None:
+    scores = torch.tensor([[0.5, 0.1, 0.3]])
+    bias = torch.tensor([[0.0, float("-inf"), math.log(3)]])
+    e = [math.exp(s / 0.5) for s in (0.5, 0.3)]
+    expected = -math.log(e[0] / (e[0] + 3 * e[1]))
+    assert info_nce(scores, bias=bias, temperature=0.5).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("columns", [2, 3])
-def test_equal_to_sentence_transformers(columns: int) -> None:
-    given_rows = [rows(seed) for seed in range(columns)]
-    oracle = MultipleNegativesRankingLoss(Columns(), scale=20.0)  # type: ignore[arg-type]
-    assert info_nce(*given_rows).item() == pytest.approx(theirs(oracle, *given_rows), abs=1e-5)
+def test_supervised_contrastive_by_hand() -> None:
+    # Labels a a b: the third has no positive and counts for nothing.
+    scores = torch.tensor([[1.0, 0.4, 0.2], [0.4, 1.0, -0.6], [0.2, -0.6, 1.0]])
+    first = -math.log(math.exp(0.8) / (math.exp(0.8) + math.exp(0.4)))
+    second = -math.log(math.exp(0.8) / (math.exp(0.8) + math.exp(-1.2)))
+    found = supervised_contrastive(scores, torch.tensor([0, 0, 1]), temperature=0.5)
+    assert found.item() == pytest.approx((first + second) / 2)
+    lone = supervised_contrastive(scores, torch.tensor([0, 1, 2]))
+    assert lone.item() == 0
 
 
-@pytest.mark.parametrize("columns", [2, 3])
-@pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.25]])
-def test_nested_equal_to_sentence_transformers(columns: int, weights: list[float] | None) -> None:
-    given_rows = [rows(seed) for seed in range(columns)]
-    model = Columns()
-    inner = MultipleNegativesRankingLoss(model, scale=20.0)  # type: ignore[arg-type]
-    oracle = MatryoshkaLoss(model, inner, [16, 8, 4], weights)  # type: ignore[arg-type]
-    found = matryoshka(info_nce, [16, 8, 4], weights)(*given_rows)
-    assert found.item() == pytest.approx(theirs(oracle, *given_rows), abs=1e-5)
+def test_distillation_by_hand() -> None:
+    # Two candidates: the teacher is sure by log 3 at temperature 1, the student undecided.
+    teacher = torch.tensor([[math.log(3), 0.0]], requires_grad=True)
+    student = torch.zeros(1, 2, requires_grad=True)
+    found = distillation(student, teacher, temperature=1.0)
+    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert found.item() == pytest.approx(expected)
+    found.backward()
+    assert teacher.grad is None and student.grad is not None
+    assert student.grad.tolist() == [pytest.approx([0.5 - 0.75, 0.5 - 0.25])]
+    masked = torch.tensor([[0.0, float("-inf")]])
+    assert distillation(student, teacher, bias=masked).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_layer_distillation_by_hand() -> None:
+    full, shallow = torch.tensor([[0.3 * math.log(3), 0.0]]), torch.zeros(1, 2)
+    expected = 0.3 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5))
+    assert layer_distillation(shallow, full).item() == pytest.approx(expected)
+
+
+def test_nested_is_the_weighted_sum_over_prefixes() -> None:
+    a, b = rows(0), rows(1)
+    expected = 2 * info_nce(cosines(a, b)) + 0.5 * info_nce(cosines(a[:, :4], b[:, :4]))
+    assert matryoshka(info_nce, [16, 4], [2, 0.5])(a, b).item() == pytest.approx(expected.item())
 
 
 def test_nested_over_the_full_width_alone_is_the_loss() -> None:
-    a, b, c = rows(0), rows(1), rows(2)
-    same = torch.rand(6, 12, generator=torch.Generator().manual_seed(3)) < 0.2
-    assert torch.allclose(
-        matryoshka(info_nce, [16])(a, b, c, same=same), info_nce(a, b, c, same=same), atol=1e-6
-    )
+    a, b = rows(0), rows(1, 9)
+    assert torch.allclose(matryoshka(info_nce, [16])(a, b), info_nce(cosines(a, b)), atol=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 1000), st.sets(st.integers(1, 16), min_size=1), st.integers(1, 7))
+def test_fused_cosines_equal_plain_ones_with_their_gradients(
+    seed: int, dims: set[int], n: int
+) -> None:
+    found = []
+    for form in (nested_cosines, plain_cosines):
+        a, c = rows(seed).double().requires_grad_(), rows(seed + 1, n).double().requires_grad_()
+        scores = form(a, c, list(dims))
+        torch.stack([(i + 1) * s.square().sum() for i, s in enumerate(scores)]).sum().backward()
+        found.append((torch.stack(scores), a.grad, c.grad))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_zero_rows_have_cosine_zero() -> None:
+    a = torch.zeros(1, 4)
+    assert [s.item() for s in nested_cosines(a, rows(0, 1, 4), [4, 2])] == [0, 0]
 
 
 @settings(deadline=None, max_examples=30)
@@ -116,9 +130,9 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1000), st.floats(0.1, 50))
 def test_lengths_of_the_vectors_do_not_matter(seed: int, scale: float) -> None:
-    a, b, c = rows(seed), rows(seed + 1), rows(seed + 2)
+    a, b = rows(seed), rows(seed + 1)
     nested = matryoshka(info_nce, [16, 4])
-    assert nested(scale * a, b, c).item() == pytest.approx(nested(a, b, c).item(), rel=1e-4)
+    assert nested(scale * a, b).item() == pytest.approx(nested(a, b).item(), rel=1e-4)
 
 
 def test_every_prefix_gets_a_gradient() -> None:

@@ -9,9 +9,9 @@ from trainer.positives import Drawn, Kind, draw
 def test_kinds_without_chance() -> None:
     rng = random.Random(0)
     before = rng.getstate()
-    assert draw(Kind.PAIR, ("a", "b"), rng) == Drawn("a", "b", None)
-    assert draw(Kind.TRIPLET, ("a", "b", "c"), rng) == Drawn("a", "b", "c")
-    assert draw(Kind.SENTENCE, ("a",), rng) == Drawn("a", "a", None)
+    assert draw(Kind.PAIR, ("a", "b"), rng) == Drawn("a", "b")
+    assert draw(Kind.TRIPLET, ("a", "b", "c"), rng) == Drawn("a", "b", ("c",))
+    assert draw(Kind.SENTENCE, ("a",), rng) == Drawn("a", "a")
     assert rng.getstate() == before
 
 

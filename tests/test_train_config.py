@@ -51,7 +51,7 @@ def test_strings_become_paths_and_lists_tuples() -> None:
         ({"prefixes": (64, 32), "prefix_weights": (1,)}, "1 numbers for 2 prefixes"),
         ({"prefixes": (64,), "prefix_weights": (0,)}, "not all 0"),
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16"),
-        ({"columns": ("a", "b", "c", "d")}, "columns is a, b, c, d: expected 1 to 3"),
+        ({"columns": ("a", "b", "a")}, "columns is a, b, a: expected different names"),
     ],
 )
 def test_contradictions_are_named(values: dict[str, Any], message: str) -> None:

@@ -131,7 +131,7 @@ def test_key_ignores_all_but_letters_and_digits() -> None:
 
 
 def examples(kinds: dict[Kind, int]) -> Examples:
-    width = {Kind.PAIR: 2, Kind.TRIPLET: 3, Kind.SENTENCE: 1, Kind.PARAPHRASES: 4}
+    width = dict(zip(Kind, (2, 3, 1, 4, 2), strict=True))
     return Examples(
         tuple(
             (kind, tuple(f"{kind} {i} {j}" for j in range(width[kind])))
@@ -158,7 +158,7 @@ def test_an_epoch_has_every_example_once(kinds: dict[Kind, int], size: int, epoc
     lone = sum(n % size == 1 for kind, n in kinds.items() if kind is not Kind.TRIPLET)
     assert len(anchors) == sum(kinds.values()) - lone
     for batch in batches:
-        assert len(batch) <= size and len({row.negative is None for row in batch}) == 1
+        assert len(batch) <= size and len({bool(row.negatives) for row in batch}) == 1
 
 
 def test_seeds_and_epochs_change_order_and_paraphrases() -> None:

@@ -2,7 +2,7 @@
 
     weights.safetensors     the module after N updates
     optimizer.safetensors   AdamW's two moments and step count of every weight it moved
-    best.safetensors        the module that judged best so far
+    best.safetensors        the model that judged best so far
     state.json              the rest: configuration, data digest, position, best scores
 
 A folder is written under another name and renamed when complete, so a step-N is whole or absent.
@@ -10,10 +10,10 @@ Random numbers need no place: every update seeds them from (seed, N).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,17 +29,54 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """What a judgement said, and when. scores: by prefix length. learning_rate: of that update."""
+
+    step: int
+    scores: Mapping[int, float]
+    alignment: float | None
+    uniformity: float | None
+    learning_rate: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; `from_dict` reads them back."""
+        return {**asdict(self), "scores": {str(k): v for k, v in self.scores.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """JSON made strings of the prefix lengths."""
+        scores = {int(dim): score for dim, score in values["scores"].items()}
+        return cls(**{**values, "scores": scores})
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What a run knows besides its weights.
 
-    step: updates done. best_step: the update that judged best. untrained: the base model's scores
-    by prefix length; scores: those of each judged update.
+    step: updates done. best_step: the update that judged best. losses: of every update. judged: in
+    order; the first is the base model, of step 0 as is the one after a turn.
     """
 
     step: int
     best_step: int
-    untrained: Mapping[int, float]
-    scores: Mapping[int, Mapping[int, float]]
+    losses: Sequence[float]
+    judged: Sequence[Judged]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        judged = [one.to_dict() for one in self.judged]
+        return {
+            "step": self.step,
+            "best_step": self.best_step,
+            "losses": list(self.losses),
+            "judged": judged,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """As `to_dict` wrote it."""
+        judged = [Judged.from_dict(one) for one in values["judged"]]
+        return cls(values["step"], values["best_step"], values["losses"], judged)
 
 
 def folder_of(out: Path) -> Path:
@@ -68,7 +105,7 @@ def save(
     save_file(copy_weights(module), scratch / "weights.safetensors")
     save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
     save_file(best, scratch / "best.safetensors")
-    state = {"config": config.to_dict(), "digest": digest, **asdict(progress)}
+    state = {"config": config.to_dict(), "digest": digest, "progress": progress.to_dict()}
     write_json(scratch / "state.json", state)
     for file in scratch.iterdir():
         with file.open("rb") as handle:
@@ -116,14 +153,7 @@ def load(
         best = load_file(found / "best.safetensors")
     except Exception as error:
         raise TrainingError(f"the checkpoint in {found} cannot be read: {error}") from error
-    scores = {int(step): _by_dim(row) for step, row in state["scores"].items()}
-    untrained = _by_dim(state["untrained"])
-    return Progress(state["step"], state["best_step"], untrained, scores), best
-
-
-def _by_dim(row: Mapping[str, float]) -> dict[int, float]:
-    """JSON made strings of the prefix lengths."""
-    return {int(dim): value for dim, value in row.items()}
+    return Progress.from_dict(state["progress"]), best
 
 
 def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:

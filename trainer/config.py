@@ -3,46 +3,151 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
+from trainer.positives import Augment, Kind
+from trainer.precision import Precision
 
-PRECISIONS = ("auto", "fp32", "bf16")
+
+class Objective(StrEnum):
+    """What is learnt: to tell pairs from other texts, or labels."""
+
+    CONTRASTIVE = "contrastive"
+    CLASSIFICATION = "classification"
+
+
+class Pooler(StrEnum):
+    """How the vectors of tokens become one, as SimCSE names them; BASE leaves the model as it is.
+
+    CLS has a layer with tanh behind it that is trained and kept; CLS_BEFORE_POOLER has it in
+    training only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
+    """
+
+    BASE = "base"
+    CLS = "cls"
+    CLS_BEFORE_POOLER = "cls-before-pooler"
+    MEAN = "mean"
+    FIRST_LAST = "first-last"
+    LAST_TWO = "last-two"
+
+
 _PATHS = ("train", "exclude", "dev")
+_LISTS = (*_PATHS, "columns", "expects", "prefixes", "prefix_weights")
+_CHOICES: dict[str, type[StrEnum]] = {
+    "objective": Objective,
+    "pooling": Pooler,
+    "augment": Augment,
+    "precision": Precision,
+}
+# The least a whole number may be.
+_WHOLE = {
+    "batch_size": 2,
+    "accumulation": 1,
+    "chunk_tokens": 0,
+    "queue_size": 0,
+    "epochs": 1,
+    "max_tokens": 3,
+    "prefixes_per_step": 0,
+    "layers_per_step": 0,
+    "encoders": 1,
+    "seed": 0,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+}
+_ABOVE_ZERO = (
+    "temperature",
+    "label_temperature",
+    "learning_rate",
+    "max_grad_norm",
+    "hard_negative_weight",
+)
+_NOT_NEGATIVE = (
+    "weight_decay",
+    "mixup",
+    "mlm_weight",
+    "prefix_distillation",
+    "layer_weight",
+    "layer_distillation",
+)
+_SHARES = ("augment_share", "warmup_ratio", "label_smoothing", "mlm_probability", "queue_momentum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A training run.
+    """A training run. docs/training.md says what each setting does, and which paper it is from.
 
     train: TSV or JSONL files of examples. out: the model's folder. base: what to start from, as
-    `Encoder.load` takes it. columns: the 1 to 3 columns to read, where their names do not say.
-    exclude: files whose sentences must not be trained on. dev: STS files that choose the best
-    step; without, a seeded tenth of the examples is held out. prefixes: trained lengths,
-    descending, full width first; () for the base model's, or 512, 256, 128 and 64 below its width
-    where it names none. prefix_weights: one per prefix, in the
-    loss and in choosing the best step; () for 1. rotate: with several prefixes, begin by
-    turning the vectors so that the strongest axes come first (`trainer.head`); full-width scores
-    stay as they are. batch_size: examples per forward pass; one update takes batch_size ·
-    accumulation of them, and the negatives of an example are those of its forward pass. max_steps:
-    updates, in place of epochs. max_tokens: a text is cut there while training. eval_every,
-    checkpoint_every: in updates; 0 for only at the end, and never. head_only: train the Dense
-    layers, not the network.
+    `Encoder.load` takes it. columns: the columns to read, where their names do not say. expects:
+    the kinds of examples that the files may hold; () for any. exclude: files whose sentences must
+    not be trained on. dev: STS files that choose the best step (labelled ones in a
+    classification); without, a seeded tenth of the examples is held out.
+
+    pooling, dropout: in place of the base's. augment, augment_share: how a sentence alone gets its
+    positive. fixed_dropout: one mask for both. encoders: 2 for one that reads anchors and one that
+    reads the rest; the first is kept. temperature: cosines are divided by it.
+    hard_negative_weight: α of an anchor's own negatives. mask_above: a candidate whose cosine to
+    the anchor is above is no negative. mlm_weight, mlm_probability: masked-language-model loss.
+
+    label_weight: λ of (1−λ)·cross-entropy + λ·supervised contrastive, whose temperature is
+    label_temperature. label_smoothing; mixup: α of its Beta distribution, 0 for none.
+
+    nested: train prefixes too, not the full width alone. prefixes: their lengths, descending, full
+    width first; () for the base model's, or 512, 256, 128 and 64 below its width where it names
+    none. prefix_weights: one per prefix, in the loss and in choosing the best step; () for 1.
+    prefixes_per_step: that many drawn for an update; 0 for all. prefix_distillation: weight of the
+    loss that draws a prefix's ranking to the full width's. rotate: with several prefixes, begin by
+    turning the vectors so that the strongest axes come first (`trainer.head`). layers_per_step:
+    shallower encoders that learn in an update, with layer_weight and layer_distillation.
+
+    batch_size: examples that are told apart, over all processes; one update takes batch_size ·
+    accumulation. gradient_cache: memory that does not grow with the batch, for a second forward
+    pass. chunk_tokens: tokens in a forward pass, 0 for the device's usual. queue_size,
+    queue_momentum: vectors of earlier batches as further negatives. max_steps: updates, in place
+    of epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
+    updates; 0 for only at the end, and never. head_only: train the Dense layers, not the network.
     """
 
     train: tuple[Path, ...]
     out: Path
     base: str = "starter-768"
+    objective: Objective = Objective.CONTRASTIVE
     columns: tuple[str, ...] = ()
+    expects: tuple[Kind, ...] = ()
     exclude: tuple[Path, ...] = ()
     dev: tuple[Path, ...] = ()
+    pooling: Pooler = Pooler.BASE
+    dropout: float | None = None
+    augment: Augment = Augment.NONE
+    augment_share: float = 0.1
+    fixed_dropout: bool = False
+    encoders: int = 1
+    temperature: float = 0.05
+    hard_negative_weight: float = 1.0
+    mask_above: float | None = None
+    mlm_weight: float = 0.0
+    mlm_probability: float = 0.15
+    label_weight: float = 0.9
+    label_temperature: float = 0.3
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    nested: bool = True
     prefixes: tuple[int, ...] = ()
     prefix_weights: tuple[float, ...] = ()
+    prefixes_per_step: int = 0
+    prefix_distillation: float = 0.0
     rotate: bool = True
-    temperature: float = 0.05
+    layers_per_step: int = 0
+    layer_weight: float = 1.0
+    layer_distillation: float = 1.0
     batch_size: int = 32
     accumulation: int = 1
+    gradient_cache: bool = False
+    chunk_tokens: int = 0
+    queue_size: int = 0
+    queue_momentum: float = 0.999
     epochs: int = 3
     max_steps: int | None = None
     learning_rate: float = 5e-5
@@ -53,54 +158,56 @@ class TrainConfig:
     seed: int = 0
     eval_every: int = 100
     checkpoint_every: int = 100
-    precision: str = "auto"
+    precision: Precision = Precision.AUTO
     head_only: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*_PATHS, "columns", "prefixes", "prefix_weights"):
+        self._convert()
+        self._check_numbers()
+        self._check_prefixes()
+        self._check_together()
+        if not self.train:
+            raise ConfigError("train names no file: expected at least one TSV or JSONL file")
+        if len(set(self.columns)) != len(self.columns):
+            raise ConfigError(
+                f"columns is {', '.join(self.columns)}: expected different names, anchor first, "
+                "then positive, then negatives"
+            )
+
+    def _convert(self) -> None:
+        """Lists to tuples, strings to paths and choices; what JSON cannot say."""
+        for name in _LISTS:
             value = getattr(self, name)
-            if isinstance(value, str | Path):
+            if isinstance(value, str | Path) or not hasattr(value, "__iter__"):
                 raise ConfigError(f"{name} is {str(value)!r}: expected a list")
             made = tuple(Path(v) for v in value) if name in _PATHS else tuple(value)
             object.__setattr__(self, name, made)
         object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "base", str(self.base))
-        self._check_numbers()
-        self._check_prefixes()
-        if not self.train:
-            raise ConfigError("train names no file: expected at least one TSV or JSONL file")
-        if self.precision not in PRECISIONS:
-            raise ConfigError(
-                f"precision is {self.precision!r}: expected one of {', '.join(PRECISIONS)}"
-            )
-        if len(self.columns) > 3 or len(set(self.columns)) != len(self.columns):
-            raise ConfigError(
-                f"columns is {', '.join(self.columns)}: expected 1 to 3 different names, "
-                "anchor first, then positive, then negative"
-            )
+        for name, choice in _CHOICES.items():
+            object.__setattr__(self, name, _chosen(name, choice, getattr(self, name)))
+        kinds = tuple(_chosen("expects", Kind, value) for value in self.expects)
+        object.__setattr__(self, "expects", kinds)
 
     def _check_numbers(self) -> None:
-        for name, low in (
-            ("batch_size", 2),
-            ("accumulation", 1),
-            ("epochs", 1),
-            ("max_tokens", 3),
-            ("seed", 0),
-            ("eval_every", 0),
-            ("checkpoint_every", 0),
-        ):
-            _at_least(name, getattr(self, name), low)
+        for name, least in _WHOLE.items():
+            _at_least(name, getattr(self, name), least)
         if self.max_steps is not None:
             _at_least("max_steps", self.max_steps, 1)
-        for name, fits, expected in (
-            ("temperature", 0 < self.temperature, "more than 0"),
-            ("learning_rate", 0 < self.learning_rate, "more than 0"),
-            ("max_grad_norm", 0 < self.max_grad_norm, "more than 0"),
-            ("warmup_ratio", 0 <= self.warmup_ratio < 1, "0 or more and less than 1"),
-            ("weight_decay", 0 <= self.weight_decay, "0 or more"),
+        if self.encoders > 2:
+            raise ConfigError(f"encoders is {self.encoders}: expected 1 or 2")
+        for names, low, high, expected in (
+            (_ABOVE_ZERO, 1e-300, float("inf"), "more than 0"),
+            (_NOT_NEGATIVE, 0.0, float("inf"), "0 or more"),
+            (_SHARES, 0.0, 1 - 1e-12, "0 or more and less than 1"),
+            (("dropout",), 0.0, 1 - 1e-12, "0 or more and less than 1"),
+            (("label_weight",), 0.0, 1.0, "0 to 1"),
+            (("mask_above",), -1.0, 1.0, "a cosine, −1 to 1"),
         ):
-            if not fits:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected {expected}")
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not low <= value <= high:
+                    raise ConfigError(f"{name} is {value}: expected {expected}")
 
     def _check_prefixes(self) -> None:
         lengths, weights = self.prefixes, self.prefix_weights
@@ -116,6 +223,29 @@ class TrainConfig:
                 f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: expected "
                 "one for each prefix, none negative and not all 0"
             )
+
+    def _check_together(self) -> None:
+        """Settings that exclude one another: what each would mean beside the other is undefined."""
+        labels = self.objective is Objective.CLASSIFICATION
+        mixed = self.pooling in (Pooler.FIRST_LAST, Pooler.LAST_TWO)
+        for wrong, message in (
+            (not self.nested and bool(self.prefixes), "nested false trains no prefixes"),
+            (labels and self.encoders > 1, "objective classification has no pairs for encoders 2"),
+            (labels and self.queue_size > 0, "objective classification takes no queue_size"),
+            (labels and self.layers_per_step > 0, "layers_per_step needs objective contrastive"),
+            (self.queue_size > 0 and self.layers_per_step > 0, "queue_size has no layers_per_step"),
+            (mixed and self.layers_per_step > 0, f"layers_per_step cannot cut into {self.pooling}"),
+            (
+                self.head_only and (self.mlm_weight > 0 or self.layers_per_step > 0),
+                "head_only leaves the network as it is: mlm_weight and layers_per_step train it",
+            ),
+            (
+                self.head_only and (self.encoders > 1 or self.queue_size > 0),
+                "head_only trains one head on fixed vectors: leave out encoders and queue_size",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(f"{message}: leave one of them out")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -155,6 +285,13 @@ class TrainConfig:
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"the training configuration has a wrong type: {error}") from error
+
+
+def _chosen(name: str, choice: type[StrEnum], value: Any) -> StrEnum:
+    try:
+        return choice(value)
+    except ValueError:
+        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(choice)}") from None
 
 
 def _at_least(name: str, value: object, low: int) -> None:

@@ -6,6 +6,7 @@ What an example is follows from the names of its columns (docs/training.md lists
 
 import csv
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -17,23 +18,22 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer.errors import DataError
-from trainer.positives import Drawn, Kind, Texts, draw
+from trainer.positives import Augment, Drawn, Kind, Texts, draw
 from trainer.reading import open_text
 
-# Column names that say what they are, the most telling first.
+# Column names that say what they are, the most telling first: an anchor and its positive, or one
+# text. Columns of negatives may stand beside a pair.
 KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
-    ("anchor", "positive", "negative"),
     ("anchor", "positive"),
-    ("query", "positive", "negative"),
     ("query", "positive"),
-    ("premise", "entailment", "contradiction"),
     ("premise", "entailment"),
     ("sentence1", "sentence2"),
     ("title", "text"),
     ("sentence",),
     ("text",),
 )
-KINDS = {1: Kind.SENTENCE, 2: Kind.PAIR, 3: Kind.TRIPLET}
+NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
+LABEL = "label"
 Example = tuple[Kind, Texts]
 Batch = list[Drawn]
 
@@ -58,25 +58,60 @@ class Examples:
 
 
 def read_examples(
-    paths: Iterable[Path], columns: Sequence[str] = (), exclude: Iterable[Path] = ()
+    paths: Iterable[Path],
+    columns: Sequence[str] = (),
+    exclude: Iterable[Path] = (),
+    *,
+    labelled: bool = False,
+    expects: Sequence[Kind] = (),
+    next_sentence: bool = False,
 ) -> Examples:
     """The examples of all files, without those that contain a sentence of the exclude files.
 
-    Sentences are compared by their letters and digits alone. Raises DataError, with file and line
-    where there is one.
+    Sentences are compared by their letters and digits alone. labelled: read texts with labels.
+    expects: the kinds that a file may hold; () for any. next_sentence: sentences become pairs of
+    one and what follows it. Raises DataError, with file and line where there is one.
     """
     forbidden = {key(text) for path in exclude for text in sentences(path)}
-    kept, excluded = [], 0
+    kept: list[Example] = []
+    excluded = 0
     for path in paths:
-        found = list(read_file(path, columns))
+        found = list(read_file(path, columns, labelled=labelled))
         if not found:
             raise DataError(f"{path}: no examples")
+        _check_kinds(path, found, expects)
+        if next_sentence:
+            found = list(_with_next(found))
         fine = [e for e in found if not forbidden or forbidden.isdisjoint(map(key, e[1]))]
         kept += fine
         excluded += len(found) - len(fine)
     if not kept:
         raise DataError(f"all {excluded} examples contain a sentence of the exclude files")
+    if labelled and len(labels := {texts[1] for _, texts in kept}) < 2:
+        raise DataError(
+            f"all {len(kept)} examples have the label {min(labels)!r}: expected two labels or more"
+        )
     return Examples(tuple(kept), excluded)
+
+
+def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) -> None:
+    for kind, texts in found if expects else ():
+        if kind not in expects:
+            raise DataError(
+                f"{path}: holds a {kind} ({texts[0][:40]!r}), but this recipe learns from "
+                f"{' or '.join(expects)}: give it such a file (docs/training.md lists the columns)"
+            )
+
+
+def _with_next(found: Sequence[Example]) -> Iterator[Example]:
+    """Sentences as pairs with the one that follows; other examples as they are."""
+    for (kind, texts), (next_kind, following) in itertools.pairwise(found):
+        if kind is not Kind.SENTENCE:
+            yield kind, texts
+        elif next_kind is Kind.SENTENCE:
+            yield Kind.PAIR, (texts[0], following[0])
+    if found[-1][0] is not Kind.SENTENCE:
+        yield found[-1]
 
 
 def key(text: str) -> str:
@@ -93,7 +128,7 @@ def sentences(path: Path) -> Iterator[str]:
 
 
 def read_file(
-    path: Path, columns: Sequence[str] = (), *, scored: bool = False
+    path: Path, columns: Sequence[str] = (), *, scored: bool = False, labelled: bool = False
 ) -> Iterator[Example]:
     """The examples of one file. scored: accept a `score` column, and do not read it."""
     with open_text(path) as lines:
@@ -101,8 +136,9 @@ def read_file(
         chosen: tuple[str, ...] | None = None
         for number, row in rows:
             if chosen is None:
-                chosen = _choose(path, row, columns, scored)
-            yield _example(f"{path}:{number}", row, chosen)
+                chosen = _choose(path, row, columns, scored, labelled)
+            where = f"{path}:{number}"
+            yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
 
 
 def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -138,13 +174,21 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
 
 
 def _choose(
-    path: Path, row: dict[str, Any], columns: Sequence[str], scored: bool
+    path: Path, row: dict[str, Any], columns: Sequence[str], scored: bool, labelled: bool
 ) -> tuple[str, ...]:
     """The columns to read: those asked for, the known ones, or the only list of texts."""
     if columns:
         if missing := [name for name in columns if name not in row]:
             raise DataError(f"{path}:1: no column {', '.join(missing)}: it has {', '.join(row)}")
         return tuple(columns)
+    if labelled:
+        text = next((name for name in ("text", "sentence") if name in row), None)
+        if text is None or LABEL not in row:
+            raise DataError(
+                f"{path}:1: expected the columns `text` and `label` to learn labels from, got "
+                f"{', '.join(row)}: rename them, or name them in `columns`, text first"
+            )
+        return text, LABEL
     if "score" in row and not scored:
         raise DataError(
             f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
@@ -152,7 +196,8 @@ def _choose(
         )
     for known in KNOWN_COLUMNS:
         if all(name in row for name in known):
-            return known
+            against = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
+            return (*known, *against)
     lists = [name for name, value in row.items() if isinstance(value, list)]
     if len(lists) == 1:
         return (lists[0],)
@@ -162,6 +207,16 @@ def _choose(
     )
 
 
+def _labelled(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
+    if len(columns) != 2:
+        raise DataError(f"{where}: columns is {', '.join(columns)}: expected a text and its label")
+    text, label = row.get(columns[0]), row.get(columns[1])
+    _check_text(where, columns[0], text)
+    if not isinstance(label, str | int) or not str(label).strip():
+        raise DataError(f"{where}: {columns[1]} is {label!r}, expected a label")
+    return Kind.LABELLED, (str(text), str(label))
+
+
 def _example(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
     values = [row.get(name) for name in columns]
     if len(values) == 1 and isinstance(values[0], list):
@@ -169,12 +224,22 @@ def _example(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Examp
         if len(texts) < 2:
             raise DataError(f"{where}: {columns[0]} must list at least 2 different texts")
         return Kind.PARAPHRASES, texts
-    if len(values) == 3 and not values[2]:
-        values.pop()  # a triplet without its negative is a pair
-    for name, value in zip(columns, values, strict=False):
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: {name} is {value!r}, expected text")
-    return KINDS[len(values)], tuple(map(str, values))
+    for name, value in zip(columns[:2], values[:2], strict=True):
+        _check_text(where, name, value)
+    if len(values) == 1:
+        return Kind.SENTENCE, (str(values[0]),)
+    against: list[str] = []
+    for name, value in zip(columns[2:], values[2:], strict=True):
+        # An empty negative is none: the row may be a pair, or have fewer than others.
+        for text in value if isinstance(value, list) else [value] if value else []:
+            _check_text(where, name, text)
+            against.append(text)
+    return Kind.TRIPLET if against else Kind.PAIR, (str(values[0]), str(values[1]), *against)
+
+
+def _check_text(where: str, name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {name} is {value!r}, expected text")
 
 
 def _all_texts(values: list[Any]) -> bool:
@@ -189,7 +254,8 @@ def hold_out(
     Where fewer than 2 can be spared, none are.
     """
     rng = random.Random(f"hold out {seed}")
-    fit = [i for i, (kind, _) in enumerate(examples.examples) if kind is not Kind.SENTENCE]
+    alone = Kind.SENTENCE  # has no positive of its own to be found
+    fit = [i for i, (kind, _) in enumerate(examples.examples) if kind is not alone]
     count = min(at_most, round(share * len(fit)))
     if count < 2:
         return examples, []
@@ -200,19 +266,27 @@ def hold_out(
     return Examples(rest, examples.excluded), drawn
 
 
-def epoch_batches(examples: Examples, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+def epoch_batches(
+    examples: Examples,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    augment: Augment = Augment.NONE,
+    augment_share: float = 0.1,
+) -> list[Batch]:
     """All batches of one epoch, decided by (seed, epoch) alone; their number is always the same.
 
-    A batch has examples of one kind, so that each of its rows has a hard negative or none has. No
-    text stands in two rows of a batch where the order can be changed to avoid it. A single pair
-    that is left over is dropped: alone it has nothing to be told apart from.
+    A batch has examples of one kind, so that each of its rows has hard negatives or none has. No
+    text stands in two rows of a batch where the order can be changed to avoid it. A single row
+    that is left over is dropped where it has nothing to be told apart from.
     """
     rng = random.Random(f"epoch {seed} {epoch}")
     batches: list[Batch] = []
     for kind in Kind:
-        rows = [draw(kind, texts, rng) for k, texts in examples.examples if k is kind]
+        found = [texts for k, texts in examples.examples if k is kind]
+        rows = [draw(kind, texts, rng, augment, augment_share) for texts in found]
         rng.shuffle(rows)
-        batches += [b for b in _fill(rows, batch_size) if len(b) > 1 or b[0].negative is not None]
+        batches += [b for b in _fill(rows, batch_size) if len(b) > 1 or b[0].negatives]
     rng.shuffle(batches)
     return batches
 
@@ -226,7 +300,7 @@ def _fill(rows: Sequence[Drawn], size: int) -> Iterator[Batch]:
         repeats: list[Drawn] = []
         while waiting and len(batch) < size and len(repeats) < 2 * size:
             row = waiting.popleft()
-            texts = {text for text in row if text is not None}
+            texts = {row.anchor, row.positive, *row.negatives} - {""}
             if seen.isdisjoint(texts):
                 batch.append(row)
                 seen |= texts

@@ -4,9 +4,11 @@ encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from trainer.errors import ModelError
 from trainer.folder import Model, read_model
 from trainer.modules import SentenceModule
+from trainer.network import truncated
 from trainer.runtime import TorchRuntime, token_budget_batches
 from trainer.saving import write_model
 from trainer.starter import Starter, read_starter
@@ -200,6 +203,26 @@ class Encoder:
                 return self._model.prompts[name]
         return ""
 
+    def truncate(self, *, layers: int) -> "Encoder":
+        """A shallower encoder: the first `layers` layers of the network, all else as it is.
+
+        Faster, and still good where the model was trained for it (2-D Matryoshka, Li et al.,
+        arXiv 2402.14776). It shares nothing with this one. Raises ModelError for a number of
+        layers that the network does not have.
+        """
+        module = self.module
+        if not 1 <= layers <= module.layers:
+            raise ModelError(f"layers is {layers}: expected 1 to {module.layers}, what it has")
+        if module.mix is not None:
+            raise ModelError("this model averages several layers: it cannot do with the first ones")
+        network = truncated(module.transformer, layers)
+        head: Any = list(copy.deepcopy(module.head))
+        shallow = SentenceModule(network, module.pooling, head).eval()
+        model = replace(self.model, module=shallow)
+        source = f"{self.source}, cut to {layers} layers"
+        precision, device = self.precision, str(self._runtime.device)
+        return Encoder(model, source, precision=precision, device=device)
+
     def save(self, path: str | Path) -> None:
         """Write a sentence-transformers folder: safetensors weights, prompts, dims and recipe.
 
@@ -235,6 +258,8 @@ def _fingerprint(model: Model) -> str:
         "prompts": dict(model.prompts),
         "default_prompt": model.default_prompt,
     }
+    if module.mix is not None:  # said only then: older models keep their fingerprints
+        rest["first_mixed_layer"] = module.mix.start
     digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -9,10 +9,11 @@ path in front of it changed between versions (`sentence_transformers.models.Pool
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors.torch import load_file
 
+from trainer.classifier import Classifier
 from trainer.errors import ModelError
 from trainer.modules import (
     POOLING_SWITCHES,
@@ -23,6 +24,7 @@ from trainer.modules import (
     Pooling,
     PoolingMode,
     SentenceModule,
+    WeightedLayerPooling,
 )
 from trainer.network import (
     WEIGHTS,
@@ -36,6 +38,11 @@ from trainer.network import (
 )
 
 MODEL_CONFIG = "config_sentence_transformers.json"
+# What sentence-transformers does not ask for: how training went, and the labels it was about.
+HISTORY = "training.json"
+CLASSIFIER = "classifier"
+MIX = WeightedLayerPooling.__name__
+Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class Model:
     default_prompt: str | None = None
     matryoshka_dims: tuple[int, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, Any] = field(default_factory=dict)
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         dim = self.module.dim
@@ -94,11 +103,12 @@ def read_model(folder: Path) -> Model:
     transformer, tokenizer = read_transformer(place, settings)
     width = int(transformer.config.hidden_size)
     if stages:
+        mix = _read_mix(stages.pop(1)[1]) if stages[1][0] == MIX else None
         pooling = _read_pooling(stages[1][1], width)
         head = _read_head(stages[2:], pooling.out_width)
     else:
-        pooling, head = Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
-    module = SentenceModule(transformer, pooling, head).eval()
+        mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
+    module = SentenceModule(transformer, pooling, head, mix).eval()
     config = read_object(folder / MODEL_CONFIG, optional=True)
     prompts = config.get("prompts") or {}
     dims = config.get("matryoshka_dims") or []
@@ -115,7 +125,18 @@ def read_model(folder: Path) -> Model:
         default_prompt=config.get("default_prompt_name"),
         matryoshka_dims=tuple(dims),
         recipe=config.get("recipe") or {},
+        history=read_object(folder / HISTORY, optional=True),
+        classifier=_read_classifier(folder, module.dim),
     )
+
+
+def _read_classifier(folder: Path, dim: int) -> Classifier | None:
+    labels = read_object(folder / CLASSIFIER / "config.json", optional=True).get("labels")
+    if labels is None:
+        return None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ModelError(f"{folder / CLASSIFIER / 'config.json'}: expected labels as strings")
+    return _filled(Classifier(dim, labels), folder / CLASSIFIER).eval()
 
 
 def _is_str_map(value: object) -> bool:
@@ -136,10 +157,12 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
         if not place.resolve().is_relative_to(inside):
             raise ModelError(f"{folder / 'modules.json'} points outside its folder: {place}")
     kinds = [kind for kind, _ in found]
+    if kinds[1:2] == [MIX]:
+        kinds.pop(1)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_HEAD_READERS):
         raise ModelError(
-            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
-            f"Pooling, then any of {', '.join(_HEAD_READERS)}"
+            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, perhaps "
+            f"{MIX}, Pooling, then any of {', '.join(_HEAD_READERS)}"
         )
     return found
 
@@ -166,6 +189,15 @@ def _read_pooling(place: Path, width: int) -> Pooling:
     if stated != width:
         raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
     return Pooling(width, modes, bool(config.get("include_prompt", True)))
+
+
+def _read_mix(place: Path) -> WeightedLayerPooling:
+    config = read_object(place / "config.json")
+    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
+    sizes = width, config.get("num_hidden_layers"), config.get("layer_start")
+    if not all(type(size) is int for size in sizes):
+        raise ModelError(f"{place / 'config.json'} lacks a size of the {MIX}")
+    return _filled(WeightedLayerPooling(*sizes), place)  # type: ignore[arg-type]
 
 
 def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:
@@ -214,7 +246,7 @@ _HEAD_READERS = {
 }
 
 
-def _filled(layer: Dense | LayerNorm, place: Path) -> HeadLayer:
+def _filled(layer: Weighted, place: Path) -> Weighted:
     require_safetensors(place)
     try:
         layer.load_state_dict(load_file(place / WEIGHTS))

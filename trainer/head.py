@@ -36,7 +36,8 @@ def with_linear_head(model: Model) -> Model:
     layers = list(model.module.head)
     end = len(layers) - (1 if layers and isinstance(layers[-1], Normalize) else 0)
     layers.insert(end, dense)
-    module = SentenceModule(model.module.transformer, model.module.pooling, layers)  # type: ignore[arg-type]
+    old = model.module
+    module = SentenceModule(old.transformer, old.pooling, layers, old.mix)  # type: ignore[arg-type]
     return replace(model, module=module.eval())
 
 

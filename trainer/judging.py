@@ -1,33 +1,101 @@
 """Which step of a run is best: a score per prefix length, higher is better."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.data import Examples, hold_out
-from trainer.encoder import Encoder
-from trainer.evaluation import read_sts, sts
+from trainer.classifier import accuracy
+from trainer.config import Objective, TrainConfig
+from trainer.data import Examples, hold_out, read_file
+from trainer.encoder import Encoder, Role
+from trainer.evaluation import ScoredPair, read_sts, sts
+from trainer.geometry import alignment, uniformity
 from trainer.positives import Drawn
 
 Scores = Mapping[int, float]
-Judge = Callable[[Encoder], Scores]
+# Pairs that people scored this high mean the same (of 5; SimCSE, arXiv 2104.08821, section 5).
+ALIKE = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """scores: by prefix length. alignment, uniformity: of the full width; None without STS files.
+
+    What a prefix scored is Spearman's correlation on STS files, the accuracy on labelled ones, and
+    without either the share of held-out anchors whose own positive is nearest.
+    """
+
+    scores: Scores = field(default_factory=dict)
+    alignment: float | None = None
+    uniformity: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.scores)
+
+
+Judge = Callable[[Encoder], Judgement]
 
 
 def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Examples]:
     """The judge of a run, and the examples left for training.
 
-    With `dev` files: Spearman's correlation on them. Without: some examples are held out, and the
-    score is the share of anchors whose positive is nearest among all held-out positives. None for
-    sentences alone, or too few pairs to hold some out.
+    Without `dev` files some examples are held out. None for sentences alone, or too few examples
+    to hold some out.
     """
+    labels = config.objective is Objective.CLASSIFICATION
+    if config.dev and labels:
+        read = [texts for path in config.dev for _, texts in read_file(path, labelled=True)]
+        return lambda encoder: _judge_labels(encoder, read), examples
     if config.dev:
         pairs = read_sts(config.dev)
-        return lambda encoder: {row.dim: row.spearman for row in sts(encoder, pairs)}, examples
+        return lambda encoder: judge_pairs(encoder, pairs), examples
     rest, held = hold_out(examples, config.seed)
     if not held:
         return None, examples
-    return lambda encoder: top1_accuracy(encoder, held), rest
+    if labels:
+        own = [(row.anchor, row.label) for row in held]
+        return lambda encoder: _judge_labels(encoder, own), rest
+    return lambda encoder: Judgement(top1_accuracy(encoder, held)), rest
+
+
+def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
+    """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
+    known = Remembered(encoder)
+    scores = {row.dim: row.spearman for row in sts(known, pairs, encoder.matryoshka_dims)}
+    alike = [(a, b) for score, a, b in pairs if score >= ALIKE]
+    near = None
+    if alike:
+        near = alignment(known.encode([a for a, _ in alike]), known.encode([b for _, b in alike]))
+    return Judgement(scores, near, uniformity(known.all_rows()))
+
+
+class Remembered:
+    """An encoder that encodes a text once."""
+
+    def __init__(self, encoder: Encoder):
+        self._encoder = encoder
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role | None = None, on_batch: Any = None
+    ) -> NDArray[np.float32]:
+        """As the encoder's own, for texts of one role."""
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
+        vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
+        self._known.update(zip(fresh, vectors, strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+    def all_rows(self) -> NDArray[np.float32]:
+        """The rows of all texts so far."""
+        return np.stack(list(self._known.values()))
+
+
+def _judge_labels(encoder: Encoder, labelled: Sequence[tuple[str, ...]]) -> Judgement:
+    rows = accuracy(encoder, [(texts[0], texts[1]) for texts in labelled])
+    return Judgement({row.dim: row.accuracy for row in rows})
 
 
 def top1_accuracy(encoder: Encoder, rows: Sequence[Drawn]) -> dict[int, float]:

@@ -3,9 +3,9 @@
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
 
-In-batch negatives (SimCSE, arXiv 2104.08821) under a Matryoshka sum (arXiv 2205.13147), AdamW with
-linear warm-up and decay. What is random in update N follows from (seed, N) alone, so a run that was
-interrupted and resumed ends with the same weights as one that was not.
+AdamW with linear warm-up and decay on what `trainer.objective` puts together. What is random in
+update N follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same
+weights as one that was not.
 """
 
 import functools
@@ -18,18 +18,30 @@ from typing import Any
 import torch
 
 from trainer import checkpoint
-from trainer.batches import BatchPlan, Feed, same_as_positive
-from trainer.config import TrainConfig
-from trainer.data import Examples, read_examples
+from trainer.batches import BatchPlan
+from trainer.checkpoint import Judged, Progress
+from trainer.config import Objective, TrainConfig
+from trainer.data import Batch, Examples, read_examples
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError, TrainingError
+from trainer.errors import TrainingError
 from trainer.folder import Model
-from trainer.head import sample_texts, turn_head, with_linear_head
+from trainer.head import sample_texts, turn_head
 from trainer.judging import Judge, Scores, make_judge
-from trainer.losses import ContrastiveLoss, info_nce, matryoshka
 from trainer.modules import SentenceModule
-from trainer.runtime import Precision, pick_precision
-from trainer.saving import check_replaceable, remove_folder
+from trainer.objective import Classification, Contrastive
+from trainer.passes import Passes
+from trainer.positives import Augment
+from trainer.preparation import (
+    check_examples,
+    check_start,
+    load_base,
+    make_accelerator,
+    make_optimizer,
+    turns,
+)
+from trainer.processes import Processes
+from trainer.saving import remove_folder
+from trainer.trainee import Trainee
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,10 @@ class Report:
     """One line of a run's diary.
 
     step: updates done of steps. loss: of this update, None before the first. scores: by prefix
-    length where this step was judged (Spearman, or top-1 accuracy without dev files), else None.
-    best_step: the best judged so far. examples: trained on per epoch; excluded: left out for a
-    sentence of the exclude files.
+    length where this step was judged (Spearman, accuracy, or top-1 accuracy without dev files),
+    else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
+    judged so far. examples: trained on per epoch; excluded: left out for a sentence of the exclude
+    files.
     """
 
     step: int
@@ -47,6 +60,8 @@ class Report:
     loss: float | None
     learning_rate: float
     scores: Mapping[int, float] | None
+    alignment: float | None
+    uniformity: float | None
     best_step: int
     examples: int
     excluded: int
@@ -56,13 +71,22 @@ class Report:
 class Run:
     """The moving parts of a run: what a checkpoint stores and the loop changes."""
 
-    module: SentenceModule
+    trainee: Trainee
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
     step: int = 0
     best_step: int = 0
-    untrained: Scores = field(default_factory=dict)
-    scores: dict[int, Scores] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+
+    @property
+    def progress(self) -> Progress:
+        """What a checkpoint stores besides weights."""
+        return Progress(self.step, self.best_step, self.losses, self.judged)
+
+    def scores(self, step: int) -> Scores:
+        """The last judgement of a step; {} where there was none."""
+        return next((one.scores for one in reversed(self.judged) if one.step == step), {})
 
 
 def train(
@@ -73,120 +97,73 @@ def train(
     """Train as the configuration says; the best step is in `config.out` and returned.
 
     report: called with the base model's scores, again after the turn, then after each update.
-    resume: go on from the newest checkpoint in OUT/checkpoint. Raises ConfigError, DataError,
+    resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
+    process calls this; the first one judges, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     """
     check_start(config, resume)
-    accelerator = make_accelerator(config)
-    examples = read_examples(config.train, config.columns, config.exclude)
+    accelerator, processes = make_accelerator(config)
+    labelled = config.objective is Objective.CLASSIFICATION
+    examples = read_examples(
+        config.train,
+        config.columns,
+        config.exclude,
+        labelled=labelled,
+        expects=config.expects,
+        next_sentence=config.augment is Augment.NEXT_SENTENCE,
+    )
+    check_examples(config, examples)
+    model, projection = load_base(config, examples)
     judge, examples = make_judge(config, examples)
-    model = load_base(config)
     plan = BatchPlan(config, examples)
-    module = model.module.to(accelerator.device)
-    optimizer = accelerator.prepare(make_optimizer(module, config, accelerator.device))
-    run = Run(module, optimizer, checkpoint.copy_weights(module))
+    trainee = Trainee(model, config, projection).to(accelerator.device)
+    optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
+    run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
     digest = examples.digest()
-    tell = functools.partial(make_report, run, plan, report)
+    tell = functools.partial(make_report, run, plan, report if processes.main else None)
 
     if resume:
-        progress, run.best = checkpoint.load(config, digest, module, optimizer)
-        run.step, run.best_step = progress.step, progress.best_step
-        run.untrained, run.scores = progress.untrained, dict(progress.scores)
+        done, run.best = checkpoint.load(config, digest, trainee, optimizer)
+        run.step, run.best_step = done.step, done.best_step
+        run.losses, run.judged = list(done.losses), list(done.judged)
     else:
-        begin(run, model, judge, plan, tell)
+        begin(run, model, judge, plan, processes, tell)
 
-    loss = matryoshka(
-        functools.partial(info_nce, temperature=config.temperature),
-        model.matryoshka_dims,
-        config.prefix_weights or None,
-    )
-    feed = Feed(view(model, module, "fp32"), config)
+    make = Classification if labelled else Contrastive
+    objective = make(trainee, config, model.matryoshka_dims, processes)
+    passes = Passes(trainee, view(model, trainee.sentence, "fp32"), config, accelerator.autocast)
     while run.step < plan.steps:
-        value = update(run, plan, feed, loss, accelerator)
+        run.losses.append(update(run, plan, passes, objective, processes))
         run.step += 1
         last = run.step == plan.steps
         if last or (config.eval_every and run.step % config.eval_every == 0):
-            evaluate(run, model, judge, config)
+            evaluate(run, model, judge, plan, processes)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-            done = checkpoint.Progress(run.step, run.best_step, run.untrained, run.scores)
-            checkpoint.save(config, digest, done, module, optimizer, run.best)
-        tell(value)
+            if processes.main:
+                checkpoint.save(config, digest, run.progress, trainee, optimizer, run.best)
+            processes.wait()
+        tell()
 
-    module.load_state_dict(run.best)
-    module.eval()
-    recipe = make_recipe(config, run, examples)
-    trained = Encoder(replace(model, recipe=recipe), str(config.out.resolve()))
-    trained.save(config.out)
-    remove_folder(checkpoint.folder_of(config.out))
-    return trained
-
-
-def check_start(config: TrainConfig, resume: bool) -> None:
-    """Refuse what would fail, or destroy something, hours later."""
-    check_replaceable(config.out)
-    left = checkpoint.latest(config.out)
-    if left is not None and not resume:
-        raise ConfigError(
-            f"{config.out} holds the checkpoint of an unfinished run ({left.name}): resume it, "
-            f"remove {left.parent}, or choose another `out`"
-        )
+    # Another process's best is what it began with: only the first one judges.
+    trained = finished(config, run, model, examples)
+    if processes.main:
+        trained.save(config.out)
+        remove_folder(checkpoint.folder_of(config.out))
+    processes.wait()
+    return trained if processes.main else Encoder.load(config.out)
 
 
-def make_accelerator(config: TrainConfig) -> Any:
-    """Device and mixed precision. BF16 keeps float32 weights and runs the network in bfloat16."""
-    try:
-        import accelerate  # an extra: encoding does without
-    except ImportError:
-        raise ConfigError(
-            "training needs accelerate: install the extra `train` "
-            "(pip install 'searchengine[train]')"
-        ) from None
-    device = accelerate.PartialState().device
-    precision = pick_precision(config.precision, device)
-    # accelerate keeps one precision per process; a second run may want another.
-    accelerate.state.AcceleratorState._reset_state()
-    mixed = "bf16" if precision is Precision.BF16 else "no"
-    accelerator = accelerate.Accelerator(mixed_precision=mixed)
-    if accelerator.num_processes > 1:
-        raise ConfigError(
-            f"{accelerator.num_processes} training processes were started: expected one"
-        )
-    return accelerator
-
-
-def load_base(config: TrainConfig) -> Model:
-    """The base model with the prefixes to train, their length checked against its width."""
-    model = Encoder.load(config.base, precision="fp32", device="cpu").model
-    dims = config.prefixes or default_prefixes(model)
-    if dims[0] != model.module.dim:
-        raise ConfigError(
-            f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
-            f"{config.base}"
-        )
-    if config.prefix_weights and len(config.prefix_weights) != len(dims):
-        raise ConfigError(
-            f"prefix_weights has {len(config.prefix_weights)} numbers for {len(dims)} prefixes: "
-            "expected one for each"
-        )
-    model = replace(model, matryoshka_dims=dims)
-    if turns(config, model):
-        model = with_linear_head(model)
-    if config.head_only and not any(True for _ in model.module.head.parameters()):
-        raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
-    return model
-
-
-def default_prefixes(model: Model) -> tuple[int, ...]:
-    """The lengths a model was trained for; the usual ones below its width where it names none."""
-    if len(model.matryoshka_dims) > 1:
-        return model.matryoshka_dims
-    dim = model.module.dim
-    return (dim, *(length for length in (512, 256, 128, 64) if length < dim))
-
-
-def turns(config: TrainConfig, model: Model) -> bool:
-    """Whether the run begins with a turn: the full width alone would not change by it."""
-    return config.rotate and len(model.matryoshka_dims) > 1
+def finished(config: TrainConfig, run: Run, model: Model, examples: Examples) -> Encoder:
+    """The encoder of the best step, with what there is to know about it."""
+    run.trainee.kept.load_state_dict(run.best)
+    run.trainee.eval()
+    history = {
+        "losses": run.losses,
+        "judged": [one.to_dict() for one in run.judged],
+        "best_step": run.best_step,
+    }
+    model = replace(model, recipe=make_recipe(config, run, examples), history=history)
+    return Encoder(model, str(config.out.resolve()))
 
 
 def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
@@ -195,82 +172,112 @@ def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
     return Encoder(model, "", precision=precision, device=device)
 
 
-def make_optimizer(
-    module: SentenceModule, config: TrainConfig, device: torch.device
-) -> torch.optim.Optimizer:
-    """AdamW; weight matrices decay, biases and norms do not."""
-    for parameter in module.transformer.parameters():
-        parameter.requires_grad_(not config.head_only)
-    moving = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in moving if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))
-
-
 def begin(
     run: Run,
     model: Model,
     judge: Judge | None,
     plan: BatchPlan,
-    tell: Callable[[float | None], None],
+    processes: Processes,
+    tell: Callable[[], None],
 ) -> None:
     """Judge the base model as it came, then turned, which is where training starts."""
     config = plan.config
-    run.untrained = evaluate(run, model, judge, config)
-    tell(None)
+    evaluate(run, model, judge, plan, processes)
+    tell()
     if turns(config, model):
         texts = sample_texts(plan.examples, config.seed)
-        turn_head(view(model, run.module, config.precision), texts)
-        evaluate(run, model, judge, config)
-        tell(None)
+        turn_head(view(model, run.trainee.sentence, config.precision), texts)
+        evaluate(run, model, judge, plan, processes)
+        tell()
 
 
-def update(run: Run, plan: BatchPlan, feed: Feed, loss: ContrastiveLoss, accelerator: Any) -> float:
+def update(
+    run: Run,
+    plan: BatchPlan,
+    passes: Passes,
+    objective: Contrastive | Classification,
+    processes: Processes,
+) -> float:
     """One step of the optimizer over `accumulation` batches; returns the mean loss."""
-    config = plan.config
+    config, trainee = plan.config, run.trainee
     for group in run.optimizer.param_groups:
         group["lr"] = plan.learning_rate(run.step)
-    torch.manual_seed(config.seed * 1_000_003 + run.step)  # dropout
-    run.module.train()
+    trainee.train()
     run.optimizer.zero_grad()
     batches = plan.at(run.step)
-    total = 0.0
-    for rows in batches:
-        with accelerator.autocast():
-            anchors, positives, negatives = feed(rows)
-        same = same_as_positive(rows).to(anchors.device)
-        value = loss(anchors, positives, negatives, same=same) / len(batches)
-        total += value.item()
-        if not math.isfinite(total):
+    layers = objective.layers(run.step)
+    total, share = 0.0, 1 / len(batches)
+    for number, rows in enumerate(batches):
+        seed = pass_seed(config.seed, run.step, number, processes.rank)
+        loss = functools.partial(objective.loss, rows=rows, step=run.step)
+        total += passes.backward(objective.views(rows), layers, seed, loss, share)
+        if trainee.language is not None:
+            total += language_backward(passes, rows, seed, processes, share)
+    total = processes.add(total, passes.device)
+    moving = [p for p in trainee.parameters() if p.requires_grad]
+    processes.add_gradients(moving)
+    norm = torch.nn.utils.clip_grad_norm_(moving, config.max_grad_norm).item()
+    for name, value in (("loss", total), ("length of the gradient", norm)):
+        if not math.isfinite(value):
             raise TrainingError(
-                f"the loss of update {run.step + 1} is {total}: lower learning_rate "
+                f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
                 f"({config.learning_rate}) or raise temperature ({config.temperature}); the last "
                 "checkpoint was kept"
             )
-        accelerator.backward(value)
-    accelerator.clip_grad_norm_(run.module.parameters(), config.max_grad_norm)
     run.optimizer.step()
+    if isinstance(objective, Contrastive) and trainee.momentum is not None:
+        for rows in batches:
+            texts = [row.positive for row in rows[processes.mine(len(rows))]]
+            objective.remember(passes.vectors(trainee.momentum, texts), rows)  # type: ignore[arg-type]
+        trainee.follow(config.queue_momentum)
     return total
 
 
-def evaluate(run: Run, model: Model, judge: Judge | None, config: TrainConfig) -> Scores:
-    """Judge the module as it is, and keep its weights if it is the best yet.
+def language_backward(
+    passes: Passes, rows: Batch, seed: int, processes: Processes, share: float
+) -> float:
+    """Add the gradients of the masked-language-model loss on the anchors; returns its value."""
+    language, config = passes.trainee.language, passes.config
+    assert language is not None
+    texts = [row.anchor for row in rows[processes.mine(len(rows))]]
+    total = 0.0
+    for number, batch in enumerate(passes.batches(texts)):
+        torch.manual_seed(seed + 5000 + number)  # masks and dropout; not those of other passes
+        with passes.autocast():
+            value = language(batch) * (config.mlm_weight * share * len(batch.ids) / len(rows))
+        if value.requires_grad:
+            torch.autograd.backward(value)
+        total += value.item()
+    return total
+
+
+def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
+    """Where the numbers of an update's passes begin; far enough apart that none meet."""
+    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
+
+
+def evaluate(
+    run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
+) -> None:
+    """Judge the model as it is, and keep its weights if it is the best yet.
 
     Best is the highest mean over the prefixes, weighted as in the loss. Of step 0 the last
     judgement counts: a turn comes after the first, and is what is trained.
     """
-    run.module.eval()
+    if not processes.main:
+        return
+    config, trainee = plan.config, run.trainee
+    trainee.eval()
     if judge is None:  # nothing to choose by: the last step is kept
-        run.best_step, run.best = run.step, checkpoint.copy_weights(run.module)
-        return {}
-    scores = judge(view(model, run.module, config.precision))
+        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+        return
+    found = judge(view(model, trainee.sentence, config.precision))
     weights = dict(zip(model.matryoshka_dims, config.prefix_weights, strict=False))
-    if run.step == 0 or mean(scores, weights) > mean(run.scores[run.best_step], weights):
-        run.best_step, run.best = run.step, checkpoint.copy_weights(run.module)
-    run.scores[run.step] = scores
-    return scores
+    before = run.scores(run.best_step)
+    if run.step == 0 or mean(found.scores, weights) > mean(before, weights):
+        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+    rate = plan.learning_rate(max(0, run.step - 1))
+    run.judged.append(Judged(run.step, found.scores, found.alignment, found.uniformity, rate))
 
 
 def mean(scores: Scores, weights: Mapping[int, float]) -> float:
@@ -279,32 +286,46 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
     return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
-def make_report(
-    run: Run, plan: BatchPlan, report: Callable[[Report], None] | None, loss: float | None
-) -> None:
-    if report is not None:
-        rate = plan.learning_rate(max(0, run.step - 1))
-        scores, examples = run.scores.get(run.step), plan.examples
-        counts = len(examples), examples.excluded
-        report(Report(run.step, plan.steps, loss, rate, scores, run.best_step, *counts))
+def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:
+    if report is None:
+        return
+    rate = plan.learning_rate(max(0, run.step - 1))
+    last = run.judged[-1] if run.judged and run.judged[-1].step == run.step else None
+    report(
+        Report(
+            run.step,
+            plan.steps,
+            run.losses[-1] if run.losses else None,
+            rate,
+            last.scores if last else None,
+            last.alignment if last else None,
+            last.uniformity if last else None,
+            run.best_step,
+            len(plan.examples),
+            plan.examples.excluded,
+        )
+    )
 
 
 def judged_by(config: TrainConfig, run: Run) -> str:
     """What chose the best step, in words."""
+    labels = config.objective is Objective.CLASSIFICATION
     if config.dev:
-        return "spearman on dev"
-    return "top-1 accuracy on held-out examples" if run.scores else "nothing: the last step is kept"
+        return "accuracy on dev" if labels else "spearman on dev"
+    measure = "accuracy" if labels else "top-1 accuracy"
+    return f"{measure} on held-out examples" if run.judged else "nothing: the last step is kept"
 
 
 def make_recipe(config: TrainConfig, run: Run, examples: Examples) -> dict[str, Any]:
     """What is written beside the weights: how they came about and how good they are."""
+    untrained = run.judged[0].scores if run.judged else {}
     return {
         "config": config.to_dict(),
         "examples": len(examples),
         "excluded": examples.excluded,
         "judged_by": judged_by(config, run),
-        "untrained": {str(k): v for k, v in run.untrained.items()},
+        "untrained": {str(k): v for k, v in untrained.items()},
         "best_step": run.best_step,
-        "best": {str(k): v for k, v in run.scores.get(run.best_step, {}).items()},
+        "best": {str(k): v for k, v in run.scores(run.best_step).items()},
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
     }

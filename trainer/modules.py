@@ -5,6 +5,7 @@ float32: pooling a bfloat16 hidden state in bfloat16 costs two orders of magnitu
 Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ModelError
+from trainer.errors import ConfigError, ModelError
 
 
 class PoolingMode(StrEnum):
@@ -144,6 +145,18 @@ class Normalize(nn.Module):
 HeadLayer = Dense | LayerNorm | Normalize
 
 
+def prefix(x: Tensor, dim: int) -> Tensor:
+    """The first `dim` numbers of each row, scaled to unit length; zero rows stay zero. (n, dim)"""
+    check_lengths([dim], x.shape[-1])
+    return nn.functional.normalize(x[..., :dim], dim=-1)
+
+
+def check_lengths(dims: Sequence[int], width: int) -> None:
+    """ConfigError for a prefix length that vectors of this width do not have."""
+    if wrong := [dim for dim in dims if not 1 <= dim <= width]:
+        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Padded token ids ready for a forward pass.
@@ -159,17 +172,47 @@ class Batch:
         return Batch(self.ids.to(device), self.mask.to(device), self.prompt_tokens)
 
 
+class WeightedLayerPooling(nn.Module):
+    """The weighted mean of what the layers give for each token.
+
+    weights: one for each layer from `start` to the last; layer 0 is the embeddings.
+    """
+
+    def __init__(self, width: int, layers: int, start: int, weights: Sequence[float] | None = None):
+        super().__init__()
+        self.width = width
+        self.layers = layers
+        self.start = start
+        values = torch.ones(layers + 1 - start) if weights is None else torch.tensor(weights)
+        self.layer_weights = nn.Parameter(values.float(), requires_grad=False)
+
+    def forward(self, states: Sequence[Tensor]) -> Tensor:
+        """states: layers + 1 tensors (B, T, H), as the network gives them. (B, T, H) float32."""
+        shares = self.layer_weights / self.layer_weights.sum()
+        chosen = zip(shares, states[self.start :], strict=True)
+        # A layer without a share is not computed with: its gradient would be zeros.
+        terms = [share * state.float() for share, state in chosen if share != 0]
+        return torch.stack(terms).sum(dim=0)
+
+
 class SentenceModule(nn.Module):
     """Transformer, pooling and head as one torch module: a Batch to (B, dim) float32.
 
     The rows are as the head leaves them: unit rows where the model ends in Normalize.
     """
 
-    def __init__(self, transformer: nn.Module, pooling: Pooling, head: list[HeadLayer]):
+    def __init__(
+        self,
+        transformer: nn.Module,
+        pooling: Pooling,
+        head: list[HeadLayer],
+        mix: WeightedLayerPooling | None = None,
+    ):
         super().__init__()
         self.transformer = transformer
         self.pooling = pooling
         self.head = nn.ModuleList(head)
+        self.mix = mix
 
     @property
     def dim(self) -> int:
@@ -179,11 +222,39 @@ class SentenceModule(nn.Module):
                 width = cast(Any, layer).out_width
         return width
 
-    def forward(self, batch: Batch) -> Tensor:
-        hidden = self.transformer(input_ids=batch.ids, attention_mask=batch.mask)[0]  # (B, T, H)
+    @property
+    def layers(self) -> int:
+        """How many layers the transformer has."""
+        return int(cast(Any, self.transformer).config.num_hidden_layers)
+
+    def pooled(self, batch: Batch, layers: Sequence[int] = ()) -> list[Tensor]:
+        """What the head is given: (B, width) float32, for all layers or after each of `layers`."""
+        several = bool(layers) or self.mix is not None
+        found = self.transformer(
+            input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=several
+        )
         # Under autocast too: pooling and head stay in float32.
-        with torch.autocast(hidden.device.type, enabled=False):
-            x = cast(Tensor, self.pooling(hidden.float(), batch.mask, batch.prompt_tokens))
-            for layer in self.head:
-                x = layer(x)
-        return x  # (B, dim)
+        with torch.autocast(batch.ids.device.type, enabled=False):
+            if self.mix is not None:
+                hidden = [self.mix(found.hidden_states)]
+            elif layers:
+                hidden = [found.hidden_states[layer] for layer in layers]
+            else:
+                hidden = [found[0]]
+            return [
+                cast(Tensor, self.pooling(h.float(), batch.mask, batch.prompt_tokens))
+                for h in hidden
+            ]
+
+    def headed(self, pooled: Tensor, *, unit: bool = True) -> Tensor:
+        """The head's vectors: (B, width) to (B, dim). unit: with a Normalize at the end."""
+        layers = list(self.head)
+        if not unit and layers and isinstance(layers[-1], Normalize):
+            layers.pop()  # for losses, which compare by cosine and scale themselves
+        with torch.autocast(pooled.device.type, enabled=False):
+            for layer in layers:
+                pooled = layer(pooled)
+        return pooled
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.headed(self.pooled(batch)[0])  # (B, dim)

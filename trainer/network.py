@@ -1,5 +1,6 @@
 """The network of a model folder and its tokenizer, loaded by transformers from safetensors."""
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from tokenizers.normalizers import Lowercase, Sequence
+from torch import nn
 
 from trainer.errors import ModelError
 
@@ -108,6 +110,27 @@ def read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, Any
     if settings.get("do_lower_case"):
         _lower_case(tokenizer.backend_tokenizer)
     return network, tokenizer
+
+
+def layer_list(network: nn.Module) -> nn.ModuleList:
+    """The layers of a network, one behind the other; ModelError where they cannot be told."""
+    count = network.config.num_hidden_layers  # type: ignore[union-attr]
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ModelError(f"the layers of a {type(network).__name__} cannot be told apart")
+
+
+def truncated(network: Any, layers: int) -> Any:
+    """A copy of the network with its first `layers` layers."""
+    dropped = {id(layer): None for layer in layer_list(network)[layers:]}
+    copied = copy.deepcopy(network, memo=dropped)  # what is dropped is not copied
+    kept = layer_list(copied)
+    del kept[layers:]
+    copied.config.num_hidden_layers = layers
+    if getattr(copied.config, "layer_types", None):
+        copied.config.layer_types = copied.config.layer_types[:layers]
+    return copied
 
 
 @contextmanager

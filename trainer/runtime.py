@@ -7,8 +7,8 @@ long as pooling stays in float32.
 
 import copy
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,17 +16,10 @@ from numpy.typing import NDArray
 
 from trainer.errors import ModelError
 from trainer.modules import Batch, SentenceModule
+from trainer.precision import Precision
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
-
-
-class Precision(StrEnum):
-    """The arithmetic of the transformer; pooling and head are always float32."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
 
 
 def pick_device(device: str | None) -> torch.device:
@@ -110,7 +103,8 @@ class TorchRuntime:
             running = self._module
             if self.precision is Precision.BF16:
                 transformer = copy.deepcopy(running.transformer).to(torch.bfloat16)
-                running = SentenceModule(transformer, running.pooling, list(running.head))  # type: ignore[arg-type]
+                head: Any = list(running.head)
+                running = SentenceModule(transformer, running.pooling, head, running.mix)
             self._running = running
         return self._running
 

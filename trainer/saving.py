@@ -11,8 +11,15 @@ from typing import Any
 from safetensors.torch import save_file
 
 from trainer.errors import ModelError
-from trainer.folder import MODEL_CONFIG, Model
-from trainer.modules import POOLING_SWITCHES, Dense, LayerNorm, Normalize, Pooling
+from trainer.folder import CLASSIFIER, HISTORY, MODEL_CONFIG, Model
+from trainer.modules import (
+    POOLING_SWITCHES,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    WeightedLayerPooling,
+)
 from trainer.network import TRANSFORMER_CONFIG, WEIGHTS, lowercases, quiet
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
@@ -63,6 +70,8 @@ def _keep_the_rest(old: Path, new: Path) -> None:
 
 def _write_files(model: Model, folder: Path) -> None:
     module = model.module
+    if module.mix is not None:  # what makes sentence-transformers ask the network for all layers
+        module.transformer.config.output_hidden_states = True  # type: ignore[union-attr]
     with quiet():
         module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
         model.tokenizer.save_pretrained(folder)
@@ -71,7 +80,8 @@ def _write_files(model: Model, folder: Path) -> None:
     settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
     write_json(folder / TRANSFORMER_CONFIG, settings)
     stages = [("Transformer", "")]
-    for layer in (module.pooling, *module.head):
+    mix = () if module.mix is None else (module.mix,)
+    for layer in (*mix, module.pooling, *module.head):
         kind = type(layer).__name__
         stages.append((kind, f"{len(stages)}_{kind}"))
         (folder / stages[-1][1]).mkdir()
@@ -82,6 +92,12 @@ def _write_files(model: Model, folder: Path) -> None:
     ]
     write_json(folder / "modules.json", listed)
     write_json(folder / MODEL_CONFIG, _model_config(model))
+    if model.history:
+        write_json(folder / HISTORY, dict(model.history))
+    if model.classifier is not None:
+        (folder / CLASSIFIER).mkdir()
+        write_json(folder / CLASSIFIER / "config.json", {"labels": list(model.classifier.labels)})
+        save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
     (folder / "README.md").write_text(_card(model), encoding="utf-8")
 
 
@@ -95,6 +111,13 @@ def _write_layer(layer: Any, place: Path) -> None:
                 "out_features": layer.linear.out_features,
                 "bias": layer.linear.bias is not None,
                 "activation_function": layer.activation_name,
+            }
+            write_json(place / "config.json", config)
+        case WeightedLayerPooling():
+            config = {
+                "word_embedding_dimension": layer.width,
+                "layer_start": layer.start,
+                "num_hidden_layers": layer.layers,
             }
             write_json(place / "config.json", config)
         case LayerNorm():

@@ -1,0 +1,135 @@
+"""Passes: the order of texts does not matter, and gradient caching gives the same gradients."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.config import TrainConfig
+from trainer.encoder import Encoder
+from trainer.losses import info_nce, matryoshka
+from trainer.passes import Passes, View
+from trainer.trainee import Trainee
+
+TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
+OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+def passes(base: Path, **settings: Any) -> Passes:
+    config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
+    encoder = Encoder.load(base, precision="fp32")
+    trainee = Trainee(encoder.model, config, None).train()
+    return Passes(trainee, encoder, config, contextlib.nullcontext)
+
+
+def nested(found: list[Tensor]) -> Tensor:
+    return matryoshka(info_nce, [32, 8])(found[0][0], found[1][0])
+
+
+def gradients(made: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
+    views = [View(TEXTS, "query"), View(OTHERS, "document")]
+    made.trainee.zero_grad()
+    value = made.backward(views, (), 7, nested, share)
+    named = made.trainee.named_parameters()
+    return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+@pytest.mark.parametrize("chunk_tokens", [0, 24])
+def test_cached_gradients_equal_plain_ones_under_dropout(base: Path, chunk_tokens: int) -> None:
+    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens))
+    again, cached = gradients(passes(base, chunk_tokens=chunk_tokens, gradient_cache=True))
+    assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
+    for name in plain:
+        torch.testing.assert_close(cached[name], plain[name], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
+    """Weights cast to bfloat16 for the vectors must not be those of the passes with gradients."""
+    found = []
+    for cache in (False, True):
+        made = passes(base, gradient_cache=cache)
+        made.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+        found.append(gradients(made)[1])
+    assert set(found[0]) == set(found[1])
+    for name, plain in found[0].items():
+        torch.testing.assert_close(found[1][name], plain, atol=1e-4, rtol=1e-3)
+
+
+def test_passes_change_nothing_without_dropout(base: Path) -> None:
+    found = []
+    for tokens in (0, 24):
+        made = passes(base, chunk_tokens=tokens)
+        made.trainee.eval()
+        found.append(gradients(made))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for name, plain in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], plain, atol=1e-5, rtol=1e-4)
+
+
+def test_vectors_are_the_encoders(base: Path) -> None:
+    made = passes(base, chunk_tokens=24)
+    expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
+    found = made.vectors(made.trainee.towers[0], TEXTS)  # type: ignore[arg-type]
+    torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
+
+
+def test_share_scales(base: Path) -> None:
+    whole, half = gradients(passes(base)), gradients(passes(base), 0.5)
+    assert half[0] == pytest.approx(whole[0] / 2, rel=1e-6)
+    for name, found in half[1].items():
+        torch.testing.assert_close(found, whole[1][name] / 2, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_one_mask_for_both_views_or_one_each(base: Path, fixed: bool) -> None:
+    made = passes(base, fixed_dropout=fixed, chunk_tokens=24)
+    seen: list[Tensor] = []
+
+    def keep(found: list[Tensor]) -> Tensor:
+        seen.extend(x.detach() for x in found)
+        return nested(found)
+
+    made.backward([View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
+    assert torch.equal(seen[0], seen[1]) is fixed
+
+
+def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
+    made = passes(base)
+    made.trainee.eval()
+    seen: list[Tensor] = []
+
+    def keep(found: list[Tensor]) -> Tensor:
+        seen.extend(torch.nn.functional.normalize(x.detach(), dim=-1) for x in found)
+        return nested(found)
+
+    made.backward([View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
+    encoder = Encoder.load(base, precision="fp32")
+    for layers in (1, 2):
+        expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))
+        torch.testing.assert_close(seen[0][layers - 1], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_frozen_vectors_are_found_once_and_train_the_head_alone(base: Path) -> None:
+    made = passes(base)
+    made.config = replace(made.config, head_only=True)
+    calls: list[int] = []
+    transformer = made.trainee.sentence.transformer
+    transformer.requires_grad_(False)
+    transformer.register_forward_hook(lambda *_: calls.append(1))
+    dense = torch.nn.Linear(32, 32)
+    made.trainee.towers[0].projection = dense
+    for _ in range(3):
+        dense.zero_grad()
+        made.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
+        assert dense.weight.grad is not None and (dense.weight.grad != 0).any()
+    assert len(calls) == 2

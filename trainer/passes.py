@@ -1,0 +1,166 @@
+"""Rows of text through the networks, in short passes of texts of like length.
+
+Texts of a batch are sorted by length and cut into passes of some thousand tokens, so that little is
+spent on padding. Every pass seeds its own dropout; that is what lets gradient caching (Gao et al.,
+arXiv 2101.06983) do a pass again: first all vectors without gradients, then the loss on them, then
+each pass once more with the gradient that the loss has for its vectors. Memory is that of one pass.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from trainer.config import TrainConfig
+from trainer.encoder import Encoder, Role
+from trainer.modules import Batch
+from trainer.runtime import token_budget_batches
+from trainer.tokens import TokenIds
+from trainer.trainee import Tower, Trainee
+
+# Tokens of a pass while training, padding included.
+CHUNK_TOKENS = {"cpu": 4096, "cuda": 65536, "mps": 16384}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Texts that one tower reads in one role."""
+
+    texts: Sequence[str]
+    role: Role
+    tower: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """places: (view, row) of each row of the batch."""
+
+    tower: Tower
+    batch: Batch
+    places: list[tuple[int, int]]
+    seed: int
+
+
+Loss = Callable[[list[Tensor]], Tensor]
+
+
+class Passes:
+    """Views to vectors and back. autocast: makes the context that forward passes run in."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        encoder: Encoder,
+        config: TrainConfig,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ):
+        self.trainee = trainee
+        self.config = config
+        self.device = next(trainee.parameters()).device
+        self.autocast = autocast
+        self._ids = TokenIds(encoder.model.tokenizer, min(config.max_tokens, encoder.max_tokens))
+        self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
+        self._known: dict[str, Tensor] = {}
+        self._nothing = torch.zeros(0, trainee.sentence.pooling.out_width, device=self.device)
+        self._budget = config.chunk_tokens or CHUNK_TOKENS.get(self.device.type, 4096)
+
+    def backward(
+        self, views: Sequence[View], layers: Sequence[int], seed: int, loss: Loss, share: float
+    ) -> float:
+        """Add the gradients of share · `loss` of the views' vectors; returns its value.
+
+        layers: those whose vectors are wanted, () for the last alone. loss: gets (L, n, dim)
+        float32 of each view, not unit rows.
+        """
+        if self.config.head_only:
+            value = share * loss([self._frozen(view) for view in views])
+            torch.autograd.backward(value)
+            return value.item()
+        passes = self._plan(views, seed)
+        if not self.config.gradient_cache:
+            with self.autocast():
+                found = [self._run(one, layers) for one in passes]
+            value = share * loss(self._arranged(views, passes, found))
+            torch.autograd.backward(value)
+            return value.item()
+        # Two contexts: autocast keeps the weights it has cast, and those cast here are cut off.
+        with torch.no_grad(), self.autocast():
+            leaves = [self._run(one, layers).requires_grad_() for one in passes]
+        value = share * loss(self._arranged(views, passes, leaves))
+        torch.autograd.backward(value)
+        for one, leaf in zip(passes, leaves, strict=True):
+            with self.autocast():
+                again = self._run(one, layers)
+            torch.autograd.backward(again, leaf.grad)
+        return value.item()
+
+    def _frozen(self, view: View) -> Tensor:
+        """(1, n, dim): the head on what a network that does not change gives, found once a text."""
+        tower: Any = self.trainee.towers[view.tower]
+        tower.sentence.transformer.eval()
+        keys = [self._prompt[view.role] + text for text in view.texts]
+        fresh = {k: t for k, t in zip(keys, view.texts, strict=True) if k not in self._known}
+        if fresh:
+            passes = self._plan([View(list(fresh.values()), view.role)], 0)
+            with torch.no_grad(), self.autocast():
+                found = [torch.stack(tower.sentence.pooled(one.batch)) for one in passes]
+            rows = self._arranged([View(list(fresh), view.role)], passes, found)[0][0]
+            self._known.update(zip(fresh, rows, strict=True))
+        pooled = torch.stack([self._known[key] for key in keys]) if keys else self._nothing
+        return cast(Tensor, tower.behind([pooled]))
+
+    @torch.no_grad()
+    def vectors(self, tower: Tower, texts: Sequence[str]) -> Tensor:
+        """(n, dim) of documents, without gradients and without dropout."""
+        tower.eval()
+        views = [View(texts, "document")]
+        passes = self._plan(views, 0, tower)
+        with self.autocast():
+            found = [self._run(one, ()) for one in passes]
+        return self._arranged(views, passes, found)[0][0]
+
+    def batches(self, texts: Sequence[str]) -> list[Batch]:
+        """The texts as padded batches, longest first."""
+        return [one.batch for one in self._plan([View(texts, "query")], 0)]
+
+    def _plan(self, views: Sequence[View], seed: int, tower: Tower | None = None) -> list[Pass]:
+        """What runs together: the same tower and prompt. tower: in place of the views' own."""
+        groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        ids = []
+        for v, view in enumerate(views):
+            prompt = self._prompt[view.role]
+            ids.append(self._ids([prompt + text for text in view.texts]))
+            # One mask for both views of a text needs passes of the same shape and seed.
+            alone = v if self.config.fixed_dropout else 0
+            group = (view.tower, self._ids.prompt_tokens(prompt), alone)
+            groups.setdefault(group, []).extend((v, row) for row in range(len(view.texts)))
+        passes: list[Pass] = []
+        for (number, prompt_tokens, _), places in groups.items():
+            lengths = [len(ids[v][row]) for v, row in places]
+            for n, chosen in enumerate(token_budget_batches(lengths, self._budget)):
+                here = [places[i] for i in chosen]
+                batch = self._ids.pad([ids[v][row] for v, row in here], prompt_tokens)
+                count = n if self.config.fixed_dropout else len(passes)
+                reader: Any = self.trainee.towers[number] if tower is None else tower
+                passes.append(Pass(reader, batch.to(self.device), here, seed + count))
+        return passes
+
+    def _run(self, one: Pass, layers: Sequence[int]) -> Tensor:
+        torch.manual_seed(one.seed)  # dropout
+        found: Tensor = one.tower(one.batch, layers)
+        return found
+
+    def _arranged(
+        self, views: Sequence[View], passes: Sequence[Pass], found: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The rows of all passes as (L, n, dim) for each view, in the order of its texts."""
+        if not found:  # no text for this process: nothing, that gradients can flow to
+            width = self.trainee.sentence.dim
+            return [torch.zeros(1, 0, width, device=self.device, requires_grad=True)] * len(views)
+        rows = torch.cat(list(found), dim=1)
+        at = {place: i for i, place in enumerate(p for one in passes for p in one.places)}
+        index = [[at[v, row] for row in range(len(view.texts))] for v, view in enumerate(views)]
+        return [rows[:, torch.tensor(i, dtype=torch.int64, device=rows.device)] for i in index]

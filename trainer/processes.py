@@ -1,0 +1,83 @@
+"""Several processes that train as one: rows are shared out, candidates and gradients put together.
+
+Each process encodes its rows of a batch; every anchor is told apart from the candidates of all.
+The gradients are those of one process with the whole batch (as in CLIP and SimCSE, whose negatives
+are gathered too), because the gathering passes gradients back to where a vector came from.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+
+class Processes:
+    """What this process is among `count`; one alone needs no process group."""
+
+    def __init__(self, rank: int = 0, count: int = 1):
+        self.rank = rank
+        self.count = count
+
+    @property
+    def main(self) -> bool:
+        """Whether this one judges, reports and writes."""
+        return self.rank == 0
+
+    def sizes(self, n: int) -> list[int]:
+        """How many of n rows each process takes, in order; they differ by 1 at most."""
+        return [n // self.count + (rank < n % self.count) for rank in range(self.count)]
+
+    def mine(self, n: int) -> slice:
+        """Which of n rows are of this process."""
+        sizes = self.sizes(n)
+        start = sum(sizes[: self.rank])
+        return slice(start, start + sizes[self.rank])
+
+    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The rows of all processes in order, (…, Σ sizes, D); gradients flow back to each.
+
+        rows: (…, sizes[rank], D).
+        """
+        if self.count == 1:
+            return rows
+        most = max(sizes)  # the processes exchange tensors of one shape
+        padded = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[-2]))
+        found = all_gather(padded.contiguous())  # type: ignore[no-untyped-call]
+        return torch.cat([x[..., :n, :] for x, n in zip(found, sizes, strict=True)], dim=-2)
+
+    def add_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Every gradient becomes the sum over the processes, in one exchange."""
+        if self.count == 1:
+            return
+        moving = [p for p in parameters if p.requires_grad]
+        for parameter in moving:  # a process without rows of a kind has none; all must take part
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        flat = torch.cat([_grad(p).reshape(-1) for p in moving])
+        dist.all_reduce(flat)
+        start = 0
+        for parameter in moving:
+            n = parameter.numel()
+            _grad(parameter).copy_(flat[start : start + n].view_as(parameter))
+            start += n
+
+    def add(self, value: float, device: Any) -> float:
+        """The sum of a number over the processes."""
+        if self.count == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return float(total)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+def _grad(parameter: torch.nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
