@@ -1,7 +1,8 @@
-"""A training run with a progress bar: what `train` and `demo` show of the trainer's reports."""
+"""A training run as the command line shows it: settings put together, progress, logs, pictures."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +13,117 @@ from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError
 from trainer.loop import Report, train
+from trainer.presets import preset
+from trainer.processes import launched_rank
+
+Listener = Callable[[Report], None]
 
 
-def read_config(path: Path | None, given: Mapping[str, Any]) -> TrainConfig:
-    """The settings of a JSON file, overridden by those given on the command line."""
-    settings: dict[str, Any] = {}
+def read_config(
+    path: Path | None,
+    given: Mapping[str, Any],
+    preset_name: str | None = None,
+    assignments: Sequence[str] = (),
+) -> TrainConfig:
+    """A preset, overridden by the settings of a JSON file, by NAME=VALUE, by options."""
+    settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
     if path is not None:
         try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
+            read = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read as JSON ({error})") from error
-        if not isinstance(settings, dict):
+        if not isinstance(read, dict):
             raise ConfigError(f"{path}: expected a JSON object of training settings")
-    return TrainConfig.from_dict({**settings, **given})
+        settings |= read
+    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **given})
 
 
-def train_with_progress(config: TrainConfig, *, resume: bool = False) -> Encoder:
-    """Train, with loss and scores on stderr."""
+def assignment(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as JSON or else as it stands: temperature=0.1, pooling=cls."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def train_with_progress(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    tensorboard: Path | None = None,
+    plots: Path | None = None,
+) -> Encoder:
+    """Train, with loss and scores on stderr.
+
+    tensorboard, plots: folders for logs under way and for pictures at the end. Under torchrun only
+    the first process shows and writes anything.
+    """
+    if launched_rank() > 0:
+        return train(config, resume=resume)
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        told = False
-        task = bar.add_task("Training", total=None, loss="–")
+    with ExitStack() as stack:
+        listeners: list[Listener] = [stack.enter_context(Shown(console, resume))]
+        if tensorboard is not None:
+            from searchengine.tensorboard import TensorBoard  # an extra
 
-        def show(report: Report) -> None:
-            loss = "–" if report.loss is None else f"{report.loss:.3f}"
-            bar.update(task, total=report.steps, completed=report.step, loss=loss)
-            nonlocal told
-            if not told:
-                left_out = f"{report.excluded} left out for a sentence of the exclude files"
-                console.print(
-                    f"{report.examples} examples; {left_out}", markup=False, soft_wrap=True
-                )
-                if report.scores is None and not resume:
-                    console.print("No --dev and too few pairs to hold out: the last step is kept")
-                told = True
-            if report.scores is not None:
-                scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
-                best = "  (best)" if report.best_step == report.step else ""
-                console.print(f"step {report.step:>6}  {scores}{best}", soft_wrap=True)
+            listeners.append(stack.enter_context(TensorBoard(tensorboard)))
 
-        encoder = train(config, show, resume)
+        def tell(report: Report) -> None:
+            for listener in listeners:
+                listener(report)
+
+        encoder = train(config, tell, resume)
     console.print(f"The model is in {config.out}", markup=False)
+    if plots is not None:
+        from searchengine.plots.training import draw_training
+
+        measure = str(encoder.recipe["judged_by"])
+
+        for path in draw_training(encoder.model.history, plots, measure):
+            console.print(f"Drawn: {path}", markup=False)
     return encoder
+
+
+class Shown:
+    """A progress bar with the loss, and a line for every judgement."""
+
+    def __init__(self, console: Console, resume: bool):
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeRemainingColumn(),
+        )
+        self._console = console
+        self._resume = resume
+        self._bar = Progress(*columns, console=console)
+        self._task = self._bar.add_task("Training", total=None, loss="–")
+        self._told = False
+
+    def __enter__(self) -> "Shown":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, report: Report) -> None:
+        loss = "–" if report.loss is None else f"{report.loss:.3f}"
+        self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
+        say = self._console.print
+        if not self._told:
+            left_out = f"{report.excluded} left out for a sentence of the exclude files"
+            say(f"{report.examples} examples; {left_out}", markup=False, soft_wrap=True)
+            if report.scores is None and not self._resume:
+                say("No --dev and too few pairs to hold out: the last step is kept")
+            self._told = True
+        if report.scores is not None:
+            scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
+            if report.alignment is not None and report.uniformity is not None:
+                scores += f"  alignment {report.alignment:.3f} uniformity {report.uniformity:.3f}"
+            best = "  (best)" if report.best_step == report.step else ""
+            say(f"step {report.step:>6}  {scores}{best}", soft_wrap=True)

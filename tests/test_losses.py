@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import indexer.prefix
+from trainer.cosines import cosines, nested_cosines, plain_cosines
 from trainer.errors import ConfigError
 from trainer.losses import (
-    cosines,
     distillation,
     info_nce,
     layer_distillation,
     matryoshka,
-    nested_cosines,
-    plain_cosines,
-    prefix,
     supervised_contrastive,
 )
+from trainer.modules import prefix
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from tests.tiny_model import write_sentence_transformer
 from trainer.config import TrainConfig
+from trainer.cosines import cosines
 from trainer.encoder import Encoder
-from trainer.losses import cosines, distillation, info_nce, layer_distillation
+from trainer.losses import distillation, info_nce, layer_distillation
 from trainer.objective import Classification, Contrastive, drawn_prefixes
 from trainer.positives import Drawn
 from trainer.processes import Processes

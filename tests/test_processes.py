@@ -1,5 +1,6 @@
 """Two processes over gloo end with the weights of one that has the joint batch."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from trainer.processes import Processes
 def test_rows_are_shared_out_in_order(count: int) -> None:
     for n in range(7):
         rows = [list(range(n))[Processes(rank, count).mine(n)] for rank in range(count)]
-        assert sum(rows, []) == list(range(n))
+        assert list(itertools.chain(*rows)) == list(range(n))
         assert [len(r) for r in rows] == Processes(0, count).sizes(n)
         assert max(map(len, rows)) - min(map(len, rows)) <= 1
 
@@ -55,9 +56,9 @@ def test_two_processes_equal_one(
             assert (expected - base_weights[name]).abs().max() > 1e-4
 
 
-def run_in_two_processes(config: TrainConfig) -> None:
-    path = config.out.parent / "config.json"
-    path.write_text(config.to_json())
+def run_in_two_processes(told: TrainConfig) -> None:
+    path = told.out.parent / "config.json"
+    path.write_text(told.to_json())
     script = (
         "import sys, torch; torch.set_num_threads(1)\n"
         "from pathlib import Path\n"
@@ -65,10 +66,10 @@ def run_in_two_processes(config: TrainConfig) -> None:
         "from trainer.loop import train\n"
         "train(TrainConfig.from_json(Path(sys.argv[1]).read_text()))\n"
     )
-    (config.out.parent / "run.py").write_text(script)
+    (told.out.parent / "run.py").write_text(script)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*launch, str(config.out.parent / "run.py"), str(path)],
+        [*launch, str(told.out.parent / "run.py"), str(path)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

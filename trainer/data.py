@@ -94,6 +94,15 @@ def read_examples(
     return Examples(tuple(kept), excluded)
 
 
+def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The texts of all files with their labels. Raises DataError, with file and line."""
+    rows = (row for path in paths for row in read_file(path, columns, labelled=True))
+    found = [(texts[0], texts[1]) for _, texts in rows]
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))}: no labelled texts")
+    return found
+
+
 def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) -> None:
     for kind, texts in found if expects else ():
         if kind not in expects:

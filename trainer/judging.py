@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainer.classifier import accuracy
+from trainer.classifier import LabelledText, accuracy
 from trainer.config import Objective, TrainConfig
-from trainer.data import Examples, hold_out, read_file
-from trainer.encoder import Encoder, Role
-from trainer.evaluation import ScoredPair, read_sts, sts
+from trainer.data import Examples, hold_out, read_labelled
+from trainer.encoder import Encoder
+from trainer.evaluation import Remembered, ScoredPair, read_sts, sts
 from trainer.geometry import alignment, uniformity
 from trainer.positives import Drawn
 
@@ -47,7 +45,7 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, E
     """
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:
-        read = [texts for path in config.dev for _, texts in read_file(path, labelled=True)]
+        read = read_labelled(config.dev, config.columns)
         return lambda encoder: _judge_labels(encoder, read), examples
     if config.dev:
         pairs = read_sts(config.dev)
@@ -64,38 +62,16 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, E
 def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
     """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
     known = Remembered(encoder)
-    scores = {row.dim: row.spearman for row in sts(known, pairs, encoder.matryoshka_dims)}
+    scores = {row.dim: row.spearman for row in sts(known, pairs)}
     alike = [(a, b) for score, a, b in pairs if score >= ALIKE]
     near = None
     if alike:
         near = alignment(known.encode([a for a, _ in alike]), known.encode([b for _, b in alike]))
-    return Judgement(scores, near, uniformity(known.all_rows()))
+    return Judgement(scores, near, uniformity(known.rows))
 
 
-class Remembered:
-    """An encoder that encodes a text once."""
-
-    def __init__(self, encoder: Encoder):
-        self._encoder = encoder
-        self._known: dict[str, NDArray[np.float32]] = {}
-
-    def encode(
-        self, texts: Sequence[str], *, role: Role | None = None, on_batch: Any = None
-    ) -> NDArray[np.float32]:
-        """As the encoder's own, for texts of one role."""
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
-        vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
-        self._known.update(zip(fresh, vectors, strict=True))
-        return np.stack([self._known[text] for text in texts])
-
-    def all_rows(self) -> NDArray[np.float32]:
-        """The rows of all texts so far."""
-        return np.stack(list(self._known.values()))
-
-
-def _judge_labels(encoder: Encoder, labelled: Sequence[tuple[str, ...]]) -> Judgement:
-    rows = accuracy(encoder, [(texts[0], texts[1]) for texts in labelled])
-    return Judgement({row.dim: row.accuracy for row in rows})
+def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgement:
+    return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
 
 
 def top1_accuracy(encoder: Encoder, rows: Sequence[Drawn]) -> dict[int, float]:

@@ -37,6 +37,7 @@ from trainer.preparation import (
     load_base,
     make_accelerator,
     make_optimizer,
+    sparse_embeddings,
     turns,
 )
 from trainer.processes import Processes
@@ -117,6 +118,7 @@ def train(
     judge, examples = make_judge(config, examples)
     plan = BatchPlan(config, examples)
     trainee = Trainee(model, config, projection).to(accelerator.device)
+    sparse_embeddings(trainee)
     optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
     run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
     digest = examples.digest()
@@ -215,6 +217,9 @@ def update(
             total += language_backward(passes, rows, seed, processes, share)
     total = processes.add(total, passes.device)
     moving = [p for p in trainee.parameters() if p.requires_grad]
+    for weight in moving:
+        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
+            weight.grad = weight.grad.to_dense()
     processes.add_gradients(moving)
     norm = torch.nn.utils.clip_grad_norm_(moving, config.max_grad_norm).item()
     for name, value in (("loss", total), ("length of the gradient", norm)):

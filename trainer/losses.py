@@ -17,43 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.cosines import nested_cosines
 from trainer.errors import ConfigError
-from trainer.modules import check_lengths, prefix
 
-# Lengths below are taken for this: a zero row stays zero, and its gradient finite.
-EPSILON = 1e-12
 ScoreLoss = Callable[[Tensor], Tensor]
-
-
-def cosines(a: Tensor, c: Tensor) -> Tensor:
-    """Of every row of a (B, D) with every row of c (N, D): (B, N)."""
-    return prefix(a, a.shape[-1]) @ prefix(c, c.shape[-1]).T
-
-
-def plain_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """The cosines (B, N) over each prefix in turn: cut, scaled, multiplied."""
-    return [prefix(a, dim) @ prefix(c, dim).T for dim in dims]
-
-
-def nested_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """As `plain_cosines`, each number multiplied once: (B, N) for each of dims, in their order.
-
-    The dot products over a prefix are those over the next shorter one and over the block between
-    them; so are the squared lengths. All prefixes cost the multiplications of the longest.
-    """
-    check_lengths(dims, a.shape[-1])
-    found: dict[int, Tensor] = {}
-    start, dots = 0, a.new_zeros(())
-    squares_a, squares_c = a.new_zeros(()), a.new_zeros(())
-    for dim in sorted(set(dims)):
-        x, y = a[:, start:dim], c[:, start:dim]
-        dots = dots + x @ y.T
-        squares_a = squares_a + x.square().sum(-1)  # (B,)
-        squares_c = squares_c + y.square().sum(-1)  # (N,)
-        scale_a, scale_c = (s.clamp(min=EPSILON**2).rsqrt() for s in (squares_a, squares_c))
-        found[dim] = dots * scale_a.unsqueeze(1) * scale_c
-        start = dim
-    return [found[dim] for dim in dims]
 
 
 def info_nce(

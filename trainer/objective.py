@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from trainer.config import TrainConfig
+from trainer.cosines import cosines, nested_cosines
 from trainer.data import Batch
 from trainer.losses import (
-    cosines,
     distillation,
     info_nce,
     layer_distillation,
     matryoshka,
-    nested_cosines,
     supervised_contrastive,
 )
 from trainer.passes import View

@@ -17,12 +17,9 @@ from torch import Tensor
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder, Role
 from trainer.modules import Batch
-from trainer.runtime import token_budget_batches
+from trainer.runtime import TOKEN_BUDGET, token_budget_batches
 from trainer.tokens import TokenIds
 from trainer.trainee import Tower, Trainee
-
-# Tokens of a pass while training, padding included.
-CHUNK_TOKENS = {"cpu": 4096, "cuda": 65536, "mps": 16384}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Passes:
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._known: dict[str, Tensor] = {}
         self._nothing = torch.zeros(0, trainee.sentence.pooling.out_width, device=self.device)
-        self._budget = config.chunk_tokens or CHUNK_TOKENS.get(self.device.type, 4096)
+        self._budget = config.chunk_tokens or TOKEN_BUDGET[self.device.type]
 
     def backward(
         self, views: Sequence[View], layers: Sequence[int], seed: int, loss: Loss, share: float

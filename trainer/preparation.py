@@ -124,6 +124,16 @@ def turns(config: TrainConfig, model: Model) -> bool:
     return config.rotate and len(model.matryoshka_dims) > 1 and not labels
 
 
+def sparse_embeddings(trainee: Trainee) -> None:
+    """Have the gradients of word embeddings name only the words that occur.
+
+    A dense one is as large as the table, and would be written once for each pass.
+    """
+    for module in trainee.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.sparse = True
+
+
 def make_optimizer(
     trainee: Trainee, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:

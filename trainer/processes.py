@@ -5,6 +5,7 @@ The gradients are those of one process with the whole batch (as in CLIP and SimC
 are gathered too), because the gathering passes gradients back to where a vector came from.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -81,3 +82,8 @@ class Processes:
 def _grad(parameter: torch.nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def launched_rank() -> int:
+    """What torchrun or accelerate made this process, before any group is there; 0 alone."""
+    return int(os.environ.get("RANK", "0"))

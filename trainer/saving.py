@@ -4,12 +4,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 
+from trainer.card import card
 from trainer.errors import ModelError
 from trainer.folder import CLASSIFIER, HISTORY, MODEL_CONFIG, Model
 from trainer.modules import (
@@ -98,7 +98,7 @@ def _write_files(model: Model, folder: Path) -> None:
         (folder / CLASSIFIER).mkdir()
         write_json(folder / CLASSIFIER / "config.json", {"labels": list(model.classifier.labels)})
         save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
-    (folder / "README.md").write_text(_card(model), encoding="utf-8")
+    (folder / "README.md").write_text(card(model), encoding="utf-8")
 
 
 def _write_layer(layer: Any, place: Path) -> None:
@@ -148,20 +148,6 @@ def _model_config(model: Model) -> dict[str, Any]:
         "matryoshka_dims": list(model.matryoshka_dims),
         "recipe": dict(model.recipe),
     }
-
-
-def _card(model: Model) -> str:
-    dims = ", ".join(str(dim) for dim in model.matryoshka_dims)
-    recipe: Mapping[str, Any] = model.recipe
-    made = json.dumps(recipe, indent=2, ensure_ascii=False) if recipe else "No recipe was recorded."
-    return (
-        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n---\n\n"
-        f"# Sentence encoder, {model.module.dim} wide\n\n"
-        f"Text to unit vectors of {model.module.dim} numbers, up to {model.max_tokens} tokens; "
-        f"compare them by cosine.\n"
-        f"Prefix lengths meant to be used (cut, then re-normalise): {dims}.\n\n"
-        f"## How it was made\n\n```json\n{made}\n```\n"
-    )
 
 
 def _sync(folder: Path) -> None:

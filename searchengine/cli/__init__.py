@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import collection, measuring, training
+from searchengine.cli import collection, measuring, mining, training
 from searchengine.errors import SearchEngineError
 from trainer.errors import TrainerError
 
@@ -38,6 +38,7 @@ def cli() -> None:
 
 
 for command in (
+    mining.mine,
     training.train,
     measuring.evaluate,
     collection.index,

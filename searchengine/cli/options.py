@@ -37,3 +37,6 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON documen
 SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Candidates scored at full width."
 )
+PLOTS = click.option(
+    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Folder for a picture (SVG)."
+)

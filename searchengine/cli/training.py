@@ -6,25 +6,42 @@ from typing import Any
 import click
 
 from searchengine.cli.options import Numbers
+from trainer.presets import PRESETS
+
+FILES = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.argument("files", nargs=-1, required=True, type=FILES)
+@click.option("--out", required=True, type=FILES, help="Folder to write.")
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="A published recipe.")
 @click.option("--base", help="Model to start from [default: starter-768].")
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths, full width first.")
-@click.option("--dev", multiple=True, type=click.Path(path_type=Path), help="STS file; see below.")
-@click.option("--exclude", multiple=True, type=click.Path(path_type=Path), help="See below.")
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the pairs [default: 3].")
-@click.option("--config", type=click.Path(path_type=Path), help="JSON file of other settings.")
+@click.option("--dev", multiple=True, type=FILES, help="File to judge by; see below.")
+@click.option("--exclude", multiple=True, type=FILES, help="See below.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
+@click.option("--config", type=FILES, help="JSON file of settings.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out.")
-def train(pairs: tuple[Path, ...], config: Path | None, resume: bool, **options: Any) -> None:
-    """Fine-tune an encoder on sentences, pairs or triplets (TSV or JSONL, .gz too).
+@click.option("--tensorboard", type=FILES, help="Folder for TensorBoard logs.")
+@click.option("--plots", type=FILES, help="Folder for pictures of the run.")
+def train(
+    files: tuple[Path, ...],
+    preset: str | None,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    resume: bool,
+    tensorboard: Path | None,
+    plots: Path | None,
+    **options: Any,
+) -> None:
+    """Fine-tune an encoder on sentences, pairs, triplets or labelled texts.
 
-    The best step is chosen by the --dev files, or by pairs held out. Training texts
-    that occur in an --exclude file are left out, so that what is evaluated later
-    was never seen. Prefixes are those of the base model, 768,512,256,128,64 for
-    starter-768. docs/training.md lists the formats and the other settings.
+    FILES are TSV or JSONL, .gz too. The best step is chosen by the --dev files (scored
+    pairs; labelled texts for a classification), or by examples held out. Training
+    texts that occur in an --exclude file are left out, so that what is evaluated
+    later was never seen. A --preset sets what its paper sets; --config, --set and the
+    other options override it, in that order. docs/training.md lists all settings.
 
     \b
     Example:
@@ -33,4 +50,5 @@ def train(pairs: tuple[Path, ...], config: Path | None, resume: bool, **options:
     from searchengine.training import read_config, train_with_progress
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    train_with_progress(read_config(config, {"train": pairs, **given}), resume=resume)
+    settings = read_config(config, {"train": files, **given}, preset, assignments)
+    train_with_progress(settings, resume=resume, tensorboard=tensorboard, plots=plots)

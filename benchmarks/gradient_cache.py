@@ -1,0 +1,57 @@
+"""Memory and seconds of a training step as batches grow, with gradients cached and without.
+
+python benchmarks/gradient_cache.py
+
+The packaged all-MiniLM-L6-v2 on NLI triplets of at most 64 tokens, nested loss, each run in a
+process of its own. A run that the system ends for want of memory is written down as null. Some
+twenty minutes on two cores, most of them for the largest batches.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from fresh import answer, measure
+from record import DATA, record
+from train_speed import train_ours
+
+SIZES = (64, 128, 256, 512, 1024)
+
+
+@click.command()
+@DATA
+@click.option("--steps", default=3, show_default=True, help="Timed steps of a run.")
+@click.option("--batch", "batches", default=SIZES, show_default=True, multiple=True, type=int)
+@click.option("--chunk-tokens", default=0, help="Tokens of a forward pass; 0 for the usual.")
+@click.option("--cache/--no-cache", default=False, hidden=True)
+@click.option("--child", is_flag=True, hidden=True, help="Train with the first batch size here.")
+def main(
+    data: Path, steps: int, batches: tuple[int, ...], chunk_tokens: int, cache: bool, child: bool
+) -> None:
+    """Train a few steps at each batch size."""
+    if child:
+        figures = train_ours(
+            data, steps, batches[0], True, gradient_cache=cache, chunk_tokens=chunk_tokens
+        )
+        answer(figures)
+        return
+    results: list[dict[str, Any]] = []
+    for batch in batches:
+        for cache in (False, True):
+            options = ("--data", data, "--steps", steps, "--batch", batch)
+            switch = "--cache" if cache else "--no-cache"
+            found = measure(__file__, *options, "--chunk-tokens", chunk_tokens, switch)
+            results.append({"batch": batch, "gradient_cache": cache, "found": found})
+            click.echo(
+                f"{batch:5} {'cached' if cache else 'plain':7}"
+                + (
+                    f"{found['seconds']:7.2f} s/step, peak {found['peak_mb']:.0f} MB"
+                    if found
+                    else "  out of memory"
+                )
+            )
+    record("gradient_cache", {"steps": steps, "chunk_tokens": chunk_tokens, "results": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""The model card: its numbers, its code, and what it must not give away."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tiny_model import WIDTH, write_sentence_transformer
+
+from searchengine.cli import cli
+from trainer.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
+from trainer.classifier import Classifier
+from trainer.config import TrainConfig
+from trainer.encoder import Encoder
+from trainer.folder import Model
+
+CONFIG = TrainConfig(
+    train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),
+    out="/secret/models/tiny-search",
+    base="/secret/models/base",
+    exclude=("/secret/sts_test.tsv",),
+    dev=("/secret/stsb_dev.tsv",),
+    prefixes=(WIDTH, 16, 8),
+    prefix_distillation=0.5,
+    mlm_weight=0.1,
+    mask_above=0.9,
+    temperature=0.05,
+    max_steps=100,
+    seed=7,
+)
+RECIPE = {
+    "config": CONFIG.to_dict(),
+    "examples": 41522,
+    "excluded": 1818,
+    "judged_by": "spearman on dev",
+    "untrained": {str(WIDTH): 0.8, "16": 0.5, "8": 0.41239},
+    "best_step": 25,
+    "best": {str(WIDTH): 0.9, "16": 0.75, "8": 0.6},
+    "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Encoder.load(write_sentence_transformer(tmp_path_factory.mktemp("m") / "tiny")).model
+
+
+@pytest.fixture(scope="module")
+def trained(plain: Model) -> Model:
+    return replace(plain, matryoshka_dims=(WIDTH, 16, 8), recipe=RECIPE)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)\n```", text, re.DOTALL)
+
+
+def test_front_matter(trained: Model, plain: Model) -> None:
+    _, front, _ = card(trained).split("---\n", 2)
+    assert front.splitlines() == [
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        "tags:",
+        "- sentence-transformers",
+        "- sentence-similarity",
+        "- feature-extraction",
+        "- matryoshka",
+    ]
+    assert "matryoshka" not in card(plain)
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ("starter-768", STARTER_ON_THE_HUB),
+        ("someone/encoder", "someone/encoder"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("/models/encoder", None),
+        ("models/my/encoder", None),
+        ("./encoder", None),
+        ("there", None),
+    ],
+)
+def test_base_model(
+    trained: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, name: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert hub_name(base) == name
+    told = RECIPE | {"config": replace(CONFIG, base=base).to_dict()}
+    front = card(replace(trained, recipe=told)).split("---\n", 2)[1]
+    assert re.findall("base_model: (.*)", front) == ([f'"{name}"'] if name else [])
+
+
+def test_table(trained: Model) -> None:
+    rows = [line for line in card(trained).splitlines() if line.startswith("|")]
+    assert rows == [
+        "| prefix | untrained | trained | share of full width |",
+        "|---:|---:|---:|---:|",
+        f"| {WIDTH} | 80.00 | 90.00 | 100.0 % |",
+        "| 16 | 50.00 | 75.00 | 83.3 % |",
+        "| 8 | 41.24 | 60.00 | 66.7 % |",
+    ]
+    assert "spearman on dev (`stsb_dev.tsv`), × 100:" in card(trained)
+
+
+def test_how_it_was_made(trained: Model) -> None:
+    made = card(trained).split("## How it was made\n\n")[1].split("\n\n##")[0]
+    assert made.splitlines() == [
+        "- Base model: `base`.",
+        "- Data: `nli.tsv`, `captions.jsonl.gz`; 41522 examples, 1818 left out because they hold "
+        "a sentence of `sts_test.tsv`.",
+        "- Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
+        "temperature 0.05.",
+        "- Summed over the prefixes 32, 16 and 8 (Matryoshka).",
+        "- Prefix distillation, weight 0.5.",
+        "- Masked-language-model loss, weight 0.1.",
+        "- The vectors were first turned, strongest axes first.",
+        "- A candidate whose cosine is above 0.9 is no negative.",
+        "- Training: 100 updates, 32 examples an update, AdamW with a peak learning rate of 5e-05, "
+        "seed 7.",
+        "- The weights kept are those of step 25, chosen by spearman on dev.",
+        "- Versions: torch 2.13.0, transformers 5.23.0.",
+    ]
+
+
+def test_no_folder_is_given_away(trained: Model) -> None:
+    text = card(trained)
+    assert "secret" not in text and "own data" not in text
+    assert names_only({"a": ["/x/y.tsv", "C:\\data\\z", 3], "b": "~/q"}) == {
+        "a": ["y.tsv", "z", 3],
+        "b": "q",
+    }
+    assert "secret" not in card(replace(trained, recipe={"from": ["/secret/place/a.tsv"]}))
+
+
+def test_the_configuration_makes_it_again(trained: Model) -> None:
+    (config,) = blocks(card(trained), "json")
+    again = TrainConfig.from_json(config)
+    names = {"train": ("nli.tsv", "captions.jsonl.gz"), "exclude": ("sts_test.tsv",)}
+    names |= {"dev": ("stsb_dev.tsv",)}
+    assert again == replace(CONFIG, out="tiny-search", base="base", **names)  # type: ignore[arg-type]
+    command = blocks(card(trained), "sh")[-1]
+    assert shlex.split(command) == [
+        *("searchengine", "train", "nli.tsv", "captions.jsonl.gz"),
+        *("--out", "tiny-search", "--config", "train.json"),
+    ]
+
+
+def test_classification(trained: Model) -> None:
+    config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
+    given = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
+    told = RECIPE | {"config": given}
+    labels = Classifier(WIDTH, ("good", "bad"))
+    text = card(replace(trained, recipe=told, classifier=labels, matryoshka_dims=(WIDTH,)))
+    assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
+    assert "- Mixup, α 0.2." in text and "Matryoshka" not in text
+    assert "by label: `good`, `bad`." in text
+
+
+def test_unjudged(trained: Model) -> None:
+    text = card(replace(trained, recipe=RECIPE | {"best": {}, "untrained": {}}))
+    assert "## Scores" not in text and "|" not in text
+    assert "- Nothing was measured in training" in text
+
+
+@pytest.mark.parametrize("recipe", [{}, {"made": "by hand"}, {"config": 3}, {"config": {"x": 1}}])
+def test_a_foreign_model_has_a_short_card(plain: Model, recipe: dict[str, Any]) -> None:
+    text = card(replace(plain, recipe=recipe))
+    assert f"# Sentence encoder, {WIDTH} wide" in text
+    assert [json.loads(block) for block in blocks(text, "json")] == ([recipe] if recipe else [])
+    assert "How to make it again" not in text and "## Scores" not in text
+
+
+@pytest.fixture(scope="module")
+def folder(trained: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model"
+    prompts = {"query": "a ", "document": "the "}
+    labels = Classifier(WIDTH, ("good", "bad"))
+    Encoder(replace(trained, prompts=prompts, classifier=labels), "").save(path)
+    return path
+
+
+def test_saved_with_the_model(folder: Path) -> None:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text == card(Encoder.load(folder).model)
+    assert '- query: "a "\n- document: "the "' in text
+
+
+def test_python_of_the_card(folder: Path) -> None:
+    """Both libraries load the folder as shown, and find the same cosines of the cut vectors.
+
+    sentence-transformers to four places; ours may run in bfloat16, which costs two of them.
+    """
+    programs = blocks((folder / "README.md").read_text(encoding="utf-8"), "python")
+    assert len(programs) == 2
+    assert 'SentenceTransformer(".", truncate_dim=8)' in programs[0]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(programs)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    numbers = [float(n) for n in re.findall(r"-?\d\.\d+", done.stdout)]
+    encoder = Encoder.load(folder, precision="fp32", device="cpu")
+    question = encoder.encode([QUESTION], role="query")[:, :8].astype(np.float64)
+    documents = encoder.encode(DOCUMENTS, role="document")[:, :8].astype(np.float64)
+    lengths = np.linalg.norm(question) * np.linalg.norm(documents, axis=1)
+    (cosines,) = question @ documents.T / lengths
+    assert numbers[:2] == pytest.approx(cosines, abs=1e-4)
+    assert numbers[2:] == pytest.approx(cosines, abs=0.02)
+    assert re.search(r"\['(good|bad)', '(good|bad)'\]", done.stdout)
+
+
+def test_commands_of_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="no faiss")
+    commands = blocks((folder / "README.md").read_text(encoding="utf-8"), "sh")[0].splitlines()
+    monkeypatch.chdir(folder)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "whales.txt").write_text("whales sleep near the sea")
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        assert name == "searchengine"
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, done.output
+    assert "whales sleep" in done.output
