@@ -100,6 +100,7 @@ def main(
                 learning_rate=learning_rate,
                 max_tokens=128,
                 eval_every=0,
+                keep_last=True,
                 checkpoint_every=0,
                 head_only=head_only,
             )

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data import Examples, epoch_batches, hold_out, key, read_examples
+from trainer.data import (
+    Examples,
+    epoch_batches,
+    hold_out,
+    key,
+    read_examples,
+    read_labelled,
+)
 from trainer.errors import DataError
 from trainer.positives import Drawn, Kind
 
@@ -197,3 +204,47 @@ def test_hold_out() -> None:
 def test_digest_follows_the_texts() -> None:
     one, other = examples({Kind.PAIR: 3}), examples({Kind.PAIR: 4})
     assert one.digest() == examples({Kind.PAIR: 3}).digest() != other.digest()
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.tsv", "anchor\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\n", ("a", "b", "c", "d")),
+        ("a.tsv", "query\tnegative\tpositive\tnegative_2\na\tc\tb\t\n", ("a", "b", "c")),
+        ("a.jsonl", '{"anchor": "a", "positive": "b", "negatives": ["c", "d"]}\n', tuple("abcd")),
+        ("a.jsonl", '{"query": "a", "positive": "b", "negatives": []}\n', ("a", "b")),
+    ],
+)
+def test_several_negatives(
+    tmp_path: Path, name: str, content: str, expected: tuple[str, ...]
+) -> None:
+    found = read_examples([write(tmp_path / name, content)]).examples
+    kind = Kind.TRIPLET if len(expected) > 2 else Kind.PAIR
+    assert found == ((kind, expected),)
+
+
+def test_sentences_with_what_follows_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\none\ntwo\nthree\n")
+    found = read_examples([path], next_sentence=True).examples
+    assert found == ((Kind.PAIR, ("one", "two")), (Kind.PAIR, ("two", "three")))
+    pairs = write(tmp_path / "b.tsv", "anchor\tpositive\na\tb\n")
+    assert read_examples([pairs], next_sentence=True).examples == ((Kind.PAIR, ("a", "b")),)
+
+
+def test_labels_are_read_by_name_or_as_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "label\tfine\ttext\nNUM\tNUM:dist\thow far\n")
+    assert read_labelled([path]) == [("how far", "NUM")]
+    assert read_labelled([path], ("text", "fine")) == [("how far", "NUM:dist")]
+    numbers = write(tmp_path / "b.jsonl", '{"sentence": "good", "label": 1}\n')
+    assert read_labelled([numbers]) == [("good", "1")]
+    with pytest.raises(DataError, match="expected a text and its label"):
+        read_labelled([path], ("text", "fine", "label"))
+    with pytest.raises(DataError, match=r"a.tsv:1: expected the columns `text` and `label`"):
+        read_labelled([write(tmp_path / "a.tsv", "sentence1\tsentence2\na\tb\n")])
+
+
+def test_what_a_recipe_does_not_learn_from_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\none\n")
+    with pytest.raises(DataError, match=r"a.tsv: holds a sentence \('one'\), but this recipe"):
+        read_examples([path], expects=[Kind.PAIR])
+    assert len(read_examples([path], expects=[Kind.PAIR, Kind.SENTENCE])) == 1

@@ -105,9 +105,10 @@ class TrainConfig:
     batch_size: examples that are told apart, over all processes; one update takes batch_size ·
     accumulation. gradient_cache: memory that does not grow with the batch, for a second forward
     pass. chunk_tokens: tokens in a forward pass, 0 for the device's usual. queue_size,
-    queue_momentum: vectors of earlier batches as further negatives. max_steps: updates, in place
-    of epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
-    updates; 0 for only at the end, and never. head_only: train the Dense layers, not the network.
+    queue_momentum: vectors of earlier batches as further negatives. max_steps: updates, in place of
+    epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
+    updates; 0 for only at the end, and never. keep_last: the last step, not the best. head_only:
+    train the Dense layers, not the network.
     """
 
     train: tuple[Path, ...]
@@ -158,6 +159,7 @@ class TrainConfig:
     seed: int = 0
     eval_every: int = 100
     checkpoint_every: int = 100
+    keep_last: bool = False
     precision: Precision = Precision.AUTO
     head_only: bool = False
 

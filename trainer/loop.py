@@ -264,7 +264,7 @@ def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
 def evaluate(
     run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
 ) -> None:
-    """Judge the model as it is, and keep its weights if it is the best yet.
+    """Judge the model as it is, and keep its weights if it is the best yet, or the last.
 
     Best is the highest mean over the prefixes, weighted as in the loss. Of step 0 the last
     judgement counts: a turn comes after the first, and is what is trained.
@@ -279,7 +279,8 @@ def evaluate(
     found = judge(view(model, trainee.sentence, config.precision))
     weights = dict(zip(model.matryoshka_dims, config.prefix_weights, strict=False))
     before = run.scores(run.best_step)
-    if run.step == 0 or mean(found.scores, weights) > mean(before, weights):
+    better = run.step == 0 or mean(found.scores, weights) > mean(before, weights)
+    if better or config.keep_last:
         run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
     rate = plan.learning_rate(max(0, run.step - 1))
     run.judged.append(Judged(run.step, found.scores, found.alignment, found.uniformity, rate))
@@ -315,10 +316,11 @@ def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | No
 def judged_by(config: TrainConfig, run: Run) -> str:
     """What chose the best step, in words."""
     labels = config.objective is Objective.CLASSIFICATION
-    if config.dev:
-        return "accuracy on dev" if labels else "spearman on dev"
-    measure = "accuracy" if labels else "top-1 accuracy"
-    return f"{measure} on held-out examples" if run.judged else "nothing: the last step is kept"
+    if not run.judged:
+        return "nothing: the last step is kept"
+    measure = "accuracy" if labels else "spearman" if config.dev else "top-1 accuracy"
+    where = "dev" if config.dev else "held-out examples"
+    return f"{measure} on {where}{', the last step is kept' if config.keep_last else ''}"
 
 
 def make_recipe(config: TrainConfig, run: Run, examples: Examples) -> dict[str, Any]:

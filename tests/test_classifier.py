@@ -1,0 +1,126 @@
+"""Labels: learnt, judged, saved, and refused where they teach nothing."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.classifier import Classifier, accuracy, classify
+from trainer.config import TrainConfig
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, DataError
+from trainer.loop import Report, train
+
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """A text with "not" is a no."""
+    rows = [(f"the {n} {v}", "yes") for n in NOUNS for v in VERBS]
+    rows += [(f"the {n} {v} not", "no") for n in NOUNS for v in VERBS]
+    path = tmp_path / "labelled.tsv"
+    path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
+    return TrainConfig(
+        train=(path,),
+        out=tmp_path / "out",
+        base=str(base),
+        objective="classification",  # type: ignore[arg-type]
+        prefixes=(32, 8),
+        batch_size=8,
+        max_steps=40,
+        learning_rate=2e-3,
+        eval_every=10,
+        precision="fp32",  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -> None:
+    lines: list[Report] = []
+    encoder = train(replace(config, label_weight=share), lines.append)
+    assert encoder.recipe["judged_by"] == "accuracy on held-out examples"
+    best = lines[-1].best_step
+    scores = next(line.scores for line in lines if line.step == best)
+    assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
+    assert lines[0].examples == 54  # a tenth is held out
+    again = Encoder.load(config.out, precision="fp32")
+    assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
+    assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
+    texts = [("the cat eats not", "no"), ("the cat eats", "no"), ("a dog", "maybe")]
+    assert [(row.dim, row.n) for row in accuracy(again, texts)] == [(32, 3), (8, 3)]
+    assert accuracy(again, texts, [32])[0].accuracy == pytest.approx(1 / 3)
+
+
+def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
+    texts = [f"the {n} {v}{end}" for end in ("", " not") for n in NOUNS for v in VERBS]
+    half = len(texts) // 2
+
+    def gap(encoder: Encoder) -> float:
+        s = (rows := encoder.encode(texts)) @ rows.T
+        same = (s[:half, :half].mean() + s[half:, half:].mean()) / 2
+        return float(same - s[:half, half:].mean())
+
+    contrast = train(replace(config, label_weight=1.0, keep_last=True))
+    before = gap(Encoder.load(config.base))
+    assert gap(contrast) > 0.8 > 0.3 > before
+
+
+def test_logits_of_a_prefix_by_hand() -> None:
+    classifier = Classifier(4, ["a", "b"], seed=2)
+    with torch.no_grad():
+        classifier.linear.bias.copy_(torch.tensor([0.5, -0.5]))
+    x = torch.tensor([[3.0, 4.0, 7.0, 7.0]])
+    unit = np.array([0.6, 0.8]) * math.sqrt(2)
+    weight = classifier.linear.weight.detach().numpy()
+    expected = weight[:, :2] @ unit + [0.5, -0.5]
+    np.testing.assert_allclose(classifier(x, 2).detach().numpy()[0], expected, rtol=1e-5)
+
+
+def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\nthe dog sleeps not\tno\nthe dog sleeps\tyes\n")
+    lines: list[Report] = []
+    encoder = train(replace(config, dev=(dev,), max_steps=10), lines.append)
+    assert lines[0].examples == 60 and encoder.recipe["judged_by"] == "accuracy on dev"
+    assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
+
+
+def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
+    short = replace(config, max_steps=8, checkpoint_every=4, mixup=0.2, label_smoothing=0.1)
+    whole = train(replace(short, out=tmp_path / "whole"))
+
+    def stop(line: Report) -> None:
+        if line.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(short, stop)
+    resumed = train(short, resume=True)
+    assert resumed.fingerprint == whole.fingerprint
+    assert resumed.model.classifier is not None and whole.model.classifier is not None
+    ours, theirs = resumed.model.classifier.linear, whole.model.classifier.linear
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) -> None:
+    path = tmp_path / "one.tsv"
+    path.write_text("text\tlabel\na dog\tyes\nthe dog\tyes\n")
+    with pytest.raises(DataError, match="all 2 examples have the label 'yes': expected two labels"):
+        train(replace(config, train=(path,)))
+    path.write_text("text\tlabel\na dog\t\n")
+    with pytest.raises(DataError, match=r"one.tsv:2: label is '', expected a label"):
+        train(replace(config, train=(path,)))
+    with pytest.raises(ConfigError, match="knows no labels: train it with objective class"):
+        classify(Encoder.load(config.base), ["a"])
+    with pytest.raises(DataError, match="an accuracy needs at least 1"):
+        accuracy(Encoder.load(config.base), [])

@@ -1,0 +1,73 @@
+"""The masked-language-model loss: tied to the network, masks in BERT's shares, and it is learnt."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.mlm import MaskedLanguageModel
+from trainer.modules import Batch
+from trainer.tokens import TokenIds
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+def made(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Batch]:
+    model = Encoder.load(base, precision="fp32").model
+    network = model.module.transformer
+    language = MaskedLanguageModel(network, model.tokenizer, probability, seed=1)
+    ids = TokenIds(model.tokenizer, 24)
+    texts = [" ".join(WORDS[i : i + 8]) for i in range(24)] * 8
+    return language, ids.pad(ids(texts))
+
+
+def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> None:
+    language, batch = made(base)
+    network = language.whole.bert
+    table = network.get_input_embeddings().weight
+    assert language.whole.get_output_embeddings().weight is table
+    language(batch).backward()
+    assert table.grad is not None and (table.grad != 0).any()
+    grad = network.encoder.layer[0].output.dense.weight.grad
+    assert grad is not None and (grad != 0).any()
+
+
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    language, batch = made(base)
+    language.eval()
+    seen = []
+    real = language._collator.torch_mask_tokens
+
+    def keep(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(real(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(language._collator, "torch_mask_tokens", keep)
+    torch.manual_seed(4)
+    found = language(batch)
+    ids, labels = seen[0]
+    logits = language.whole(input_ids=ids, attention_mask=batch.mask).logits
+    chosen = labels >= 0
+    expected = -logits.log_softmax(-1)[chosen].gather(1, labels[chosen].unsqueeze(1)).mean()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    # Never a special token or padding; 15 % of the rest, of those 80 % masked and 10 % kept.
+    special = torch.isin(batch.ids, torch.tensor(language.specials))
+    assert not (chosen & (special | (batch.mask == 0))).any()
+    real_tokens = int((~special & (batch.mask == 1)).sum())
+    assert 0.12 < chosen.sum().item() / real_tokens < 0.18
+    masked = (ids == 4) & chosen  # [MASK] is the fifth word
+    kept = (ids == batch.ids) & chosen
+    assert 0.7 < masked.sum().item() / chosen.sum().item() < 0.9
+    assert 0.04 < kept.sum().item() / chosen.sum().item() < 0.17
+
+
+def test_nothing_masked_is_no_loss(base: Path) -> None:
+    language, batch = made(base, probability=0.0)
+    assert language(batch).item() == 0.0

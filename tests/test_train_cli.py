@@ -1,0 +1,155 @@
+"""`searchengine train` as a user runs it: presets, settings, pictures, logs, a kill."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer import checkpoint
+from trainer.encoder import Encoder
+
+SEARCHENGINE = str(Path(sys.executable).with_name("searchengine"))
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+STS = "score\tsentence1\tsentence2\n" + "".join(
+    f"{i % 6}\tthe {n} {v}\t{v} the {n} near a house\n"
+    for i, (n, v) in enumerate((n, v) for n in NOUNS for v in VERBS)
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_sentence_transformer(tmp_path / "base")
+    pairs = [(f"the {n} {v} {w}", f"{w} {v} the {n}") for n in NOUNS for v in VERBS for w in WORDS]
+    lines = ["anchor\tpositive", *map("\t".join, pairs)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "sentences.tsv").write_text("\n".join(["sentence", *[p[0] for p in pairs]]) + "\n")
+    (tmp_path / "dev.tsv").write_text(STS)
+    rows = [f"yes\tthe {n} {v}\nno\tthe {n} {v} not\n" for n in NOUNS for v in VERBS]
+    (tmp_path / "labelled.tsv").write_text("label\ttext\n" + "".join(rows))
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SEARCHENGINE, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
+    options = [
+        "pairs.tsv",
+        "--base",
+        "base",
+        "--set",
+        "checkpoint_every=1",
+        "--set",
+        "eval_every=5",
+    ]
+    options += ["--set", "max_steps=60", "--set", "precision=fp32", "--set", "learning_rate=0.001"]
+    options += ["--dev", "dev.tsv", "--set", "keep_last=true"]
+    whole = run(folder, "train", *options, "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
+    command = [SEARCHENGINE, "train", *options, "--out", "cut"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    patience = time.monotonic() + 120
+    while (found := checkpoint.latest(folder / "cut")) is None or found.name < "step-0000007":
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "cut" / "modules.json").exists()
+    again = run(folder, "train", *options, "--out", "cut")
+    assert again.returncode == 2 and "holds the checkpoint of an unfinished run" in again.stderr
+    resumed = run(folder, "train", *options, "--out", "cut", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    two = [Encoder.load(folder / name) for name in ("whole", "cut")]
+    assert two[0].fingerprint == two[1].fingerprint != Encoder.load(folder / "base").fingerprint
+    histories = [json.loads((folder / n / "training.json").read_text()) for n in ("whole", "cut")]
+    assert histories[0] == histories[1] and len(histories[0]["losses"]) == 60
+
+
+def test_preset_settings_pictures_and_logs(folder: Path) -> None:
+    done = run(
+        folder,
+        *("train", "sentences.tsv", "--preset", "simcse-unsup", "--base", "base", "--out", "m"),
+        *("--set", "max_steps=6", "--set", "eval_every=2", "--set", "batch_size=8"),
+        *("--dev", "dev.tsv", "--plots", "pictures", "--tensorboard", "logs"),
+    )
+    assert done.returncode == 0, done.stderr
+    config = Encoder.load(folder / "m").recipe["config"]
+    assert (config["pooling"], config["batch_size"]) == ("cls-before-pooler", 8)
+    assert (config["learning_rate"], config["nested"]) == (3e-5, False)
+    names = {path.name for path in (folder / "pictures").iterdir()}
+    assert names == {"training-curve.svg", "alignment-uniformity.svg"}
+    assert all(path.stat().st_size > 5000 for path in (folder / "pictures").iterdir())
+    assert list((folder / "logs").glob("events.out.tfevents.*"))
+    assert "alignment" in done.stderr and "Drawn: pictures/training-curve.svg" in done.stderr
+    compared = run(
+        folder,
+        *("evaluate", "geometry", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
+        *("--plots", "pictures"),
+    )
+    assert compared.returncode == 0, compared.stderr
+    assert [row["encoder"] for row in json.loads(compared.stdout)] == ["base", "m"]
+    assert "base" in (folder / "pictures" / "spectrum.svg").read_text()
+    layers = run(
+        folder,
+        *("evaluate", "sts", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
+        *("--layers", "2,1", "--prefixes", "32,8", "--plots", "pictures"),
+    )
+    rows = json.loads(layers.stdout)
+    assert [(r["encoder"], r["layers"], r["dim"]) for r in rows] == [
+        (name, n, dim) for name in ("base", "m") for n in (2, 1) for dim in (32, 8)
+    ]
+    assert (folder / "pictures" / "prefixes.svg").exists()
+
+
+def test_labels_and_their_map(folder: Path) -> None:
+    done = run(
+        folder,
+        *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
+    )
+    assert done.returncode == 2 and "c.json: cannot be read as JSON" in done.stderr
+    settings = {"objective": "classification", "batch_size": 8, "max_steps": 30, "nested": False}
+    (folder / "c.json").write_text(json.dumps({**settings, "learning_rate": 0.002}))
+    done = run(
+        folder,
+        *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(
+        run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
+    )
+    assert row["n"] == 60 and row["accuracy"] > 0.9
+    drawn = run(folder, *"evaluate map labelled.tsv --encoder m --plots pictures".split())
+    assert drawn.returncode == 0 and (folder / "pictures" / "map.svg").exists()
+    without = run(folder, *"evaluate labels labelled.tsv --encoder base".split())
+    assert without.returncode == 2 and "knows no labels" in without.stderr
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["sentences.tsv", "--preset", "simcse-sup"], "holds a sentence"),
+        (["pairs.tsv", "--preset", "simcse-unsup"], "holds a pair"),
+        (["pairs.tsv", "--set", "temprature=1"], "unknown in a training configuration: temprature"),
+        (["pairs.tsv", "--set", "temperature"], "expected NAME=VALUE, such as temperature=0.1"),
+        (
+            ["pairs.tsv", "--set", "pooling=median"],
+            "pooling is 'median': expected one of base, cls",
+        ),
+        (["pairs.tsv", "--prefixes", "64,32"], "prefixes begins with 64: expected 32"),
+        (["pairs.tsv", "--prefixes", "32,32"], "expected different lengths"),
+        (["pairs.tsv", "--set", "batch_size=1"], "a whole number of at least 2"),
+        (["missing.tsv"], "missing.tsv: no such file"),
+    ],
+)
+def test_bad_settings_are_one_sentence(folder: Path, options: list[str], message: str) -> None:
+    done = run(folder, "train", *options, "--out", "m", *(["--base", "base"]))
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not (folder / "m").exists()

@@ -1,0 +1,216 @@
+"""What a run trains: poolings as sentence-transformers reads them, helpers that are dropped."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.config import Pooler, TrainConfig
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError
+from trainer.loop import train
+from trainer.modules import Dense
+from trainer.trainee import Queue, Trainee, set_dropout, text_numbers, with_pooling
+
+TEXTS = ["the dog sleeps", "a whale", "three birds sing slowly near the sea"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    lines = [f"the {n} {v}" for n in WORDS[2:8] for v in WORDS[8:13]]
+    (tmp_path / "sentences.tsv").write_text("\n".join(["sentence", *lines]) + "\n")
+    return TrainConfig(
+        train=(tmp_path / "sentences.tsv",),
+        out=tmp_path / "out",
+        base=str(base),
+        nested=False,
+        batch_size=8,
+        max_steps=4,
+        learning_rate=1e-3,
+        checkpoint_every=2,
+        keep_last=True,
+        precision="fp32",  # type: ignore[arg-type]
+    )
+
+
+def hidden_states(base: Path) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    encoder = Encoder.load(base, precision="fp32")
+    tokens = encoder.model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        found = encoder.module.transformer(**tokens, output_hidden_states=True).hidden_states
+    return [h.numpy() for h in found], tokens["attention_mask"].numpy()
+
+
+def mean(hidden: Any, mask: Any) -> Any:
+    return (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
+
+
+def expected(base: Path, pooler: Pooler, model: Any) -> Any:
+    states, mask = hidden_states(base)
+    match pooler:
+        case Pooler.MEAN:
+            rows = mean(states[2], mask)
+        case Pooler.FIRST_LAST:
+            rows = mean((states[1] + states[2]) / 2, mask)
+        case Pooler.LAST_TWO:  # of a network with two layers the same two
+            rows = mean((states[1] + states[2]) / 2, mask)
+        case Pooler.CLS_BEFORE_POOLER:
+            rows = states[2][:, 0]
+        case Pooler.CLS:
+            dense = model.module.head[0].linear
+            weight, bias = dense.weight.detach().numpy(), dense.bias.detach().numpy()
+            rows = np.tanh(states[2][:, 0] @ weight.T + bias)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("pooler", [p for p in Pooler if p is not Pooler.BASE])
+def test_poolings_by_hand_and_in_sentence_transformers(
+    base: Path, tmp_path: Path, pooler: Pooler
+) -> None:
+    loaded = Encoder.load(base, precision="fp32")
+    model, projection = with_pooling(loaded.model, pooler, seed=3)
+    assert (projection is not None) == (pooler is Pooler.CLS_BEFORE_POOLER)
+    encoder = Encoder(model, "", precision="fp32")
+    rows = expected(base, pooler, model)
+    np.testing.assert_allclose(encoder.encode(TEXTS), rows, atol=1e-5)
+    encoder.save(tmp_path / "out")
+    again = Encoder.load(tmp_path / "out", precision="fp32")
+    assert again.fingerprint == encoder.fingerprint
+    np.testing.assert_allclose(again.encode(TEXTS), rows, atol=1e-5)
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), rows, atol=1e-5)
+
+
+def test_first_and_last_of_many_layers_skips_those_between() -> None:
+    encoder = Encoder.load("starter", precision="fp32")
+    model, _ = with_pooling(encoder.model, Pooler.FIRST_LAST, 0)
+    tokens = encoder.model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        states = encoder.module.transformer(**tokens, output_hidden_states=True).hidden_states
+    rows = mean(((states[1] + states[6]) / 2).numpy(), tokens["attention_mask"].numpy())
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(Encoder(model, "", precision="fp32").encode(TEXTS), rows, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pooling": "cls-before-pooler"},
+        {"encoders": 2},
+        {"queue_size": 12, "queue_momentum": 0.9},
+        {"mlm_weight": 0.5},
+        {"mlm_weight": 0.5, "gradient_cache": True, "chunk_tokens": 24},
+        {"augment": "next-sentence", "layers_per_step": 1},
+        {"augment": "crop", "augment_share": 0.3, "fixed_dropout": True},
+    ],
+    ids=str,
+)
+def test_helpers_train_are_resumed_to_the_bit_and_dropped(
+    config: TrainConfig, base: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    config = TrainConfig.from_dict({**config.to_dict(), **settings})
+    whole = train(replace(config, out=tmp_path / "whole"))
+    assert whole.module.dim == 32 and len(list(whole.module.head)) == 1  # Normalize alone
+
+    def stop(line: Any) -> None:
+        if line.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, stop)
+    resumed = train(config, resume=True)
+    assert resumed.fingerprint == whole.fingerprint != Encoder.load(base).fingerprint
+    assert resumed.model.history == whole.model.history and len(whole.model.history["losses"]) == 4
+    plain = train(replace(config, out=tmp_path / "plain", **unset(settings)))
+    assert plain.fingerprint != whole.fingerprint
+
+
+def unset(settings: dict[str, Any]) -> dict[str, Any]:
+    default = {field: getattr(TrainConfig(train=["x"], out="y"), field) for field in settings}  # type: ignore[arg-type]
+    return default
+
+
+def test_second_encoder_and_momentum_start_alike_and_go_apart(base: Path) -> None:
+    config = TrainConfig(train=["x"], out="y", encoders=2, queue_size=4, queue_momentum=0.75)  # type: ignore[arg-type]
+    dense = Dense(32, 32, True, "torch.nn.modules.activation.Tanh")
+    trainee = Trainee(Encoder.load(base).model, config, dense)
+    first, second = (dict(tower.named_parameters()) for tower in trainee.towers)
+    assert trainee.momentum is not None and set(first) == set(second)
+    slow = dict(trainee.momentum.named_parameters())
+    name = "projection.linear.weight"
+    assert all(torch.equal(first[n], second[n]) for n in first)
+    before = second[name].detach().clone()
+    with torch.no_grad():
+        second[name].add_(1.0)
+    trainee.follow(0.75)
+    torch.testing.assert_close(slow[name], before + 0.25)
+    assert torch.equal(first[name], before) and not slow[name].requires_grad
+
+
+def test_dropout_of_hidden_states_and_of_attention(base: Path) -> None:
+    network = Encoder.load(base).module.transformer
+    set_dropout(network, 0.0)
+    rates = [m.p for m in network.modules() if isinstance(m, torch.nn.Dropout)]
+    assert rates and set(rates) == {0.0}
+    network.train()
+    tokens = {"input_ids": torch.tensor([[2, 6, 7, 3]]), "attention_mask": torch.ones(1, 4)}
+    torch.testing.assert_close(network(**tokens)[0], network(**tokens)[0], rtol=0, atol=0)
+    set_dropout(network, 0.5)
+    assert not torch.equal(network(**tokens)[0], network(**tokens)[0])
+
+
+def test_text_numbers_tell_texts_apart() -> None:
+    texts = [f"text {i}" for i in range(5000)] + ["\ud83d lone"]
+    numbers = text_numbers(texts)
+    assert len(set(numbers.tolist())) == 5001 and torch.equal(numbers, text_numbers(texts))
+
+
+def test_queue_loads_as_many_rows_as_were_saved() -> None:
+    queue, other = Queue(4, 2), Queue(4, 2)
+    queue.push(torch.ones(3, 2), text_numbers("abc"))
+    other.load_state_dict(queue.state_dict())
+    assert torch.equal(other.vectors, queue.vectors) and torch.equal(other.texts, queue.texts)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"head_only": True, "prefixes": [32], "nested": True}, "same vector: give pairs"),
+        ({"fixed_dropout": True}, "fixed_dropout gives both views of a sentence the same vector"),
+        ({"expects": ["pair", "triplet"]}, "holds a sentence .* learns from pair or triplet"),
+        ({"prefixes": [64, 32], "nested": True}, "prefixes begins with 64: expected 32"),
+        ({"prefixes": [32, 16]}, "nested false trains no prefixes"),
+        ({"pooling": "first-last", "layers_per_step": 1}, "cannot cut into first-last"),
+        ({"objective": "classification"}, "expected the columns `text` and `label`"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    config: TrainConfig, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        train(TrainConfig.from_dict({**config.to_dict(), **settings}))
+    assert type(caught.value).__module__ == "trainer.errors"
+    assert not config.out.exists()
+
+
+def test_a_mask_token_is_needed_for_the_language_loss(config: TrainConfig, tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "base")
+    import json
+
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            told = json.loads((folder / name).read_text())
+            told["mask_token"] = None
+            (folder / name).write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match="mlm_weight needs a base model whose tokenizer"):
+        train(replace(config, base=str(folder), mlm_weight=0.1))
