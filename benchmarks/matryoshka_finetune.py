@@ -26,7 +26,7 @@ TESTS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "stsb_dev", *
 KEPT, LOST = 0.97, 0.005
 
 
-def configure(data: Path, out: Path, steps: int) -> TrainConfig:
+def configure(data: Path, out: Path, steps: int, distillation: float) -> TrainConfig:
     return TrainConfig(
         train=(data / "nli/nli_triplets_en.tsv.gz", data / "text/multi30k_captions_train.jsonl.gz"),
         exclude=tuple(data / f"sts/{name}.tsv" for name in TESTS),
@@ -37,6 +37,7 @@ def configure(data: Path, out: Path, steps: int) -> TrainConfig:
         # The starter saw billions of pairs: only its short prefix has much to learn, so that one
         # counts most, and small steps on large batches keep what the full width knows.
         prefix_weights=(1, 1, 1, 1, 8),
+        prefix_distillation=distillation,
         learning_rate=3e-5,
         batch_size=128,
         max_steps=steps,
@@ -56,12 +57,14 @@ def show(report: Report) -> None:
 @DATA
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the model in this folder.")
 @click.option("--steps", default=100, show_default=True, help="Updates of 128 examples.")
-def main(data: Path, out: Path | None, steps: int) -> None:
+@click.option("--distillation", default=0.0, show_default=True, help="Weight, of each prefix.")
+@click.option("--test", is_flag=True, help="Look at the test set too; settle all else before.")
+def main(data: Path, out: Path | None, steps: int, distillation: float, test: bool) -> None:
     """Train, and compare each prefix before and after."""
     pairs = read_sts([data / "sts/stsb_dev.tsv"])
     before = sts(Encoder.load("starter-768"), pairs)
     with tempfile.TemporaryDirectory() as scratch:
-        config = configure(data, out or Path(scratch) / "model", steps)
+        config = configure(data, out or Path(scratch) / "model", steps, distillation)
         start = time.monotonic()
         trained = train(config, show)
         seconds = time.monotonic() - start
@@ -75,10 +78,18 @@ def main(data: Path, out: Path | None, steps: int) -> None:
     figures = {
         "seconds": round(seconds, 1),
         "steps": steps,
+        "distillation": distillation,
         "recipe": {k: v for k, v in trained.recipe.items() if k != "config"},
         "untrained": rounded(before),
         "trained": rounded(after),
     }
+    if test:
+        unseen = read_sts([data / "sts/stsb_test.tsv"])
+        figures["test"] = {
+            name: rounded(sts(encoder, unseen))
+            for name, encoder in (("untrained", Encoder.load("starter-768")), ("trained", trained))
+        }
+        click.echo(f"STS-B test {figures['test']}")
     record("matryoshka_finetune", figures)
     if after[-1].spearman < KEPT * after[0].spearman:
         raise SystemExit(f"64 dims keep less than {KEPT:.0%} of the full width")

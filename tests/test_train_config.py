@@ -1,5 +1,7 @@
 """The training configuration checks itself and survives JSON."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import REPOSITORY
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
@@ -72,3 +75,33 @@ def test_contradictions_are_named(values: dict[str, Any], message: str) -> None:
 def test_json_that_is_no_configuration(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig.from_json(text)
+
+
+def test_every_setting_is_documented() -> None:
+    told = (REPOSITORY / "docs" / "training.md").read_text()
+    table = told[told.index("## Settings") : told.index("## The losses")]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert named == {field.name for field in fields(TrainConfig)}
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"objective": "ranking"}, "objective is 'ranking': expected one of contrastive, class"),
+        ({"expects": ("pairs",)}, "expects is 'pairs': expected one of pair, triplet"),
+        ({"dropout": 1.0}, "dropout is 1.0: expected 0 or more and less than 1"),
+        ({"mask_above": 1.5}, "mask_above is 1.5: expected a cosine"),
+        ({"label_weight": 1.1}, "label_weight is 1.1: expected 0 to 1"),
+        ({"hard_negative_weight": 0}, "hard_negative_weight is 0: expected more than 0"),
+        ({"queue_size": -1}, "queue_size is -1: expected a whole number of at least 0"),
+        ({"encoders": 3}, "encoders is 3: expected 1 or 2"),
+        ({"objective": "classification", "queue_size": 8}, "takes no queue_size"),
+        ({"queue_size": 8, "layers_per_step": 1}, "queue_size has no layers_per_step"),
+        ({"head_only": True, "mlm_weight": 0.1}, "head_only leaves the network as it is"),
+        ({"head_only": True, "encoders": 2}, "head_only trains one head on fixed vectors"),
+    ],
+)
+def test_more_contradictions_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**{"train": ("a.tsv",), "out": Path("m"), **values})
