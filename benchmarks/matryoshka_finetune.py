@@ -57,7 +57,7 @@ def show(report: Report) -> None:
 @DATA
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the model in this folder.")
 @click.option("--steps", default=100, show_default=True, help="Updates of 128 examples.")
-@click.option("--distillation", default=0.0, show_default=True, help="Weight, of each prefix.")
+@click.option("--distillation", default=1.0, show_default=True, help="Weight, of each prefix.")
 @click.option("--test", is_flag=True, help="Look at the test set too; settle all else before.")
 def main(data: Path, out: Path | None, steps: int, distillation: float, test: bool) -> None:
     """Train, and compare each prefix before and after."""

@@ -2,10 +2,11 @@
 
     python benchmarks/prefix_distillation.py
 
-Trains on titles and abstracts of papers, those of SciFact excluded; the last step is kept. Reported
-for the base model, for training without distillation and with it: the share of the true top 10
-(exact search at full width with the same encoder) that a shortlist finds, and nDCG@10 at full width
-and of the two stages, so that a gain is not bought with quality. Ten minutes on two cores.
+Trains a linear adapter (head_only) on titles and abstracts of papers, those of SciFact excluded; the
+last step is kept. Reported for the base model, for training without distillation and with it: the
+share of the true top 10 (exact search at full width with the same encoder) that a shortlist finds,
+and nDCG@10 at full width and of the two stages, so that a gain is not bought with quality. The rate
+and the weight were chosen on other papers. Ten minutes on two cores.
 """
 
 import gzip
@@ -69,10 +70,10 @@ def show(report: Report) -> None:
 @DATA
 @click.option("--steps", default=100, show_default=True)
 @click.option("--batch", default=64, show_default=True)
-@click.option("--weights", default="0,1", show_default=True, help="Of the distillation.")
-@click.option("--learning-rate", default=2e-5, show_default=True)
+@click.option("--weights", default="0,5", show_default=True, help="Of the distillation.")
+@click.option("--learning-rate", default=3e-4, show_default=True)
 @click.option("--short", default=1.0, show_default=True, help="Weight of the 64 prefix.")
-@click.option("--head-only", is_flag=True, help="Train the last layer on fixed vectors.")
+@click.option("--head-only/--network", default=True, help="The last layer, or all.")
 def main(
     data: Path,
     steps: int,

@@ -24,7 +24,7 @@ from searchengine.evaluation import (
     read_queries,
     retrieval,
 )
-from trainer.losses import prefix as tensor_prefix
+from trainer.modules import prefix as tensor_prefix
 
 
 @pytest.fixture
