@@ -2,11 +2,11 @@
 
     python benchmarks/prefix_distillation.py
 
-Trains a linear adapter (head_only) on titles and abstracts of papers, those of SciFact excluded; the
-last step is kept. Reported for the base model, for training without distillation and with it: the
-share of the true top 10 (exact search at full width with the same encoder) that a shortlist finds,
-and nDCG@10 at full width and of the two stages, so that a gain is not bought with quality. The rate
-and the weight were chosen on other papers. Ten minutes on two cores.
+Trains a linear adapter (head_only) on titles and abstracts of papers, those of SciFact excluded;
+the last step is kept. Reported for the base model, for training without distillation and with it:
+the share of the true top 10 (exact search at full width with the same encoder) that a shortlist
+finds, and nDCG@10 at full width and of the two stages, so that a gain is not bought with quality.
+The rate and the weight were chosen on other papers. Ten minutes on two cores.
 """
 
 import gzip
