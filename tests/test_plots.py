@@ -237,7 +237,7 @@ def test_maps_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="projection 'mds': expected one of pca, tsne, umap"):
         sentence_map(rows, ["a"] * 12, "mds")
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ConfigError, match=r"pip install 'searchengine\[umap\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'searchengine\[posthoc\]'"):
         sentence_map(rows, ["a"] * 12, "umap")
 
 
