@@ -17,8 +17,11 @@ from typing import Any
 
 import click
 from matryoshka_finetune import TESTS
-from record import DATA, record
+from record import DATA, REPOSITORY, record
 
+from searchengine.plots.history import History, as_history
+from searchengine.plots.style import save
+from searchengine.plots.training import alignment_uniformity
 from trainer.config import TrainConfig
 from trainer.loop import train
 from trainer.presets import preset
@@ -49,6 +52,12 @@ ROWS: dict[str, dict[str, Any]] = {
     "MLM, weight 1": {"mlm_weight": 1.0},
     "momentum queue of 256": {"queue_size": 256, "queue_momentum": 0.995},
 }
+PICTURED = {
+    "dropout 0.1, CLS before the MLP, temperature 0.05": "SimCSE",
+    "delete one word, no dropout": "delete one word, no dropout",
+    "next sentence": "next sentence",
+    "temperature 1": "temperature 1",
+}
 
 
 def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
@@ -69,6 +78,7 @@ def sentences(data: Path, scratch: Path, count: int, name: str) -> Path:
 def main(data: Path, steps: int, only: tuple[str, ...]) -> None:
     """Train every row from the same start."""
     figures: dict[str, Any] = {"steps": steps}
+    runs: dict[str, History] = {}
     chosen = {k: v for k, v in ROWS.items() if not only or any(part in k for part in only)}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -84,7 +94,7 @@ def main(data: Path, steps: int, only: tuple[str, ...]) -> None:
                 "dev": [data / "sts/stsb_dev.tsv"],
                 "out": scratch / f"model{number}",
                 "max_steps": steps,
-                "eval_every": max(1, steps // 3),
+                "eval_every": max(1, steps // 4),
                 "checkpoint_every": 0,
                 **changes,
             }
@@ -98,8 +108,12 @@ def main(data: Path, steps: int, only: tuple[str, ...]) -> None:
                 "seconds": round(time.monotonic() - start, 1),
             }
             figures[name] = row
+            if name in PICTURED:
+                runs[PICTURED[name]] = as_history(model.history)
             click.echo(f"{name:50} {row['untrained']} → {row['best']}")
     record("simcse", figures)
+    if len(runs) == len(PICTURED):
+        save(alignment_uniformity(runs), REPOSITORY / "docs" / "simcse.svg")
 
 
 def rounded(judged: dict[str, Any]) -> dict[str, float]:

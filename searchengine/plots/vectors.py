@@ -156,7 +156,8 @@ def _umap(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
         from umap import UMAP
     except ImportError:
         raise ConfigError(
-            "UMAP needs umap-learn: install the extra `posthoc` (pip install 'searchengine[posthoc]')"
+            "UMAP needs umap-learn: install the extra `posthoc` "
+            "(pip install 'searchengine[posthoc]')"
         ) from None
     neighbours = min(15, len(rows) - 1)
     made = UMAP(metric="cosine", n_neighbors=neighbours, random_state=seed, n_jobs=1)
