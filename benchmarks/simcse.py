@@ -38,6 +38,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "dropout 0.1, two encoders": {"encoders": 2},
     "delete one word, no dropout": {"augment": "delete-word", "dropout": 0.0},
     "delete one word, one mask for both": {"augment": "delete-word", "fixed_dropout": True},
+    "no dropout": {"dropout": 0.0},
+    "one dropout mask for both": {"fixed_dropout": True},
     "dropout 0.01": {"dropout": 0.01},
     "dropout 0.05": {"dropout": 0.05},
     "dropout 0.2": {"dropout": 0.2},

@@ -25,7 +25,7 @@ import numpy as np
 from indexer.segment import Segment, SegmentConfig, Storage, Structure
 from searchengine.engine import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from trainer.data import key, read_examples
+from trainer.data import identity, read_examples
 from trainer.positives import Kind
 
 # Texts encoded, and anchors searched, at a time.
@@ -167,7 +167,7 @@ class Miner:
         self._related = self._relate()
 
     def _add(self, text: str) -> None:
-        if self._rows.setdefault(_identity(text), len(self.candidates)) == len(self.candidates):
+        if self._rows.setdefault(identity(text), len(self.candidates)) == len(self.candidates):
             self.candidates.append(text)
 
     def _relate(self) -> dict[str, set[int]]:
@@ -177,8 +177,8 @@ class Miner:
         """
         related: dict[str, set[int]] = defaultdict(set)
         for pair in self.pairs:
-            anchor = _identity(pair.anchor)
-            positives = [_identity(text) for text in (pair.positive, *pair.others)]
+            anchor = identity(pair.anchor)
+            positives = [identity(text) for text in (pair.positive, *pair.others)]
             related[anchor].update(self._rows[text] for text in positives)
             if (row := self._rows.get(anchor)) is not None:
                 for text in (anchor, *positives):
@@ -225,14 +225,14 @@ class Miner:
     def _mine_block(self, segment: Segment, pairs: Sequence[Pair], first: int) -> Iterator[Mined]:
         """The pairs, the first of which has the number `first`, searched together."""
         vectors = self._encoder.encode([pair.anchor for pair in pairs], role="query")
-        own = [self._related[_identity(pair.anchor)] for pair in pairs]
+        own = [self._related[identity(pair.anchor)] for pair in pairs]
         # Deep enough to find `depth` others even where all of its own come first.
         k = min(self.config.depth + max(map(len, own)), segment.rows)
         if self.config.exact:
             found = segment.exact(vectors, k)
         else:
             found = segment.search(vectors, k, shortlist=SHORTLIST_PER_RANK * k)
-        positives = np.array([[self._rows[_identity(pair.positive)]] for pair in pairs], np.int64)
+        positives = np.array([[self._rows[identity(pair.positive)]] for pair in pairs], np.int64)
         scores = segment.rerank(segment.rotate(vectors), positives, 1).scores[:, 0]
         for i, pair in enumerate(pairs):
             ranked = zip(found.rows[i].tolist(), found.scores[i].tolist(), strict=True)
@@ -327,11 +327,6 @@ def check_output(out: Path) -> None:
         raise SearchEngineError(f"{out} exists: name a new file, or remove this one")
     if not out.absolute().parent.is_dir():
         raise SearchEngineError(f"{out}: no folder {out.parent}: make it first")
-
-
-def _identity(text: str) -> str:
-    """What equal texts share; a text without letters and digits is equal to itself alone."""
-    return key(text) or text
 
 
 def _write_tsv(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator[Mined]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from searchengine.plots.style import check_installed
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError
@@ -61,6 +62,8 @@ def train_with_progress(
     tensorboard, plots: folders for logs under way and for pictures at the end. Under torchrun only
     the first process shows and writes anything.
     """
+    if plots is not None:
+        check_installed()  # now, and not when hours have passed
     if launched_rank() > 0:
         return train(config, resume=resume)
     console = Console(stderr=True)

@@ -31,6 +31,9 @@ CASES = {
     "cached": {"gradient_cache": True, "prefix_distillation": 0.5, "accumulation": 2},
     "queue": {"queue_size": 20, "queue_momentum": 0.5, "batch_size": 7},
     "layers": {"layers_per_step": 1, "hard_negative_weight": 2.0},
+    # 59 triplets in batches of 58: one is left over, for one process of the two.
+    "left over": {"batch_size": 53, "layers_per_step": 1, "epochs": 2, "max_steps": None},
+    "turned": {"rotate": True, "encoders": 2},
 }
 
 

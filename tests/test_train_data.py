@@ -248,3 +248,12 @@ def test_what_a_recipe_does_not_learn_from_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.tsv: holds a sentence \('one'\), but this recipe"):
         read_examples([path], expects=[Kind.PAIR])
     assert len(read_examples([path], expects=[Kind.PAIR, Kind.SENTENCE])) == 1
+
+
+def test_labels_and_texts_without_letters_are_not_excluded_by_chance(tmp_path: Path) -> None:
+    labelled = write(tmp_path / "a.tsv", "text\tlabel\nfine\tgood\nawful\tbad\n!!!\tbad\n")
+    tests = write(tmp_path / "b.tsv", "sentence\ngood\n???\nawful!\n")
+    found = read_examples([labelled], exclude=[tests], labelled=True)
+    assert [texts[0] for _, texts in found.examples] == ["fine", "!!!"] and found.excluded == 1
+    with pytest.raises(DataError, match="no sentence has another after it"):
+        read_examples([write(tmp_path / "c.tsv", "sentence\none\n")], next_sentence=True)

@@ -185,8 +185,7 @@ def test_queue_loads_as_many_rows_as_were_saved() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"head_only": True, "prefixes": [32], "nested": True}, "same vector: give pairs"),
-        ({"fixed_dropout": True}, "fixed_dropout gives both views of a sentence the same vector"),
+        ({"head_only": True}, "same vector: give pairs"),
         ({"expects": ["pair", "triplet"]}, "holds a sentence .* learns from pair or triplet"),
         ({"prefixes": [64, 32], "nested": True}, "prefixes begins with 64: expected 32"),
         ({"prefixes": [32, 16]}, "nested false trains no prefixes"),
@@ -214,3 +213,32 @@ def test_a_mask_token_is_needed_for_the_language_loss(config: TrainConfig, tmp_p
             (folder / name).write_text(json.dumps(told))
     with pytest.raises(ConfigError, match="mlm_weight needs a base model whose tokenizer"):
         train(replace(config, base=str(folder), mlm_weight=0.1))
+
+
+def test_copies_turn_with_the_first_encoder(config: TrainConfig) -> None:
+    """A second and a momentum encoder are copies: after the turn they must still agree."""
+    pairs = config.train[0].with_name("pairs.tsv")
+    rows = [f"the {n} {v}\t{v} the {n}" for n in WORDS[2:8] for v in WORDS[8:13]]
+    pairs.write_text("\n".join(["anchor\tpositive", *rows]) + "\n")
+    settings = {"nested": True, "prefixes": (32, 8), "learning_rate": 1e-12, "max_steps": 1}
+    base = replace(config, train=(pairs,), dropout=0.0, **settings)  # type: ignore[arg-type]
+    losses = []
+    for name, more in (("one", {}), ("two", {"encoders": 2})):
+        run = replace(base, out=config.out / name, **more)  # type: ignore[arg-type]
+        losses.append(train(run).model.history["losses"][0])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_the_layer_behind_cls_stays_in_float32_under_autocast(base: Path) -> None:
+    model, projection = with_pooling(Encoder.load(base).model, Pooler.CLS_BEFORE_POOLER, 0)
+    tower = Trainee(model, TrainConfig(train=["x"], out="y"), projection).towers[0]  # type: ignore[arg-type]
+    assert tower.projection is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert tower.behind([torch.ones(2, 32)]).dtype == torch.float32
+
+
+def test_no_dropout_and_one_mask_are_ablations_that_run(config: TrainConfig) -> None:
+    """Both views are then one vector: what is left of the loss spreads the sentences."""
+    for number, more in enumerate(({"dropout": 0.0}, {"fixed_dropout": True})):
+        encoder = train(replace(config, out=config.out / str(number), **more))  # type: ignore[arg-type]
+        assert len(encoder.model.history["losses"]) == 4

@@ -161,12 +161,15 @@ def _scores(recipe: Recipe, best: Mapping[int, float]) -> str:
         rows.append(f"| {dim} | {untrained} | {100 * best[dim]:.2f} | {share} |")
     dev = recipe.files("dev")
     on = f" ({_quoted(dev)})" if dev else ""
+    chosen = (
+        f"\n\nThese scores also chose the step that was kept ({recipe.told.get('best_step')}), "
+        "so they are a little optimistic: measure on a test set of your own."
+    )
     return (
         f"## Scores\n\n{recipe.told.get('judged_by', 'score')}{on}, × 100:\n\n"
         "| prefix | untrained | trained | share of full width |\n|---:|---:|---:|---:|\n"
         + "\n".join(rows)
-        + f"\n\nThese scores also chose the step that was kept ({recipe.told.get('best_step')}), "
-        "so they are a little optimistic: measure on a test set of your own."
+        + ("" if recipe.settings.get("keep_last") else chosen)
     )
 
 
@@ -234,7 +237,7 @@ def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
         *(f"{piece}." for on, piece in _pieces(recipe, dims) if on),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
-        f"The weights kept are those of step {told.get('best_step')}, chosen by "
+        f"The weights kept are those of step {told.get('best_step')}; judged by "
         f"{told.get('judged_by')}.",
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
@@ -270,7 +273,10 @@ def _pieces(recipe: Recipe, dims: tuple[int, ...]) -> list[tuple[bool, str]]:
             for name, said in PIECES.items()
             if labels or name not in OF_LABELS
         ),
-        (nested and bool(is_set("rotate")), "The vectors were first turned, strongest axes first"),
+        (
+            nested and not labels and bool(is_set("rotate")),
+            "The vectors were first turned, strongest axes first",
+        ),
         (is_set("dropout") is not None, f"Dropout {is_set('dropout')}"),
         (
             is_set("mask_above") is not None,

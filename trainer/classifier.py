@@ -50,7 +50,8 @@ class AccuracyRow:
 def classify(encoder: "Encoder", texts: Sequence[str], dim: int | None = None) -> list[str]:
     """The likeliest label of each text. Raises ConfigError for a model trained without labels."""
     classifier = _classifier(encoder)
-    return [classifier.labels[i] for i in _predict(classifier, encoder.encode(texts), dim)]
+    vectors = encoder.encode(texts, role="document")  # as it was trained
+    return [classifier.labels[i] for i in _predict(classifier, vectors, dim)]
 
 
 def accuracy(
@@ -66,7 +67,8 @@ def accuracy(
     if not labelled:
         raise DataError("no labelled texts: an accuracy needs at least 1")
     classifier = _classifier(encoder)
-    vectors = encoder.encode([text for text, _ in labelled], on_batch=on_batch)
+    texts = [text for text, _ in labelled]
+    vectors = encoder.encode(texts, role="document", on_batch=on_batch)
     rows = []
     for dim in encoder.matryoshka_dims if dims is None else dims:
         found = _predict(classifier, vectors, dim)

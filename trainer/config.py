@@ -72,6 +72,7 @@ _NOT_NEGATIVE = (
     "layer_weight",
     "layer_distillation",
 )
+_SWITCHES = ("fixed_dropout", "nested", "rotate", "gradient_cache", "keep_last", "head_only")
 _SHARES = ("augment_share", "warmup_ratio", "label_smoothing", "mlm_probability", "queue_momentum")
 
 
@@ -188,6 +189,9 @@ class TrainConfig:
         object.__setattr__(self, "base", str(self.base))
         for name, choice in _CHOICES.items():
             object.__setattr__(self, name, _chosen(name, choice, getattr(self, name)))
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected true or false")
         kinds = tuple(_chosen("expects", Kind, value) for value in self.expects)
         object.__setattr__(self, "expects", kinds)
 
@@ -198,6 +202,8 @@ class TrainConfig:
             _at_least("max_steps", self.max_steps, 1)
         if self.encoders > 2:
             raise ConfigError(f"encoders is {self.encoders}: expected 1 or 2")
+        if self.seed >= 2**32:
+            raise ConfigError(f"seed is {self.seed}: expected less than {2**32}")
         for names, low, high, expected in (
             (_ABOVE_ZERO, 1e-300, float("inf"), "more than 0"),
             (_NOT_NEGATIVE, 0.0, float("inf"), "0 or more"),
@@ -228,26 +234,50 @@ class TrainConfig:
 
     def _check_together(self) -> None:
         """Settings that exclude one another: what each would mean beside the other is undefined."""
-        labels = self.objective is Objective.CLASSIFICATION
-        mixed = self.pooling in (Pooler.FIRST_LAST, Pooler.LAST_TWO)
-        for wrong, message in (
-            (not self.nested and bool(self.prefixes), "nested false trains no prefixes"),
-            (labels and self.encoders > 1, "objective classification has no pairs for encoders 2"),
-            (labels and self.queue_size > 0, "objective classification takes no queue_size"),
-            (labels and self.layers_per_step > 0, "layers_per_step needs objective contrastive"),
-            (self.queue_size > 0 and self.layers_per_step > 0, "queue_size has no layers_per_step"),
-            (mixed and self.layers_per_step > 0, f"layers_per_step cannot cut into {self.pooling}"),
-            (
-                self.head_only and (self.mlm_weight > 0 or self.layers_per_step > 0),
-                "head_only leaves the network as it is: mlm_weight and layers_per_step train it",
-            ),
-            (
-                self.head_only and (self.encoders > 1 or self.queue_size > 0),
-                "head_only trains one head on fixed vectors: leave out encoders and queue_size",
-            ),
-        ):
+        for wrong, message in (*self._of_objectives(), *self._of_vectors()):
             if wrong:
                 raise ConfigError(f"{message}: leave one of them out")
+
+    def _of_objectives(self) -> tuple[tuple[bool, str], ...]:
+        labels = self.objective is Objective.CLASSIFICATION
+        pairs = (
+            ("encoders", self.encoders > 1),
+            ("queue_size", self.queue_size > 0),
+            ("layers_per_step", self.layers_per_step > 0),
+            ("prefix_distillation", self.prefix_distillation > 0),
+            ("mask_above", self.mask_above is not None),
+            ("augment", self.augment is not Augment.NONE),
+            ("hard_negative_weight", self.hard_negative_weight != 1),
+            ("fixed_dropout", self.fixed_dropout),
+        )
+        mixing = self.mixup > 0 or self.label_smoothing > 0
+        dropped = labels and self.pooling is Pooler.CLS_BEFORE_POOLER
+        return (
+            *((labels and on, f"objective classification has no pairs for {n}") for n, on in pairs),
+            (not labels and mixing, "mixup and label_smoothing need objective classification"),
+            (dropped, "a classifier would read the layer that pooling cls-before-pooler drops"),
+        )
+
+    def _of_vectors(self) -> tuple[tuple[bool, str], ...]:
+        mixed = self.pooling in (Pooler.FIRST_LAST, Pooler.LAST_TWO)
+        nested = self.nested and len(self.prefixes) != 1
+        dropped = self.pooling is Pooler.CLS_BEFORE_POOLER
+        trains = self.mlm_weight > 0 or self.layers_per_step > 0
+        drops = self.dropout is not None or self.fixed_dropout or self.gradient_cache
+        return (
+            (not self.nested and bool(self.prefixes), "nested false trains no prefixes"),
+            (nested and dropped, "nested would train prefixes behind the layer that is dropped"),
+            (self.queue_size > 0 and self.layers_per_step > 0, "queue_size has no layers_per_step"),
+            (mixed and self.layers_per_step > 0, f"layers_per_step cannot cut into {self.pooling}"),
+            (self.head_only and trains, "head_only trains no network for mlm or layers"),
+            (self.head_only and drops, "head_only has no dropout and needs no gradient_cache"),
+            (self.head_only and self.encoders > 1, "head_only trains one head, not two encoders"),
+            (self.head_only and self.queue_size > 0, "head_only trains one head, without a queue"),
+            (
+                self.mlm_weight > 0 and self.mlm_probability == 0,
+                "mlm_weight with mlm_probability 0",
+            ),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""

@@ -48,9 +48,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.examples)
 
-    def digest(self) -> str:
-        """sha256 (hex) of the examples in order: what a resumed run must find unchanged."""
+    def digest(self, files: Iterable[Path] = ()) -> str:
+        """sha256 (hex) of the examples in order and of files: what a resumed run must find."""
         digest = hashlib.sha256()
+        for path in files:
+            digest.update(path.read_bytes())
         for kind, texts in self.examples:
             row = json.dumps([kind, *texts])  # ASCII: lone surrogates are written as escapes
             digest.update(row.encode())
@@ -72,7 +74,7 @@ def read_examples(
     expects: the kinds that a file may hold; () for any. next_sentence: sentences become pairs of
     one and what follows it. Raises DataError, with file and line where there is one.
     """
-    forbidden = {key(text) for path in exclude for text in sentences(path)}
+    forbidden = {identity(text) for path in exclude for text in sentences(path)}
     kept: list[Example] = []
     excluded = 0
     for path in paths:
@@ -82,9 +84,11 @@ def read_examples(
         _check_kinds(path, found, expects)
         if next_sentence:
             found = list(_with_next(found))
-        fine = [e for e in found if not forbidden or forbidden.isdisjoint(map(key, e[1]))]
+        fine = [e for e in found if not forbidden or forbidden.isdisjoint(map(identity, told(e)))]
         kept += fine
         excluded += len(found) - len(fine)
+    if not kept and not excluded:
+        raise DataError("no sentence has another after it: next-sentence needs two in a file")
     if not kept:
         raise DataError(f"all {excluded} examples contain a sentence of the exclude files")
     if labelled and len(labels := {texts[1] for _, texts in kept}) < 2:
@@ -128,6 +132,17 @@ def key(text: str) -> str:
     if text.isascii():
         return re.sub(r"[^a-z0-9]+", "", text.lower())
     return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if c.isalnum())
+
+
+def identity(text: str) -> str:
+    """What makes two texts the same: their key, or the text itself where it has no letters."""
+    return key(text) or text
+
+
+def told(example: Example) -> Texts:
+    """The texts of an example; a label is none."""
+    kind, texts = example
+    return texts[:1] if kind is Kind.LABELLED else texts
 
 
 def sentences(path: Path) -> Iterator[str]:

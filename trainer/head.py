@@ -65,4 +65,4 @@ def turn_head(encoder: Encoder, texts: Iterable[str]) -> None:
     turn = torch.from_numpy(axes[:, ::-1].T.copy())  # (D, D), rows are axes
     with torch.no_grad():
         for weight in dense.linear.parameters():
-            weight.copy_(turn.to(weight.device) @ weight.double())
+            weight.copy_(turn @ weight.cpu().double())  # in float64, which not every device has

@@ -20,7 +20,8 @@ ALIKE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """scores: by prefix length. alignment, uniformity: of the full width; None without STS files.
+    """scores: by prefix length. alignment, uniformity: of the full width; None without STS
+    files, and alignment where no pair is scored 4 or more.
 
     What a prefix scored is Spearman's correlation on STS files, the accuracy on labelled ones, and
     without either the share of held-out anchors whose own positive is nearest.
@@ -29,9 +30,6 @@ class Judgement:
     scores: Scores = field(default_factory=dict)
     alignment: float | None = None
     uniformity: float | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.scores)
 
 
 Judge = Callable[[Encoder], Judgement]

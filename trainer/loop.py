@@ -22,7 +22,7 @@ from trainer.batches import BatchPlan
 from trainer.checkpoint import Judged, Progress
 from trainer.config import Objective, TrainConfig
 from trainer.data import Batch, Examples, read_examples
-from trainer.encoder import Encoder
+from trainer.encoder import Encoder, Role
 from trainer.errors import TrainingError
 from trainer.folder import Model
 from trainer.head import sample_texts, turn_head
@@ -115,13 +115,13 @@ def train(
     )
     check_examples(config, examples)
     model, projection = load_base(config, examples)
-    judge, examples = make_judge(config, examples)
-    plan = BatchPlan(config, examples)
+    judge, taught = make_judge(config, examples)
+    plan = BatchPlan(config, taught)
     trainee = Trainee(model, config, projection).to(accelerator.device)
     sparse_embeddings(trainee)
     optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
     run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
-    digest = examples.digest()
+    digest = examples.digest(config.dev)
     tell = functools.partial(make_report, run, plan, report if processes.main else None)
 
     if resume:
@@ -146,13 +146,14 @@ def train(
             processes.wait()
         tell()
 
-    # Another process's best is what it began with: only the first one judges.
-    trained = finished(config, run, model, examples)
-    if processes.main:
-        trained.save(config.out)
-        remove_folder(checkpoint.folder_of(config.out))
+    if not processes.main:  # only the first one judges and knows what was best
+        processes.wait()
+        return Encoder.load(config.out)
+    trained = finished(config, run, model, taught)
+    trained.save(config.out)
+    remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
-    return trained if processes.main else Encoder.load(config.out)
+    return trained
 
 
 def finished(config: TrainConfig, run: Run, model: Model, examples: Examples) -> Encoder:
@@ -189,6 +190,9 @@ def begin(
     if turns(config, model):
         texts = sample_texts(plan.examples, config.seed)
         turn_head(view(model, run.trainee.sentence, config.precision), texts)
+        # Rounding may turn the axes of another process otherwise; and copies were made before.
+        processes.share(run.trainee)
+        run.trainee.align()
         evaluate(run, model, judge, plan, processes)
         tell()
 
@@ -243,10 +247,11 @@ def language_backward(
 ) -> float:
     """Add the gradients of the masked-language-model loss on the anchors; returns its value."""
     language, config = passes.trainee.language, passes.config
+    role: Role = "query" if config.objective is Objective.CONTRASTIVE else "document"
     assert language is not None
     texts = [row.anchor for row in rows[processes.mine(len(rows))]]
     total = 0.0
-    for number, batch in enumerate(passes.batches(texts)):
+    for number, batch in enumerate(passes.batches(texts, role)):
         torch.manual_seed(seed + 5000 + number)  # masks and dropout; not those of other passes
         with passes.autocast():
             value = language(batch) * (config.mlm_weight * share * len(batch.ids) / len(rows))

@@ -87,6 +87,8 @@ class Contrastive:
         fixed = self._fixed_bias(rows, numbers)
         mine = self.processes.mine(len(rows))
         labels = torch.arange(len(rows), device=own.device)[mine]
+        if not len(labels):  # no anchors, but the way back leads through the gathering
+            return everything.sum() * 0
         total = own.new_zeros(())
         for layer in reversed(range(len(anchors))):
             bias = self._masked(fixed, anchors[layer], everything[layer], labels)
@@ -193,7 +195,8 @@ class Classification:
         share = config.label_weight
         total = x.new_zeros(())
         if share < 1:
-            terms = (self._cross_entropy(x, labels, dim, step) for dim in dims)
+            drawn = [self.config.seed, step, abs(int(text_numbers([rows[0].anchor])))]
+            terms = (self._cross_entropy(x, labels, dim, drawn) for dim in dims)
             total = total + (1 - share) * sum(
                 (w * term for w, term in zip(weights, terms, strict=True)), x.new_zeros(())
             )
@@ -204,13 +207,14 @@ class Classification:
             total = total + share * matryoshka(contrast, dims, weights)(x, x)
         return total / self.processes.count
 
-    def _cross_entropy(self, x: Tensor, labels: Tensor, dim: int, step: int) -> Tensor:
+    def _cross_entropy(self, x: Tensor, labels: Tensor, dim: int, drawn: Sequence[int]) -> Tensor:
+        """Of the logits over a prefix. drawn: what the mixing follows from, by batch."""
         smoothing = self.config.label_smoothing
         if self.config.mixup == 0:
             logits = self.classifier(x, dim)
             return torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
         # PCG64, not torch: the same for every number of processes.
-        rng = np.random.default_rng([self.config.seed, step])
+        rng = np.random.default_rng(drawn)
         part = float(rng.beta(self.config.mixup, self.config.mixup))
         other = torch.from_numpy(rng.permutation(len(x))).to(x.device)
         unit = torch.nn.functional.normalize(x, dim=-1)

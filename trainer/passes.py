@@ -17,7 +17,7 @@ from torch import Tensor
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder, Role
 from trainer.modules import Batch
-from trainer.runtime import TOKEN_BUDGET, token_budget_batches
+from trainer.runtime import token_budget, token_budget_batches
 from trainer.tokens import TokenIds
 from trainer.trainee import Tower, Trainee
 
@@ -62,7 +62,7 @@ class Passes:
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._known: dict[str, Tensor] = {}
         self._nothing = torch.zeros(0, trainee.sentence.pooling.out_width, device=self.device)
-        self._budget = config.chunk_tokens or TOKEN_BUDGET[self.device.type]
+        self._budget = config.chunk_tokens or token_budget(self.device)
 
     def backward(
         self, views: Sequence[View], layers: Sequence[int], seed: int, loss: Loss, share: float
@@ -80,13 +80,13 @@ class Passes:
         if not self.config.gradient_cache:
             with self.autocast():
                 found = [self._run(one, layers) for one in passes]
-            value = share * loss(self._arranged(views, passes, found))
+            value = share * loss(self._arranged(views, passes, found, layers))
             torch.autograd.backward(value)
             return value.item()
         # Two contexts: autocast keeps the weights it has cast, and those cast here are cut off.
         with torch.no_grad(), self.autocast():
             leaves = [self._run(one, layers).requires_grad_() for one in passes]
-        value = share * loss(self._arranged(views, passes, leaves))
+        value = share * loss(self._arranged(views, passes, leaves, layers))
         torch.autograd.backward(value)
         for one, leaf in zip(passes, leaves, strict=True):
             with self.autocast():
@@ -119,9 +119,9 @@ class Passes:
             found = [self._run(one, ()) for one in passes]
         return self._arranged(views, passes, found)[0][0]
 
-    def batches(self, texts: Sequence[str]) -> list[Batch]:
+    def batches(self, texts: Sequence[str], role: Role) -> list[Batch]:
         """The texts as padded batches, longest first."""
-        return [one.batch for one in self._plan([View(texts, "query")], 0)]
+        return [one.batch for one in self._plan([View(texts, role)], 0)]
 
     def _plan(self, views: Sequence[View], seed: int, tower: Tower | None = None) -> list[Pass]:
         """What runs together: the same tower and prompt. tower: in place of the views' own."""
@@ -151,12 +151,17 @@ class Passes:
         return found
 
     def _arranged(
-        self, views: Sequence[View], passes: Sequence[Pass], found: Sequence[Tensor]
+        self,
+        views: Sequence[View],
+        passes: Sequence[Pass],
+        found: Sequence[Tensor],
+        layers: Sequence[int] = (),
     ) -> list[Tensor]:
         """The rows of all passes as (L, n, dim) for each view, in the order of its texts."""
         if not found:  # no text for this process: nothing, that gradients can flow to
             width = self.trainee.sentence.dim
-            return [torch.zeros(1, 0, width, device=self.device, requires_grad=True)] * len(views)
+            shape = max(1, len(layers)), 0, width
+            return [torch.zeros(shape, device=self.device, requires_grad=True)] * len(views)
         rows = torch.cat(list(found), dim=1)
         at = {place: i for i, place in enumerate(p for one in passes for p in one.places)}
         index = [[at[v, row] for row in range(len(view.texts))] for v, view in enumerate(views)]

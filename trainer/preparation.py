@@ -35,16 +35,10 @@ def check_start(config: TrainConfig, resume: bool) -> None:
 def check_examples(config: TrainConfig, examples: Examples) -> None:
     """Refuse settings that these examples give no meaning to."""
     alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
-    if alone and config.augment is Augment.NONE:
-        if config.head_only:
-            raise ConfigError(
-                "head_only gives both views of a sentence the same vector: give pairs, or an "
-                "`augment`"
-            )
-        if config.fixed_dropout and config.encoders == 1:
-            raise ConfigError(
-                "fixed_dropout gives both views of a sentence the same vector: give an `augment`"
-            )
+    if alone and config.augment is Augment.NONE and config.head_only:
+        raise ConfigError(
+            "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
+        )
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
@@ -77,11 +71,6 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
         raise ConfigError(
             f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
             f"{config.base}"
-        )
-    if config.prefix_weights and len(config.prefix_weights) != len(dims):
-        raise ConfigError(
-            f"prefix_weights has {len(config.prefix_weights)} numbers for {len(dims)} prefixes: "
-            "expected one for each"
         )
     model = replace(model, matryoshka_dims=dims)
     if turns(config, model):

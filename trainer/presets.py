@@ -57,7 +57,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "supervised-contrastive": {
             "base": "FacebookAI/roberta-large",
             "objective": "classification",
-            "pooling": "cls-before-pooler",
+            "pooling": "cls",
             "nested": False,
             "label_weight": 0.9,
             "label_temperature": 0.3,
@@ -69,13 +69,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "weight_decay": 0.1,
         },
         # Kusupati et al., arXiv 2205.13147, on sentences as sentence-transformers' documentation
-        # trains the model whose figures it publishes (98.37 % of the full width kept at 64).
-        "matryoshka": {**_NLI, "prefixes": [768, 512, 256, 128, 64]},
+        # trains the model whose figures it publishes (98.37 % of the full width kept at 64). The
+        # prefixes are those of a base 768 wide by default: 768, 512, 256, 128, 64.
+        "matryoshka": _NLI,
         # Li et al., arXiv 2402.14776, with the same data and sizes: one shallower layer and one
         # prefix drawn for an update.
         "matryoshka-2d": {
             **_NLI,
-            "prefixes": [768, 512, 256, 128, 64],
             "prefixes_per_step": 1,
             "layers_per_step": 1,
             "layer_weight": 1.0,

@@ -73,6 +73,12 @@ class Processes:
         dist.all_reduce(total)
         return float(total)
 
+    def share(self, module: torch.nn.Module) -> None:
+        """All processes get the weights of the first one."""
+        if self.count > 1:
+            for weight in module.state_dict().values():
+                dist.broadcast(weight, 0)
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.count > 1:

@@ -22,6 +22,11 @@ from trainer.precision import Precision
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
 
 
+def token_budget(device: torch.device) -> int:
+    """Tokens of a padded batch on this device."""
+    return TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cpu"])
+
+
 def pick_device(device: str | None) -> torch.device:
     """The named device, or the fastest one that is there."""
     if device is None:
@@ -94,7 +99,7 @@ class TorchRuntime:
     def __init__(self, module: SentenceModule, precision: str = "auto", device: str | None = None):
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
-        self.token_budget = TOKEN_BUDGET.get(self.device.type, TOKEN_BUDGET["cpu"])
+        self.token_budget = token_budget(self.device)
         self._module = module.to(self.device)
         self._running: SentenceModule | None = None
 

@@ -8,7 +8,7 @@ import copy
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,10 @@ class Tower(nn.Module):
     def behind(self, pooled: Sequence[Tensor]) -> Tensor:
         """As `forward`, from what the pooling gave."""
         rows = torch.stack([self.sentence.headed(x, unit=False) for x in pooled])
-        return rows if self.projection is None else self.projection(rows)
+        if self.projection is None:
+            return rows
+        with torch.autocast(rows.device.type, enabled=False):
+            return cast(Tensor, self.projection(rows))
 
 
 class Queue(nn.Module):
@@ -115,6 +118,12 @@ class Trainee(nn.Module):
             | ({} if self.classifier is None else {"classifier": self.classifier})
         )
 
+    def align(self) -> None:
+        """Every copy of the first tower becomes what that is now."""
+        copies = [*self.towers[1:], *([] if self.momentum is None else [self.momentum])]
+        for tower in copies:
+            tower.load_state_dict(self.towers[0].state_dict())
+
     def follow(self, momentum: float) -> None:
         """The momentum encoder goes a small step towards the one it follows."""
         if self.momentum is not None:
@@ -136,7 +145,8 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     cls = pooler in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER)
     mix = None
     if pooler is Pooler.FIRST_LAST:  # the first layer, not the embeddings
-        mix = WeightedLayerPooling(width, layers, 1, [1.0, *[0.0] * (layers - 2), 1.0])
+        shares = [1.0, *[0.0] * (layers - 2), 1.0] if layers > 1 else [1.0]
+        mix = WeightedLayerPooling(width, layers, 1, shares)
     elif pooler is Pooler.LAST_TWO:
         mix = WeightedLayerPooling(width, layers, layers - 1)
     head: list[Any] = [Normalize()]
@@ -150,7 +160,8 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     if pooler is Pooler.CLS:
         head.insert(0, projection)
         projection = None
-    pooling = Pooling(width, (PoolingMode.CLS if cls else PoolingMode.MEAN,))
+    mode = PoolingMode.CLS if cls else PoolingMode.MEAN
+    pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
     module = SentenceModule(network, pooling, head, mix)
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
     made = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())

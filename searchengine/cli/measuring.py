@@ -104,7 +104,7 @@ def sts(
     from trainer.evaluation import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
-    models = _shallow(encoders, layers)
+    models, shown = _shallow(encoders, layers), _shown(encoders)
     dicts = []
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
@@ -113,7 +113,7 @@ def sts(
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": each.module.layers} | asdict(r) for r in rows]
-            line = f"{Path(name).name}, {each.module.layers} layers" if layers else Path(name).name
+            line = shown[name] + (f", {each.module.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     pairs = sum(len(task.pairs) for task in tasks)
     show_json(dicts) if as_json else show_rows(dicts, f"{pairs} pairs, setting {setting}")
@@ -122,6 +122,13 @@ def sts(
         from searchengine.plots.vectors import prefix_scores
 
         note(f"Drawn: {save(prefix_scores(lines, 'Spearman correlation'), plots / 'prefixes.svg')}")
+
+
+def _shown(encoders: tuple[str, ...]) -> dict[str, str]:
+    """What a picture calls each encoder: the end of its path, where that tells them apart."""
+    short = {name: Path(name).name for name in encoders}
+    apart = len(set(short.values())) == len(short)
+    return short if apart else {name: name for name in encoders}
 
 
 def _shallow(
@@ -232,13 +239,13 @@ def geometry(
     from trainer.geometry import spectrum
 
     scored = read_sts(pairs)
-    dicts, spectra = [], {}
+    dicts, spectra, shown = [], {}, _shown(encoders)
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
             model = Remembered(Encoder.load(name))
             rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
             dicts += [{"encoder": name} | asdict(row) for row in rows]
-            spectra[Path(name).name] = spectrum(model.rows)
+            spectra[shown[name]] = spectrum(model.rows)
     show_json(dicts) if as_json else show_rows(dicts, f"{len(scored)} pairs")
     if plots is not None:
         from searchengine.plots.style import save

@@ -51,16 +51,23 @@ STYLE: dict[Any, Any] = {
 LABEL_GAP = 12.0  # points from one line's label to the next
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """The look of a picture, while it is drawn or written; ConfigError without matplotlib."""
+def check_installed() -> None:
+    """ConfigError without matplotlib, an extra: searching and training do without."""
     try:
-        import matplotlib  # an extra: searching and training do without
+        import matplotlib  # noqa: F401
     except ImportError:
         raise ConfigError(
             "pictures need matplotlib: install the extra `plots` "
             "(pip install 'searchengine[plots]')"
         ) from None
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look of a picture, while it is drawn or written; ConfigError without matplotlib."""
+    check_installed()
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         yield
 
