@@ -44,11 +44,11 @@ def measure(encoder: str | Path, data: Path) -> dict[str, float]:
             *("--qrels", folder / "qrels" / "test.tsv"),
         )
     figures = {
-        f"recall@10 {p['prefix']}/{p['shortlist']}": round(p["recall"], 4)
+        f"recall@10 {p['prefix']}/{p['shortlist']}": round(p["recall@10"], 4)
         for p in points
         if (p["prefix"], p["shortlist"]) in POINTS
     }
-    return figures | {f"nDCG@10 {row['dim']}": row for row in rows}
+    return figures | {f"nDCG@10 {row['dim']}": round(row["ndcg@10"], 4) for row in rows}
 
 
 def papers(data: Path, out: Path, skip: int, count: int) -> Path:

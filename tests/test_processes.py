@@ -44,18 +44,25 @@ def test_two_processes_equal_one(
     case: str,
 ) -> None:
     # Without dropout: its masks are drawn for rows, which lie elsewhere.
-    config = replace(config, dropout=0.0, max_steps=4, learning_rate=1e-3, **CASES[case])  # type: ignore[arg-type]
+    settings = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, **CASES[case]}
+    config = replace(config, **settings)  # type: ignore[arg-type]
     run_in_two_processes(replace(config, out=tmp_path / "two"))
     two, one = Encoder.load(tmp_path / "two"), train(replace(config, out=tmp_path / "one"))
     assert two.recipe["best_step"] == one.recipe["best_step"] > 0
     losses = [e.model.history["losses"] for e in (two, one)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    base_weights = Encoder.load(config.base).module.state_dict()
+    base_weights = dict(Encoder.load(config.base).module.state_dict())
     for name, expected in one.module.state_dict().items():
         found = two.module.state_dict()[name]
-        # AdamW turns rounding of gradients near zero into steps: compare what moved.
+        if name.endswith("key.bias"):  # moves no score: AdamW makes steps of its rounding
+            continue
         torch.testing.assert_close(found, expected, atol=3e-5, rtol=1e-4)
-        if "weight" in name and "LayerNorm" not in name and "embeddings" not in name:
+        if (
+            name in base_weights
+            and "weight" in name
+            and "LayerNorm" not in name
+            and "embeddings" not in name
+        ):
             assert (expected - base_weights[name]).abs().max() > 1e-4
 
 
@@ -68,6 +75,8 @@ def run_in_two_processes(told: TrainConfig) -> None:
         "from trainer.config import TrainConfig\n"
         "from trainer.loop import train\n"
         "train(TrainConfig.from_json(Path(sys.argv[1]).read_text()))\n"
+        "import accelerate\n"
+        "assert accelerate.PartialState().num_processes == 2\n"
     )
     (told.out.parent / "run.py").write_text(script)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -15,8 +15,8 @@ from trainer.head import with_linear_head
 from trainer.modules import Dense
 from trainer.positives import Augment, Kind
 from trainer.precision import Precision
-from trainer.processes import Processes
-from trainer.runtime import pick_precision
+from trainer.processes import Processes, launched_count
+from trainer.runtime import pick_device, pick_precision
 from trainer.saving import check_replaceable
 from trainer.trainee import Trainee, set_dropout, with_classifier, with_pooling
 
@@ -50,13 +50,19 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
             "training needs accelerate: install the extra `train` "
             "(pip install 'searchengine[train]')"
         ) from None
-    device = accelerate.PartialState().device
+    cpu = pick_device(None).type == "cpu"  # else it would not see that others were launched too
+    device = accelerate.PartialState(cpu=cpu).device
     precision = pick_precision(config.precision, device)
     # accelerate keeps one precision per process; a second run may want another.
     accelerate.state.AcceleratorState._reset_state()
     mixed = "bf16" if precision is Precision.BF16 else "no"
-    accelerator = accelerate.Accelerator(mixed_precision=mixed)
+    accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
     processes = Processes(accelerator.process_index, accelerator.num_processes)
+    if processes.count != launched_count():
+        raise ConfigError(
+            f"{launched_count()} processes were launched, but {processes.count} found each other: "
+            "start them with torchrun or accelerate launch"
+        )
     if processes.count > 1 and config.head_only:
         raise ConfigError("head_only trains in one process: it takes seconds")
     return accelerator, processes

@@ -90,6 +90,11 @@ def _grad(parameter: torch.nn.Parameter) -> Tensor:
     return parameter.grad
 
 
+def launched_count() -> int:
+    """How many processes torchrun or accelerate started; 1 alone."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def launched_rank() -> int:
     """What torchrun or accelerate made this process, before any group is there; 0 alone."""
     return int(os.environ.get("RANK", "0"))
