@@ -29,6 +29,8 @@ def read_config(
     """A preset, overridden by the settings of a JSON file, by NAME=VALUE, by options."""
     settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
     if path is not None:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -64,6 +66,9 @@ def train_with_progress(
     """
     if plots is not None:
         check_installed()  # now, and not when hours have passed
+    for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{option} {folder}: is a file, expected a folder")
     if launched_rank() > 0:
         return train(config, resume=resume)
     console = Console(stderr=True)
@@ -79,7 +84,13 @@ def train_with_progress(
                 listener(report)
 
         encoder = train(config, tell, resume)
-    console.print(f"The model is in {config.out}", markup=False)
+    best = encoder.recipe["best_step"]
+    kept = (
+        "the last step"
+        if config.keep_last
+        else f"step {best}" + ("" if best else ", untrained: no later step judged better")
+    )
+    console.print(f"The model is in {config.out} ({kept})", markup=False, soft_wrap=True)
     if plots is not None:
         from searchengine.plots.training import draw_training
 
@@ -105,16 +116,16 @@ class Shown:
         self._resume = resume
         self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("Training", total=None, loss="–")
-        self._told = False
+        self._told = self._turned = False
 
     def __enter__(self) -> "Shown":
-        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def __call__(self, report: Report) -> None:
+        self._bar.start()  # not before the first report: what is wrong with the input comes alone
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
         say = self._console.print
@@ -129,4 +140,7 @@ class Shown:
             if report.alignment is not None and report.uniformity is not None:
                 scores += f"  alignment {report.alignment:.3f} uniformity {report.uniformity:.3f}"
             best = "  (best)" if report.best_step == report.step else ""
+            if report.step == 0 and self._turned:
+                best = "  (turned)"
+            self._turned = True
             say(f"step {report.step:>6}  {scores}{best}", soft_wrap=True)

@@ -126,7 +126,7 @@ def test_how_it_was_made(trained: Model) -> None:
         "- A candidate whose cosine is above 0.9 is no negative.",
         "- Training: 100 updates, 32 examples an update, AdamW with a peak learning rate of 5e-05, "
         "seed 7.",
-        "- The weights kept are those of step 25, chosen by spearman on dev.",
+        "- The weights kept are those of step 25; judged by spearman on dev.",
         "- Versions: torch 2.13.0, transformers 5.23.0.",
     ]
 

@@ -137,7 +137,7 @@ def test_labels_and_their_map(folder: Path) -> None:
     [
         (["sentences.tsv", "--preset", "simcse-sup"], "holds a sentence"),
         (["pairs.tsv", "--preset", "simcse-unsup"], "holds a pair"),
-        (["pairs.tsv", "--set", "temprature=1"], "unknown in a training configuration: temprature"),
+        (["pairs.tsv", "--set", "temprature=1"], "temprature; did you mean temperature?"),
         (["pairs.tsv", "--set", "temperature"], "expected NAME=VALUE, such as temperature=0.1"),
         (
             ["pairs.tsv", "--set", "pooling=median"],

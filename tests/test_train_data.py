@@ -94,7 +94,7 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.tsv", "anchor\tpositive\na\tb\nc\t \n", "a.tsv:3: positive is ' ', expected text"),
         ("a.tsv", "words\na\n", "a.tsv:1: cannot tell what to train on from the columns words"),
         ("a.jsonl", "", "a.jsonl: no examples"),
-        ("a.jsonl", '{"text": "a"}\n{', "a.jsonl:2: not JSON"),
+        ("a.jsonl", '{"text": "a"}\n{', "a.jsonl:2: not a JSON object"),
         ("a.jsonl", "[1]", "a.jsonl:1: expected a JSON object"),
         ("a.jsonl", '{"text": 3}', "a.jsonl:1: text is 3, expected text"),
         ("a.jsonl", '{"same": ["a", "a"]}', "a.jsonl:1: same must list at least 2 different texts"),
@@ -245,7 +245,9 @@ def test_labels_are_read_by_name_or_as_told(tmp_path: Path) -> None:
 
 def test_what_a_recipe_does_not_learn_from_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\none\n")
-    with pytest.raises(DataError, match=r"a.tsv: holds a sentence \('one'\), but this recipe"):
+    with pytest.raises(
+        DataError, match=r"a.tsv: holds a sentence \('one'\), but pair was expected"
+    ):
         read_examples([path], expects=[Kind.PAIR])
     assert len(read_examples([path], expects=[Kind.PAIR, Kind.SENTENCE])) == 1
 

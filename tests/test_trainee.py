@@ -186,7 +186,7 @@ def test_queue_loads_as_many_rows_as_were_saved() -> None:
     "settings, message",
     [
         ({"head_only": True}, "same vector: give pairs"),
-        ({"expects": ["pair", "triplet"]}, "holds a sentence .* learns from pair or triplet"),
+        ({"expects": ["pair", "triplet"]}, "holds a sentence .* but pair or triplet was expected"),
         ({"prefixes": [64, 32], "nested": True}, "prefixes begins with 64: expected 32"),
         ({"prefixes": [32, 16]}, "nested false trains no prefixes"),
         ({"pooling": "first-last", "layers_per_step": 1}, "cannot cut into first-last"),

@@ -14,6 +14,8 @@ class BatchPlan:
         self._epoch = -1
         self._batches: list[Batch] = []
         self.per_epoch = len(self._of_epoch(0)) // config.accumulation
+        if not self._batches:
+            raise ConfigError(f"examples to train on: {len(examples)}; expected 2 or more")
         if self.per_epoch == 0:
             raise ConfigError(
                 f"{len(examples)} examples give {len(self._batches)} batches of up to "

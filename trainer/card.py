@@ -18,9 +18,9 @@ from trainer.starter import Starter
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 # Settings that are on above 0, in words.
 PIECES = {
-    "prefixes_per_step": "{} prefixes drawn for each update",
+    "prefixes_per_step": "Prefixes drawn for each update: {}",
     "prefix_distillation": "Prefix distillation, weight {}",
-    "layers_per_step": "{} shallower encoders learn in each update",
+    "layers_per_step": "Shallower encoders drawn for each update: {}",
     "queue_size": "A queue of {} earlier vectors as further negatives",
     "mlm_weight": "Masked-language-model loss, weight {}",
     "label_smoothing": "Label smoothing {}",

@@ -1,5 +1,6 @@
 """What a training run is told: one frozen dataclass that checks itself and is written as JSON."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -72,6 +73,7 @@ _NOT_NEGATIVE = (
     "layer_weight",
     "layer_distillation",
 )
+_OPTIONAL = ("dropout", "mask_above")
 _SWITCHES = ("fixed_dropout", "nested", "rotate", "gradient_cache", "keep_last", "head_only")
 _SHARES = ("augment_share", "warmup_ratio", "label_smoothing", "mlm_probability", "queue_momentum")
 
@@ -182,7 +184,7 @@ class TrainConfig:
         for name in _LISTS:
             value = getattr(self, name)
             if isinstance(value, str | Path) or not hasattr(value, "__iter__"):
-                raise ConfigError(f"{name} is {str(value)!r}: expected a list")
+                raise ConfigError(f'{name} is {str(value)!r}: expected a list, ["…"] in JSON')
             made = tuple(Path(v) for v in value) if name in _PATHS else tuple(value)
             object.__setattr__(self, name, made)
         object.__setattr__(self, "out", Path(self.out))
@@ -205,8 +207,8 @@ class TrainConfig:
         if self.seed >= 2**32:
             raise ConfigError(f"seed is {self.seed}: expected less than {2**32}")
         for names, low, high, expected in (
-            (_ABOVE_ZERO, 1e-300, float("inf"), "more than 0"),
-            (_NOT_NEGATIVE, 0.0, float("inf"), "0 or more"),
+            (_ABOVE_ZERO, 1e-300, 1e300, "a number more than 0"),
+            (_NOT_NEGATIVE, 0.0, 1e300, "a number of 0 or more"),
             (_SHARES, 0.0, 1 - 1e-12, "0 or more and less than 1"),
             (("dropout",), 0.0, 1 - 1e-12, "0 or more and less than 1"),
             (("label_weight",), 0.0, 1.0, "0 to 1"),
@@ -214,7 +216,9 @@ class TrainConfig:
         ):
             for name in names:
                 value = getattr(self, name)
-                if value is not None and not low <= value <= high:
+                if value is None and name in _OPTIONAL:
+                    continue
+                if type(value) not in (int, float) or not low <= value <= high:
                     raise ConfigError(f"{name} is {value}: expected {expected}")
 
     def _check_prefixes(self) -> None:
@@ -228,8 +232,8 @@ class TrainConfig:
             )
         if weights and (len(weights) != len(lengths) or min(weights) < 0 or max(weights) == 0):
             raise ConfigError(
-                f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: expected "
-                "one for each prefix, none negative and not all 0"
+                f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: give "
+                "prefixes, and one weight for each, none negative and not all 0"
             )
 
     def _check_together(self) -> None:
@@ -307,9 +311,10 @@ class TrainConfig:
         """As `from_json`, of an object already read."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
+            near = difflib.get_close_matches(unknown[0], known, 1)
             raise ConfigError(
-                f"unknown in a training configuration: {', '.join(unknown)}; known are "
-                f"{', '.join(sorted(known))}"
+                f"unknown in a training configuration: {', '.join(unknown)}; "
+                + (f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}")
             )
         if missing := [name for name in ("train", "out") if name not in values]:
             raise ConfigError(f"the training configuration lacks {', '.join(missing)}")

@@ -111,8 +111,8 @@ def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) 
     for kind, texts in found if expects else ():
         if kind not in expects:
             raise DataError(
-                f"{path}: holds a {kind} ({texts[0][:40]!r}), but this recipe learns from "
-                f"{' or '.join(expects)}: give it such a file (docs/training.md lists the columns)"
+                f"{path}: holds a {kind} ({texts[0][:40]!r}), but {' or '.join(expects)} was "
+                f"expected: give it such a file (docs/training.md lists the columns)"
             )
 
 
@@ -191,7 +191,7 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from error
+            raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
         yield number, row
@@ -209,8 +209,8 @@ def _choose(
         text = next((name for name in ("text", "sentence") if name in row), None)
         if text is None or LABEL not in row:
             raise DataError(
-                f"{path}:1: expected the columns `text` and `label` to learn labels from, got "
-                f"{', '.join(row)}: rename them, or name them in `columns`, text first"
+                f"{path}:1: expected the columns `text` and `label`, got {', '.join(row)}: rename "
+                "them, or to train name them in `columns`, text first"
             )
         return text, LABEL
     if "score" in row and not scored:
@@ -222,6 +222,8 @@ def _choose(
         if all(name in row for name in known):
             against = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
             return (*known, *against)
+    if len(row) == 1 and "," in next(iter(row)):
+        raise DataError(f"{path}:1: is CSV: training reads TSV (tabs between columns) and JSONL")
     lists = [name for name, value in row.items() if isinstance(value, list)]
     if len(lists) == 1:
         return (lists[0],)

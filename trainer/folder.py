@@ -95,6 +95,10 @@ def read_model(folder: Path) -> Model:
         place, settings = stages[0][1], transformer_settings(stages[0][1])
     elif (folder / "config.json").is_file():
         stages, place, settings = [], folder, {}
+    elif (folder / "checkpoint").is_dir():
+        raise ModelError(
+            f"{folder} holds an unfinished training run: finish it with `train … --resume`"
+        )
     else:
         raise ModelError(
             f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "

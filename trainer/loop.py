@@ -228,10 +228,11 @@ def update(
     norm = torch.nn.utils.clip_grad_norm_(moving, config.max_grad_norm).item()
     for name, value in (("loss", total), ("length of the gradient", norm)):
         if not math.isfinite(value):
+            found = checkpoint.latest(config.out)
+            kept = f"the checkpoint {found.name} was kept" if found else "nothing was written yet"
             raise TrainingError(
                 f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
-                f"({config.learning_rate}) or raise temperature ({config.temperature}); the last "
-                "checkpoint was kept"
+                f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
             )
     run.optimizer.step()
     if isinstance(objective, Contrastive) and trainee.momentum is not None:

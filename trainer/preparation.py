@@ -1,5 +1,6 @@
 """What a run needs before its first update: device, model, optimizer; and refusals in time."""
 
+import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,15 @@ from trainer.trainee import Trainee, set_dropout, with_classifier, with_pooling
 def check_start(config: TrainConfig, resume: bool) -> None:
     """Refuse what would fail, or destroy something, hours later."""
     check_replaceable(config.out)
+    try:
+        config.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=config.out.absolute().parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"out is {config.out}: nothing can be written there ({error.strerror}); name a folder "
+            "that can be made"
+        ) from error
     left = checkpoint.latest(config.out)
     if left is not None and not resume:
         raise ConfigError(

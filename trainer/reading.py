@@ -15,7 +15,8 @@ from trainer.errors import DataError
 def open_text(path: Path) -> Iterator[IO[str]]:
     """Lines of a UTF-8 file, unpacked if it ends in .gz. Raises DataError, also while reading."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        kind = "is a folder: name the files in it" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {kind}")
     try:
         if path.suffix == ".gz":
             raw = cast(IO[bytes], gzip.open(path, "rb"))

@@ -285,7 +285,13 @@ def labels(
 
 @evaluate.command("map")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--plots", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.option(
+    "--plots",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder to write.",
+)
 @MODEL
 @click.option("--projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca")
 @click.option("--most", default=1000, show_default=True, type=click.IntRange(2), help="Texts.")

@@ -38,5 +38,8 @@ SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Candidates scored at full width."
 )
 PLOTS = click.option(
-    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Folder for a picture (SVG)."
+    "--plots",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for a picture (SVG).",
 )

@@ -17,14 +17,20 @@ FILES = click.Path(path_type=Path)
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="A published recipe.")
 @click.option("--base", help="Model to start from [default: starter-768].")
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths, full width first.")
-@click.option("--dev", multiple=True, type=FILES, help="File to judge by; see below.")
-@click.option("--exclude", multiple=True, type=FILES, help="See below.")
+@click.option("--dev", multiple=True, type=FILES, help="File to judge by; repeatable.")
+@click.option("--exclude", multiple=True, type=FILES, help="Not to train on; repeatable.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
 @click.option("--config", type=FILES, help="JSON file of settings.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting.")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any setting, as JSON; repeatable.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out.")
-@click.option("--tensorboard", type=FILES, help="Folder for TensorBoard logs.")
-@click.option("--plots", type=FILES, help="Folder for pictures of the run.")
+@click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for logs.")
+@click.option("--plots", type=FILES, metavar="DIR", help="Folder for pictures.")
 def train(
     files: tuple[Path, ...],
     preset: str | None,
