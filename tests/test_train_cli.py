@@ -114,7 +114,7 @@ def test_labels_and_their_map(folder: Path) -> None:
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
-    assert done.returncode == 2 and "c.json: cannot be read as JSON" in done.stderr
+    assert done.returncode == 2 and "c.json: no such file" in done.stderr
     settings = {"objective": "classification", "batch_size": 8, "max_steps": 30, "nested": False}
     (folder / "c.json").write_text(json.dumps({**settings, "learning_rate": 0.002}))
     done = run(
