@@ -28,8 +28,9 @@ check: setup
 docs: setup  ## rewrite the generated parts of the docs
 	$(BIN)/cog -r README.md docs/cli.md
 
-bench: setup  ## every figure in the README's results table, about twenty minutes
-	for name in startup indexing sts retrieval matryoshka_finetune; do \
+bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
+	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
+		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
