@@ -1,17 +1,20 @@
 """From a batch of rows to the scalar that is minimised, as the configuration puts it together.
 
-Each term is a function of `trainer.losses`; here they get their candidates, masks and weights.
+Each term is a function of `trainer.losses`; here they get their candidates, masks and weights. An
+objective says which texts this process encodes of a batch (`views`), after which layers their
+vectors are wanted, the last one last (`layers`; () for the last alone), and what is lost (`loss`, a
+scalar of (L, n, dim) vectors for each view). The sum over all processes is the batch's loss.
 """
 
 import functools
 import math
 import random
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from trainer.config import TrainConfig
 from trainer.cosines import cosines, nested_cosines
@@ -26,22 +29,6 @@ from trainer.losses import (
 from trainer.passes import View
 from trainer.processes import Processes
 from trainer.trainee import Trainee, text_numbers
-
-
-class Objective(Protocol):
-    """What is learnt of a batch. The sum of the losses of all processes is the batch's loss."""
-
-    def views(self, rows: Batch) -> list[View]:
-        """The texts that this process encodes of the rows."""
-        ...
-
-    def layers(self, step: int) -> tuple[int, ...]:
-        """The layers whose vectors are wanted, the last one last; () for the last alone."""
-        ...
-
-    def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        """A scalar, of (L, n, dim) vectors for each view."""
-        ...
 
 
 class Contrastive:
@@ -96,7 +83,7 @@ class Contrastive:
             if layer < len(anchors) - 1:
                 value = self.config.layer_weight * value / (len(anchors) - 1)
                 shallow, full = (torch.cat([v[at] for v in vectors]) for at in (layer, -1))
-                drawn = layer_distillation(_unit(shallow), _unit(full))
+                drawn = layer_distillation(normalize(shallow, dim=-1), normalize(full, dim=-1))
                 value = value + self.config.layer_distillation * drawn
             total = total + value
         return total * len(labels) / len(rows)
@@ -212,15 +199,15 @@ class Classification:
         smoothing = self.config.label_smoothing
         if self.config.mixup == 0:
             logits = self.classifier(x, dim)
-            return torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+            return cross_entropy(logits, labels, label_smoothing=smoothing)
         # PCG64, not torch: the same for every number of processes.
         rng = np.random.default_rng(drawn)
         part = float(rng.beta(self.config.mixup, self.config.mixup))
         other = torch.from_numpy(rng.permutation(len(x))).to(x.device)
-        unit = torch.nn.functional.normalize(x, dim=-1)
+        unit = normalize(x, dim=-1)
         logits = self.classifier(part * unit + (1 - part) * unit[other], dim)
         first, second = (
-            torch.nn.functional.cross_entropy(logits, target, label_smoothing=smoothing)
+            cross_entropy(logits, target, label_smoothing=smoothing)
             for target in (labels, labels[other])
         )
         return part * first + (1 - part) * second
@@ -235,7 +222,3 @@ def drawn_prefixes(
         rng = random.Random(f"prefixes {config.seed} {step}")
         chosen = sorted(rng.sample(chosen, config.prefixes_per_step))  # type: ignore[assignment]
     return [dims[i] for i in chosen], [weights[i] for i in chosen]
-
-
-def _unit(x: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(x, dim=-1)
