@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from matryoshka_finetune import show
 from record import DATA, record, run_json
 from retrieval import test_questions
 
 from trainer.config import TrainConfig
-from trainer.loop import Report, train
+from trainer.loop import train
 
 POINTS = ((64, 50), (64, 100), (128, 50))
 
@@ -51,19 +52,13 @@ def measure(encoder: str | Path, data: Path) -> dict[str, float]:
     return figures | {f"nDCG@10 {row['dim']}": round(row["ndcg@10"], 4) for row in rows}
 
 
-def papers(data: Path, out: Path, skip: int, count: int) -> Path:
-    """Some papers of the file, from its beginning: titles and abstracts."""
+def papers(data: Path, out: Path, count: int) -> Path:
+    """The first papers of the file: titles and abstracts."""
     with gzip.open(data / "text/papers_title_abstract.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = (json.loads(line) for line in itertools.islice(lines, skip, skip + count))
+        rows = (json.loads(line) for line in itertools.islice(lines, count))
         pairs = [{"query": row["title"], "positive": row["text"]} for row in rows]
     out.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     return out
-
-
-def show(report: Report) -> None:
-    if report.scores is not None:
-        scores = "  ".join(f"{dim}: {s:.4f}" for dim, s in report.scores.items())
-        click.echo(f"step {report.step:4}/{report.steps} {report.loss}  {scores}", err=True)
 
 
 @click.command()
@@ -90,7 +85,7 @@ def main(
     for weight in map(float, weights.split(",")):
         with tempfile.TemporaryDirectory() as scratch:
             config = TrainConfig(
-                train=(papers(data, Path(scratch) / "papers.jsonl", 0, steps * batch),),
+                train=(papers(data, Path(scratch) / "papers.jsonl", steps * batch),),
                 out=Path(scratch) / "model",
                 exclude=(data / "beir/scifact/corpus.jsonl.gz",),
                 prefixes=(768, 512, 256, 128, 64),

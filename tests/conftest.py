@@ -1,6 +1,6 @@
 """Shared fixtures: where the real data lies, and an encoder a human can compute."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +38,24 @@ class WordLengths:
             for word in text.split():
                 vectors[row, min(len(word), self.dim) - 1] += 1
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class Numbers:
+    """A text is "x y z": its vector is those numbers, not scaled. `asked`: texts encoded so far."""
+
+    def __init__(self, dims: tuple[int, ...] = (3, 2)) -> None:
+        self.matryoshka_dims = dims
+        self.asked: list[str] = []
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        role: str | None = None,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Float32 (n, numbers of a text)."""
+        self.asked += texts
+        if on_batch is not None:
+            on_batch(len(texts))
+        return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)

@@ -1,7 +1,6 @@
 """Alignment, uniformity, spectrum and isotropy: by hand, by an oracle, and what must not change."""
 
 import json
-from collections.abc import Callable, Sequence
 from math import exp, log
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from searchengine.cli import cli
+from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 from trainer import geometry as module
 from trainer.errors import ConfigError, DataError
@@ -114,25 +114,6 @@ def test_hopeless_arrays() -> None:
             measure(SQUARE[:1])  # type: ignore[operator]
     with pytest.raises(DataError, match="2 rows that are all zero"):
         spectrum(np.zeros((2, 3), dtype=np.float32))
-
-
-class Numbers:
-    """A text is "x y z": its vector is those numbers."""
-
-    matryoshka_dims = (3, 2)
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        role: str | None = None,
-        on_batch: Callable[[int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        self.asked += texts
-        return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)
 
 
 def test_geometry_by_hand() -> None:

@@ -1,16 +1,16 @@
 """STS: reading, correlation per prefix and setting, the published figures of the starter."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
 
 from indexer.prefix import prefix
 from searchengine.cli import cli
+from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
@@ -28,25 +28,6 @@ from trainer.evaluation import (
 from trainer.judging import top1_accuracy
 from trainer.positives import Drawn
 
-
-class Angles:
-    """A text is "x y z": its vector is those numbers, not scaled."""
-
-    def __init__(self, dims: tuple[int, ...] = (3, 2)):
-        self.matryoshka_dims = dims
-        self.asked: list[str] = []
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        role: str | None = None,
-        on_batch: Callable[[int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        self.asked += texts
-        return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)
-
-
 PAIRS = [
     (5.0, "1 0 0", "2 0 0"),  # cosine 1 and, over 2 dims, 1
     (3.0, "1 0 0", "1 1 0"),  # 0.71, 0.71
@@ -57,7 +38,7 @@ PAIRS = [
 
 
 def test_spearman_by_hand() -> None:
-    encoder = Angles()
+    encoder = Numbers()
     full, short = sts(encoder, PAIRS)
     # Ranks of the scores 5 4 3 2 1; of the full cosines 5 3 2 1 4: Σd² = 0+1+1+1+9 = 12.
     assert full.spearman == pytest.approx(1 - 6 * 12 / (5 * 24))
@@ -72,11 +53,11 @@ def test_spearman_by_hand() -> None:
 
 def test_wrong_prefixes_and_hopeless_pairs() -> None:
     with pytest.raises(ConfigError, match="prefix length 4: expected 1 to 3"):
-        sts(Angles(), PAIRS, dims=[4])
+        sts(Numbers(), PAIRS, dims=[4])
     with pytest.raises(DataError, match="1 scored pairs"):
-        sts(Angles(), PAIRS[:1])
+        sts(Numbers(), PAIRS[:1])
     with pytest.raises(DataError, match="all 2 pairs have the same score"):
-        sts(Angles(), [(1.0, "1 0 0", "1 1 0"), (1.0, "1 0 0", "0 1 0")])
+        sts(Numbers(), [(1.0, "1 0 0", "1 1 0"), (1.0, "1 0 0", "0 1 0")])
 
 
 def ranked(order: Sequence[int], subset: str) -> tuple[list[tuple[float, str, str]], list[str]]:
@@ -90,7 +71,7 @@ def test_settings_by_hand() -> None:
     (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([10, 12], "b")
     task = StsTask("t", a + b, named_a + named_b)
     one = {
-        setting: sts_tasks(Angles((2,)), [task], setting=setting)[0].spearman
+        setting: sts_tasks(Numbers((2,)), [task], setting=setting)[0].spearman
         for setting in ("all", "mean", "weighted")
     }
     # Pooled: cosines 1 0.7 0.4 1 0.7 have ranks 4.5 2.5 1 4.5 2.5, scores 3 2 1 4 5.
@@ -98,17 +79,17 @@ def test_settings_by_hand() -> None:
     assert one["all"] == pytest.approx(pooled)
     assert one["mean"] == pytest.approx((1 - 1) / 2)
     assert one["weighted"] == pytest.approx((3 * 1 + 2 * -1) / 5)
-    (row,) = sts_tasks(Angles((2,)), [task], setting="weighted")
+    (row,) = sts_tasks(Numbers((2,)), [task], setting="weighted")
     x, y = [1, 0.5**0.5, 0.2**0.5], [9, 8, 7]
     pearson = 0.6 * np.corrcoef(x, y)[0, 1] + 0.4 * np.corrcoef(x[:2], [10, 12])[0, 1]
     assert row.pearson == pytest.approx(pearson) and row.n == 5
     # Without subsets every setting is the same.
-    (whole,) = sts_tasks(Angles((2,)), [StsTask("t", a + b)], setting="mean")
+    (whole,) = sts_tasks(Numbers((2,)), [StsTask("t", a + b)], setting="mean")
     assert whole.spearman == pytest.approx(pooled)
 
 
 def test_tasks_share_their_sentences_and_average() -> None:
-    encoder, counted = Angles((3, 2)), []
+    encoder, counted = Numbers((3, 2)), []
     tasks = [StsTask("up", ranked([9, 8, 7], "")[0]), StsTask("down", ranked([1, 2], "")[0])]
     assert sentences(tasks) == ["1 0 0", "1 1 0", "1 2 0"]
     rows = sts_tasks(encoder, tasks, on_batch=counted.append)
@@ -124,7 +105,7 @@ def test_tasks_share_their_sentences_and_average() -> None:
 
 
 def test_tasks_that_cannot_be_correlated_are_named() -> None:
-    encoder = Angles()
+    encoder = Numbers()
     (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([1], "b")
     with pytest.raises(DataError, match="t, subset b: 1 scored pairs"):
         sts_tasks(encoder, [StsTask("t", a + b, named_a + named_b)], setting="mean")
@@ -141,7 +122,7 @@ def test_tasks_that_cannot_be_correlated_are_named() -> None:
 
 
 def test_each_text_is_encoded_once_and_found_again() -> None:
-    encoder = Angles()
+    encoder = Numbers()
     encoded = encode_once(encoder, ["1 2", "3 4", "1 2"])
     assert encoder.asked == ["1 2", "3 4"] and encoded.width == 2
     assert encoded.rows(["3 4", "1 2", "3 4"]).tolist() == [[3, 4], [1, 2], [3, 4]]
@@ -157,10 +138,10 @@ def test_prefixes_are_those_of_the_index() -> None:
 def test_top1_by_hand() -> None:
     held = [Drawn("1 0 0", "1 0 0"), Drawn("0 1 0", "0 1 5"), Drawn("0 1 0", "0 1 5")]
     held.append(Drawn("0 1 1", "1 0 0"))  # nearer to the other positive
-    assert top1_accuracy(Angles(), held) == {3: 0.75, 2: 0.75}  # type: ignore[arg-type]
+    assert top1_accuracy(Numbers(), held) == {3: 0.75, 2: 0.75}  # type: ignore[arg-type]
     hidden = [Drawn("0 1 9", "0 1 9"), Drawn("1 0 9", "1 0.1 0")]
     # At full width the third number misleads; the first two are right.
-    assert top1_accuracy(Angles(), hidden) == {3: 0.5, 2: 1.0}  # type: ignore[arg-type]
+    assert top1_accuracy(Numbers(), hidden) == {3: 0.5, 2: 1.0}  # type: ignore[arg-type]
 
 
 def write(path: Path, text: str) -> Path:

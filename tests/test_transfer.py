@@ -4,7 +4,7 @@ import gzip
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from searchengine.cli import cli
+from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
@@ -35,27 +36,6 @@ from trainer.transfer import (
     read_transfer,
     transfer,
 )
-
-
-class Numbers:
-    """A text is "x y": its vector is those numbers."""
-
-    matryoshka_dims = (2, 1)
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        role: str | None = None,
-        on_batch: Callable[[int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        self.asked += texts
-        if on_batch is not None:
-            on_batch(len(texts))
-        return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)
 
 
 def split(rows: Sequence[tuple[str, ...]]) -> Split:
@@ -131,7 +111,7 @@ def test_the_choice_of_c() -> None:
 def test_features_by_hand() -> None:
     rows = [("1", "3 4", "0 2"), ("0", "0 2", "-5 0")]
     one, two = split([row[:2] for row in rows]), split(rows)
-    encoded = encode_once(Numbers(), ["3 4", "0 2", "-5 0"])
+    encoded = encode_once(Numbers((2, 1)), ["3 4", "0 2", "-5 0"])
     root = 2**0.5
     assert features(encoded, one, 2) == pytest.approx(root * np.array([[0.6, 0.8], [0, 1]]))
     assert features(encoded, one, 1).tolist() == [[1], [0]]  # scaled to √1; zero stays zero
@@ -146,7 +126,7 @@ APART = [("yes", f"{i} 0") for i in range(1, 21)] + [("no", f"-{i} 0") for i in 
 
 
 def test_one_file_is_judged_by_folds() -> None:
-    encoder, counted = Numbers(), []
+    encoder, counted = Numbers((2, 1)), []
     data = TransferData(TASKS["CR"], split([*APART, ("no", "7 0")]))  # one label is wrong
     rows = list(transfer(encoder, data, on_batch=counted.append))
     assert [(row.task, row.dim, row.accuracy, row.n) for row in rows] == [
@@ -168,9 +148,9 @@ def test_train_dev_and_test() -> None:
     test = split([("no", "-5 0"), ("no", "5 0"), ("no", "-6 0"), ("yes", "9 0")])
     for dev, least, accuracy in [("yes", True, 1 / 4), ("no", False, 3 / 4)]:
         rows = split([(dev, "1 0" if dev == "yes" else "-1 0")])
-        (row,) = transfer(Numbers(), TransferData(TASKS["SST2"], train, rows, test), [1])
+        (row,) = transfer(Numbers((2, 1)), TransferData(TASKS["SST2"], train, rows, test), [1])
         assert (row.accuracy, row.c == CS[0], row.n) == (accuracy, least, 4)
-    (row,) = transfer(Numbers(), TransferData(TASKS["TREC"], train, test=test), [1])
+    (row,) = transfer(Numbers((2, 1)), TransferData(TASKS["TREC"], train, test=test), [1])
     assert (row.accuracy, row.c == CS[0], row.n) == (3 / 4, False, 4)
 
 
@@ -186,7 +166,7 @@ def test_pairs_and_f1() -> None:
         ("0", "1 0", "-1 0"),
     ]
     data = TransferData(TASKS["MRPC"], split(train), test=split(test))
-    (row,) = transfer(Numbers(), data, [1])
+    (row,) = transfer(Numbers((2, 1)), data, [1])
     assert row.accuracy == 2 / 5
     assert row.f1 == pytest.approx(2 * 1 / (2 * 1 + 1 + 2))
 
@@ -236,7 +216,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_scikit_learn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    encoder = Numbers()
+    encoder = Numbers((2, 1))
     with pytest.raises(ConfigError, match="need scikit-learn: install the extra `train`"):
         list(transfer(encoder, TransferData(TASKS["CR"], split(APART))))
     assert encoder.asked == []
