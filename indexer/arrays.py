@@ -61,6 +61,11 @@ def unit_rows(rows: npt.ArrayLike, *, dim: int | None = None, first: int = 0) ->
     return wide.astype(np.float32)
 
 
+def evenly(rows: int, most: int) -> RowNumbers:
+    """At most `most` of the row numbers 0 … rows - 1, evenly spread, rising."""
+    return np.linspace(0, rows - 1, min(rows, most)).astype(np.int64)
+
+
 def row_numbers(allowed: npt.ArrayLike, rows: int) -> RowNumbers:
     """Check a set of row numbers: 1-D, strictly rising, within [0, rows).
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,7 +146,7 @@ def sweep(
 
     measure(segments, None)
     for p in prefixes:
-        views = [segment.over_prefix(p) for segment in segments]
+        views = [segment.over(replace(segment.config, prefix=p)) for segment in segments]
         for size in shortlists:
             measure(views, size)
     return rows

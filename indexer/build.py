@@ -1,37 +1,43 @@
 """Writing a segment: rotate, store, index, and only then the manifest."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from indexer import rotation
-from indexer.arrays import BLOCK_ROWS, Floats, unit_rows
-from indexer.coarse import CoarseIndex
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
+from indexer.certify import Bounds
+from indexer.coarse import TRAIN_ROWS, CoarseIndex
 from indexer.config import RotationKind, SegmentConfig, Storage
 from indexer.durable import sync_file, sync_folder
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.manifest import FileEntry, Manifest
-from indexer.prefix import prefix
-from indexer.vectors import DTYPES, VectorFile, VectorWriter
+from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter
 
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
 ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
+BOUNDS = "bounds.faiss"
 _SPOOL = "spool.tmp"
 
 ROTATION_SAMPLE = 100_000
 """Most rows that a rotation is fitted on; more are sampled evenly."""
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many rows were just done, and of how many."""
 
 
 class _Source(Protocol):
     """Unit rows that can be walked and sampled, in blocks of the same sizes whatever came in."""
+
+    rows: int
 
     def blocks(self) -> Iterator[Floats]: ...
 
@@ -43,6 +49,7 @@ class _Array:
 
     def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
         self._vectors = vectors
+        self.rows = len(vectors)
 
     def blocks(self) -> Iterator[Floats]:
         for start in range(0, len(self._vectors), BLOCK_ROWS):
@@ -67,6 +74,7 @@ class _Spool:
                 writer.append(block)
             writer.seal()
         self._file = VectorFile(path, writer.rows, dim, Storage.FLOAT32)
+        self.rows = writer.rows
 
     def blocks(self) -> Iterator[Floats]:
         return self._file.blocks()
@@ -76,17 +84,29 @@ class _Spool:
             yield self._file.take(numbers)
 
 
-def _sampled(rows: int) -> Iterator[npt.NDArray[np.int64]]:
+def _sampled(rows: int) -> Iterator[RowNumbers]:
     """Row numbers of the rotation's sample, evenly spread, BLOCK_ROWS at a time."""
-    numbers = np.linspace(0, rows - 1, min(rows, ROTATION_SAMPLE)).astype(np.int64)
+    numbers = evenly(rows, ROTATION_SAMPLE)
     for start in range(0, numbers.size, BLOCK_ROWS):
         yield numbers[start : start + BLOCK_ROWS]
 
 
 def write_segment(
-    path: Path, vectors: Blocks, config: SegmentConfig, provenance: Mapping[str, str]
+    path: Path,
+    vectors: Blocks,
+    config: SegmentConfig,
+    provenance: Mapping[str, str],
+    progress: Progress | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
+    with new_folder(path):
+        stored = _write_vectors(path, vectors, config, progress or _silent)
+        finish_segment(path, stored, config, provenance, progress=progress)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a segment's folder; it is synced at the end of the block, or removed if that fails."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -94,7 +114,7 @@ def write_segment(
             f"{path} already exists and segments never change: name a new folder"
         ) from None
     try:
-        _write(path, vectors, config, provenance)
+        yield
         sync_folder(path)
         sync_folder(path.parent)
     except BaseException:
@@ -102,17 +122,32 @@ def write_segment(
         raise
 
 
-def _write(
-    path: Path, vectors: Blocks, config: SegmentConfig, provenance: Mapping[str, str]
+def finish_segment(
+    path: Path,
+    stored: VectorFile,
+    config: SegmentConfig,
+    provenance: Mapping[str, str],
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> None:
-    names = [VECTORS, COARSE]
-    stored = _write_vectors(path, vectors, config)
-    if config.rotation is RotationKind.PCA:
-        names.append(ROTATION)
+    """Build what is searched over vectors (and a rotation) that are there, and the manifest."""
+    config = config.fitting(stored.rows)
+    heard = progress or _silent
     coarse = CoarseIndex.build(
-        (prefix(block, config.prefix) for block in stored.blocks(config.prefix)), config
+        Prefixes(stored, config.prefix),
+        config,
+        lambda done: heard("Building", done, stored.rows),
     )
     coarse.save(path / COARSE)
+    names = [VECTORS, COARSE]
+    if config.rotation is not RotationKind.IDENTITY:
+        names.append(ROTATION)
+    if config.bounds:
+        sample = stored.take(evenly(stored.rows, TRAIN_ROWS))
+        Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
+        names.append(BOUNDS)
+        sync_file(path / BOUNDS)
     sync_file(path / COARSE)
     manifest = Manifest(
         rows=stored.rows,
@@ -123,12 +158,19 @@ def _write(
         vectors_dtype=DTYPES[config.storage],
         files={name: FileEntry.of(path / name) for name in names},
         provenance=provenance,
+        tuning=tuning,
     )
     (path / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     sync_file(path / MANIFEST)
 
 
-def _write_vectors(path: Path, vectors: Blocks, config: SegmentConfig) -> VectorFile:
+def _silent(_doing: str, _done: int, _total: int) -> None:
+    """No progress is wanted."""
+
+
+def _write_vectors(
+    path: Path, vectors: Blocks, config: SegmentConfig, progress: Progress
+) -> VectorFile:
     """Store the (rotated) unit rows, and the rotation if there is one."""
     dim, stream = _opened(vectors)
     if config.prefix > dim:
@@ -146,18 +188,29 @@ def _write_vectors(path: Path, vectors: Blocks, config: SegmentConfig) -> Vector
                 source = _Array(vectors)
             else:
                 source = _Spool(spool, stream, dim)
-            turn = rotation.pca(source.sample())
+            turn = _fitted(source, config)
             # In float64, rounded once: BLAS sums a row in an order that depends on its place in
             # the block, and in float32 equal rows would be stored as different ones.
             wide = turn.astype(np.float64)
             for block in source.blocks():
                 writer.append((block.astype(np.float64) @ wide).astype(np.float32))
+                progress("Rotating", len(block), source.rows)
             np.save(path / ROTATION, turn, allow_pickle=False)
             sync_file(path / ROTATION)
             del source  # unmap before the file goes
             spool.unlink(missing_ok=True)
         writer.seal()
     return VectorFile(path / VECTORS, writer.rows, dim, config.storage)
+
+
+def _fitted(source: _Source, config: SegmentConfig) -> Floats:
+    """The rotation that the recipe names."""
+    if config.rotation is RotationKind.BLOCKS:
+        return rotation.blockwise(source.sample(), config.blocks)
+    turn = rotation.pca(source.sample())
+    if config.rotation is RotationKind.ITQ:
+        return rotation.itq(turn, source.sample(), config.prefix)
+    return turn
 
 
 def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:

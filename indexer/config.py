@@ -1,8 +1,9 @@
 """The settings of a segment: a small frozen value, checked when made, JSON both ways."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Self
 
 from indexer.errors import SegmentConfigError
@@ -12,21 +13,31 @@ class Structure(StrEnum):
     """How the coarse stage finds its shortlist."""
 
     FLAT = "flat"  # every prefix is scored
+    IVF = "ivf"  # the lists of the nearest k-means centroids are scored (Jégou et al. 2011)
     HNSW = "hnsw"  # a navigable small-world graph (Malkov and Yashunin 2016)
+    NSG = "nsg"  # a navigating spreading-out graph (Fu et al. 2017)
 
 
 class Code(StrEnum):
-    """How the coarse stage stores a number of a prefix: 4, 2 or 1 bytes."""
+    """How the coarse stage stores a prefix."""
 
     FP32 = "fp32"
     FP16 = "fp16"
-    INT8 = "int8"
+    INT8 = "int8"  # 8 bits a number, over the range that each number has in a sample
+    INT6 = "int6"
+    INT4 = "int4"
+    PQ = "pq"  # 8 bits for every 4 numbers: product quantization (Jégou et al. 2011)
+    FASTSCAN = "fastscan"  # 4 bits for every 2 numbers, scanned in registers (André et al. 2015)
+    RABITQ = "rabitq"  # 1 bit a number (Gao and Long 2024)
+    EDEN = "eden"  # 4 bits a number (Vargaftik et al. 2022)
 
 
 class RotationKind(StrEnum):
     """Which orthogonal turn is applied before rows are stored."""
 
-    PCA = "pca"
+    PCA = "pca"  # the most energy first
+    BLOCKS = "blocks"  # the same within blocks of numbers, so a trained prefix keeps its span
+    ITQ = "itq"  # pca, then the prefix turned for 1-bit codes (Gong and Lazebnik 2011)
     IDENTITY = "identity"
 
 
@@ -37,40 +48,95 @@ class Storage(StrEnum):
     FLOAT32 = "float32"
 
 
+CODES: dict[Structure, dict[Code, str]] = {
+    Structure.FLAT: {
+        Code.FP32: "Flat",
+        Code.FP16: "SQfp16",
+        Code.INT8: "SQ8",
+        Code.INT6: "SQ6",
+        Code.INT4: "SQ4",
+        Code.PQ: "PQ{quarter}",
+        Code.FASTSCAN: "PQ{half}x4fs",
+        Code.RABITQ: "RaBitQ",
+        Code.EDEN: "EDEN4",
+    },
+    Structure.IVF: {
+        Code.FP32: "IVF{lists},Flat",
+        Code.FP16: "IVF{lists},SQfp16",
+        Code.INT8: "IVF{lists},SQ8",
+        Code.INT6: "IVF{lists},SQ6",
+        Code.INT4: "IVF{lists},SQ4",
+        Code.PQ: "IVF{lists},PQ{quarter}",
+        Code.FASTSCAN: "IVF{lists},PQ{half}x4fs",
+        Code.RABITQ: "IVF{lists},RaBitQ",
+        Code.EDEN: "IVF{lists},EDEN4",
+    },
+    Structure.HNSW: {
+        Code.FP32: "HNSW{m},Flat",
+        Code.FP16: "HNSW{m},SQfp16",
+        Code.INT8: "HNSW{m},SQ8",
+        Code.INT6: "HNSW{m},SQ6",
+        Code.INT4: "HNSW{m},SQ4",
+    },
+    Structure.NSG: {
+        Code.FP32: "NSG{m},Flat",
+        Code.FP16: "NSG{m},SQfp16",
+        Code.INT8: "NSG{m},SQ8",
+    },
+}
+"""What a structure can hold, as faiss's index factory spells it. A new kind is a line here."""
+
+_DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # a prefix is cut into groups of this many numbers
+
+
+_UNTRAINED = (Code.FP32, Code.FP16)
+
+SMALL = 1000
+"""A segment of fewer rows is flat, whatever its recipe says."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentConfig:
-    """How a segment is built and searched.
+    """The recipe of a segment: how it is built and searched, whole.
 
     Attributes:
         prefix: numbers of every (rotated) vector that the coarse stage sees.
         structure, code: the coarse stage's structure and number format.
         rotation: the turn applied before anything is stored.
+        blocks: for the rotation "blocks": where each block of numbers ends, rising; what is left
+            up to the full width is one block more.
         storage: number format of the full-width rows.
         shortlist: rows handed from the coarse stage to the exact scores when a search names none.
-        hnsw_m: links per row and level of the graph (level 0 has twice as many).
-        ef_construction: size of the candidate list while the graph is built.
+        effort: how widely the coarse stage looks: efSearch of a graph, lists of an IVF; 0 follows
+            the shortlist.
+        stages: (width, keep) pairs between the prefix and the full width, both towards the end of
+            a funnel: widths rise, numbers kept fall (Kusupati et al. 2022, section 4.3.1).
+        hnsw_m: links per row and level of a graph (level 0 of HNSW has twice as many).
+        ef_construction: size of the candidate list while an HNSW graph is built.
+        lists: k-means lists of an IVF; 0 takes 4 √rows.
+        bounds: numbers of every vector whose 8-bit codes are kept for the certified exact search;
+            0 keeps none, and exact search scans the full width.
 
     Raises:
-        SegmentConfigError: on any value outside its set or range.
+        SegmentConfigError: on any value outside its set or range, or that do not go together.
     """
 
     prefix: int = 64
     structure: Structure = Structure.FLAT
     code: Code = Code.FP16
     rotation: RotationKind = RotationKind.PCA
+    blocks: tuple[int, ...] = ()
     storage: Storage = Storage.FLOAT16
     shortlist: int = 100
+    effort: int = 0
+    stages: tuple[tuple[int, int], ...] = ()
     hnsw_m: int = 32
     ef_construction: int = 100
+    lists: int = 0
+    bounds: int = 0
 
     def __post_init__(self) -> None:
-        closed = {
-            "structure": Structure,
-            "code": Code,
-            "rotation": RotationKind,
-            "storage": Storage,
-        }
-        for name, members in closed.items():
+        for name, members in _CLOSED.items():
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, members(value))
@@ -79,20 +145,81 @@ class SegmentConfig:
                 raise SegmentConfigError(
                     f"{name} must be one of {choices}, got {value!r}"
                 ) from None
-        lowest = {"prefix": 1, "shortlist": 1, "hnsw_m": 2, "ef_construction": 1}
-        for name, least in lowest.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        for name, least in _LOWEST.items():
+            _whole(name, getattr(self, name), least)
+        object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
+        self._check_stages()
+        self._check_code()
+        if (self.rotation is RotationKind.BLOCKS) != bool(self.blocks):
+            raise SegmentConfigError(
+                "blocks must say where the blocks of the rotation 'blocks' end, and only of it; "
+                f"got rotation {str(self.rotation)!r} and blocks {list(self.blocks)}"
+            )
+
+    def _check_stages(self) -> None:
+        try:
+            stages = tuple((width, keep) for width, keep in self.stages)
+        except (TypeError, ValueError):
+            raise SegmentConfigError(
+                f"stages must be pairs of a width and how many to keep, got {self.stages!r}"
+            ) from None
+        object.__setattr__(self, "stages", stages)
+        width, keep = self.prefix, self.shortlist
+        for stage in stages:
+            for value in stage:
+                _whole("stages", value, 1)
+            if stage[0] <= width or stage[1] >= keep:
                 raise SegmentConfigError(
-                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                    f"stages must widen from prefix {self.prefix} and keep fewer than the shortlist"
+                    f" of {self.shortlist}, each more than the one before; got {list(stages)}"
                 )
+            width, keep = stage
+
+    def _check_code(self) -> None:
+        held = CODES[self.structure]
+        if self.code not in held:
+            raise SegmentConfigError(
+                f"the structure {self.structure} holds the codes {', '.join(held)}, "
+                f"got {str(self.code)!r}"
+            )
+        divisor = _DIVISOR.get(self.code, 1)
+        if self.prefix % divisor:
+            raise SegmentConfigError(
+                f"the code {self.code} needs a prefix that {divisor} divides, got {self.prefix}"
+            )
+
+    def factory(self, rows: int) -> str:
+        """The coarse stage of `rows` rows, as faiss's index factory spells it."""
+        return CODES[self.structure][self.code].format(
+            m=self.hnsw_m,
+            lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5))),
+            half=self.prefix // 2,
+            quarter=self.prefix // 4,
+        )
+
+    def coarse_stage(self) -> tuple[Any, ...]:
+        """All that coarse.faiss depends on, for a given rotation: equal for equal files."""
+        return (
+            self.prefix,
+            self.structure,
+            self.code,
+            self.hnsw_m,
+            self.ef_construction,
+            self.lists,
+        )
+
+    def fitting(self, rows: int) -> "SegmentConfig":
+        """What a segment of so many rows is really built as: a small one is scanned.
+
+        Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing.
+        """
+        if rows >= SMALL or (self.structure is Structure.FLAT and self.code in _UNTRAINED):
+            return self
+        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {
-            name: str(value) if isinstance(value, StrEnum) else value
-            for name, value in asdict(self).items()
-        }
+        return {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -101,3 +228,43 @@ class SegmentConfig:
         if unknown:
             raise SegmentConfigError(f"unknown segment setting {unknown[0]!r}")
         return cls(**values)
+
+
+_CLOSED: dict[str, type[StrEnum]] = {
+    "structure": Structure,
+    "code": Code,
+    "rotation": RotationKind,
+    "storage": Storage,
+}
+_LOWEST = {
+    "prefix": 1,
+    "shortlist": 1,
+    "effort": 0,
+    "hnsw_m": 2,
+    "ef_construction": 1,
+    "lists": 0,
+    "bounds": 0,
+}
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SegmentConfigError(
+            f"{name} must be a whole number of at least {least}, got {value!r}"
+        )
+
+
+def _rising(name: str, values: Any) -> tuple[int, ...]:
+    numbers = tuple(values)
+    for value in numbers:
+        _whole(name, value, 1)
+    if any(left >= right for left, right in pairwise(numbers)):
+        raise SegmentConfigError(f"{name} must rise, got {list(numbers)}")
+    return numbers
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types: tuples as lists, enumerations as their values."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, StrEnum) else value

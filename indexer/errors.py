@@ -3,6 +3,7 @@
 IndexerError(ValueError)
 ├── VectorError          the vectors, queries or row numbers handed in
 ├── SegmentConfigError   the settings of a segment
+├── TuneError            a recall target that cannot be shown to hold
 └── SegmentError         the files of a segment: damaged, altered, truncated, of an unknown format
 """
 
@@ -17,6 +18,10 @@ class VectorError(IndexerError):
 
 class SegmentConfigError(IndexerError):
     """A segment setting outside its range, or one that does not fit the vectors."""
+
+
+class TuneError(IndexerError):
+    """A goal outside its range, too few queries, or a target that no recipe was shown to hold."""
 
 
 class SegmentError(IndexerError):

@@ -11,7 +11,9 @@ from indexer.config import SegmentConfig
 from indexer.durable import sha256
 from indexer.errors import SegmentConfigError, SegmentError
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning."""
 METRIC = "cosine"
 
 
@@ -39,6 +41,7 @@ class Manifest:
             that numpy dtype, after `vectors_offset` bytes of the file.
         files: every other file of the folder, the vectors' too, by name.
         provenance: where the vectors came from, e.g. the encoder's fingerprint.
+        tuning: what the operating point is founded on (indexer.tune), None if it was not tuned.
     """
 
     rows: int
@@ -49,6 +52,7 @@ class Manifest:
     vectors_dtype: str
     files: Mapping[str, FileEntry]
     provenance: Mapping[str, str]
+    tuning: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """The text of manifest.json; its last key is the checksum of all that precedes it."""
@@ -68,6 +72,7 @@ class Manifest:
                 for name, entry in sorted(self.files.items())
             },
             "provenance": dict(sorted(self.provenance.items())),
+            "tuning": self.tuning,
         }
         values["sha256"] = _checksum(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -86,9 +91,9 @@ class Manifest:
             raise SegmentError(f"{source} is not valid JSON ({error}); restore it") from error
         if not isinstance(values, dict) or "format" not in values:
             raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
-        if values["format"] != FORMAT:
+        if values["format"] not in READABLE:
             raise SegmentError(
-                f"{source} has format {values['format']!r} and this version reads format {FORMAT}; "
+                f"{source} has format {values['format']!r} and this version reads format 1 or 2; "
                 "install the version that wrote it, or index again"
             )
         stated = values.pop("sha256", None)
@@ -121,6 +126,7 @@ class Manifest:
                 for name, entry in values["files"].items()
             },
             provenance={str(key): str(value) for key, value in values["provenance"].items()},
+            tuning=values.get("tuning"),
         )
 
 

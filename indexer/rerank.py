@@ -1,13 +1,14 @@
 """Exact full-width scores of a shortlist, and the merging of several segments' results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
 from indexer.errors import VectorError
+from indexer.prefix import prefix
 
 CHUNK_NUMBERS = 1 << 18
 """Numbers gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
@@ -19,8 +20,8 @@ class RowStore(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def take(self, rows: RowNumbers) -> Floats:
-        """Rows of any shape (...) as (..., dim) float32."""
+    def take(self, rows: RowNumbers, width: int | None = None) -> Floats:
+        """Rows of any shape (...) as (..., dim) float32, or their first `width` numbers."""
         ...
 
 
@@ -31,10 +32,14 @@ class SearchResult:
     Attributes:
         rows: (q, k) int64 row numbers, -1 where there was nothing more to find.
         scores: (q, k) float32 full-width cosines, -inf there.
+        proven: whether these are the true best k, beyond doubt.
+        read: (q,) int64 rows that were read at full width for it; None if that was not counted.
     """
 
     rows: RowNumbers
     scores: Floats
+    proven: bool = False
+    read: RowNumbers | None = None
 
 
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
@@ -71,6 +76,30 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
     return _best(candidates, scores, k)
 
 
+def narrow(
+    store: RowStore, queries: Floats, candidates: RowNumbers, width: int, keep: int
+) -> RowNumbers:
+    """A stage of a funnel: the candidates whose first `width` numbers are most similar.
+
+    Args:
+        store: the full-width rows, of which only the first `width` numbers are read.
+        queries: (q, dim) float32 unit rows, rotated as the rows are.
+        candidates: (q, s) int64 row numbers; -1 is no candidate.
+        width: numbers to compare, re-normalised, <= dim.
+        keep: how many to keep, >= 1.
+
+    Returns:
+        (q, keep) row numbers, best first, padded with -1.
+    """
+    kept = np.full((len(candidates), keep), -1, np.int64)
+    for i, rows in enumerate(candidates):
+        real = rows[rows >= 0]
+        scores = prefix(store.take(real, width), width) @ queries[i, :width]
+        best = real[np.lexsort((real, -scores))[:keep]]
+        kept[i, : best.size] = best
+    return kept
+
+
 def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
     """The best k of several segments, whose rows are numbered from their bases.
 
@@ -88,7 +117,13 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
         ],
         axis=1,
     )
-    return _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
+    best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
+    counts = [result.read for result in results if result.read is not None]
+    return replace(
+        best,
+        proven=all(result.proven for result in results),
+        read=sum(counts[1:], counts[0]) if len(counts) == len(results) else None,
+    )
 
 
 def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:

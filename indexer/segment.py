@@ -6,25 +6,35 @@ the stored full-width rows of the shortlist give the scores (adaptive retrieval,
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats, RowNumbers, at_least_one, row_numbers, unit_rows
-from indexer.build import COARSE, MANIFEST, ROTATION, Blocks, write_segment
+from indexer.build import (
+    MANIFEST,
+    ROTATION,
+    Blocks,
+    Progress,
+    finish_segment,
+    new_folder,
+    write_segment,
+)
+from indexer.cascade import Cascade
+from indexer.certify import ROUNDING, certify
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import sha256
-from indexer.errors import SegmentError
+from indexer.durable import link_or_copy, sha256
+from indexer.errors import SegmentConfigError, SegmentError
 from indexer.manifest import Manifest
-from indexer.prefix import prefix
-from indexer.rerank import SearchResult, rerank
-from indexer.vectors import VectorFile
+from indexer.parts import Parts, check_file
+from indexer.rerank import SearchResult, narrow, rerank
+from indexer.vectors import Prefixes, VectorFile
 
 __all__ = [
     "Code",
@@ -39,9 +49,6 @@ __all__ = [
 EXACT_ALLOWED = 1000
 """A filter that leaves at most this many rows makes the coarse stage pointless: score them all."""
 
-_ROUNDING = 32
-"""Rows taken beyond k from a full scan, whose rounding differs from rerank's in the last bits."""
-
 
 class Segment:
     """An immutable folder of vectors. Made by `build` or `open`; usable as a context manager.
@@ -52,17 +59,12 @@ class Segment:
         manifest_sha256: the checksum of manifest.json, by which the whole segment can be named.
     """
 
-    def __init__(
-        self, path: Path, manifest: Manifest, manifest_sha256: str, coarse: CoarseIndex
-    ) -> None:
-        config = manifest.config
+    def __init__(self, path: Path, manifest: Manifest, manifest_sha256: str, parts: Parts) -> None:
         self.path = path
         self.manifest = manifest
         self.manifest_sha256 = manifest_sha256
-        self._config = config
-        file = VectorFile(path / manifest.vectors_file, manifest.rows, manifest.dim, config.storage)
-        self._parts: _Parts | None = _Parts(file, CoarseIndex.map_rows(file.path), coarse)
-        self._turn = _load_rotation(path, manifest)
+        self._config = manifest.config
+        self._parts: Parts | None = parts
 
     @classmethod
     def build(
@@ -72,6 +74,7 @@ class Segment:
         config: SegmentConfig,
         *,
         provenance: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
     ) -> Self:
         """Write vectors into a new folder and open it.
 
@@ -84,6 +87,7 @@ class Segment:
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0.
             config: how to build.
             provenance: free text pairs kept in the manifest, e.g. the encoder's fingerprint.
+            progress: called with the step, rows just done and rows in all.
 
         Raises:
             SegmentError: the folder exists.
@@ -91,7 +95,7 @@ class Segment:
             VectorError: a row is zero, not finite or of another width; or there is none.
             OSError: the disk does not take it.
         """
-        write_segment(Path(path), vectors, config, dict(provenance or {}))
+        write_segment(Path(path), vectors, config, dict(provenance or {}), progress)
         return cls.open(path)
 
     @classmethod
@@ -110,18 +114,52 @@ class Segment:
         except FileNotFoundError:
             raise SegmentError(f"{folder / MANIFEST} is missing: {folder} is no segment") from None
         manifest = Manifest.from_json(text, str(folder / MANIFEST))
-        needed = {manifest.vectors_file, COARSE}
-        if manifest.config.rotation is RotationKind.PCA:
-            needed.add(ROTATION)
-        for name in sorted(needed):
-            _check_file(folder, manifest, name, contents=name != manifest.vectors_file)
-        coarse = CoarseIndex.open(folder / COARSE)
-        if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
-            raise SegmentError(
-                f"{folder / COARSE} holds {coarse.rows} x {coarse.width} prefixes, the manifest "
-                f"says {manifest.rows} x {manifest.config.prefix}; index again"
+        parts = Parts.open(folder, manifest)
+        return cls(folder, manifest, hashlib.sha256(text).hexdigest(), parts)
+
+    def rebuild(
+        self,
+        path: str | Path,
+        config: SegmentConfig,
+        *,
+        tuning: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Write a segment of the same vectors that is searched another way, and open it.
+
+        The vectors and the rotation are linked, not copied, where the file system can.
+
+        Args:
+            path: the folder to make; must not exist.
+            config: the new recipe, of the same rotation and storage.
+            tuning: what the operating point is founded on, kept in the manifest.
+            progress: called with the step, rows just done and rows in all.
+
+        Raises:
+            SegmentError: the folder exists. SegmentConfigError: another rotation or storage.
+        """
+        for name in ("rotation", "blocks", "storage"):
+            made, asked = getattr(self.manifest.config, name), getattr(config, name)
+            if made != asked:
+                raise SegmentConfigError(
+                    f"{name} is {made} in the stored vectors, got {asked}; index again to change it"
+                )
+        folder = Path(path)
+        with new_folder(folder):
+            for name in (self.manifest.vectors_file, ROTATION):
+                if (self.path / name).exists():
+                    link_or_copy(self.path / name, folder / name)
+            file = self._opened().file
+            stored = VectorFile(folder / file.path.name, file.rows, file.dim, file.storage)
+            finish_segment(
+                folder,
+                stored,
+                config,
+                self.manifest.provenance,
+                tuning=tuning,
+                progress=progress,
             )
-        return cls(folder, manifest, hashlib.sha256(text).hexdigest(), coarse)
+        return self.open(folder)
 
     @property
     def rows(self) -> int:
@@ -132,6 +170,11 @@ class Segment:
     def dim(self) -> int:
         """The full width D."""
         return self.manifest.dim
+
+    @property
+    def lists(self) -> int:
+        """The k-means lists of an IVF's coarse stage; 0 for other structures."""
+        return self._opened().coarse.lists
 
     @property
     def config(self) -> SegmentConfig:
@@ -145,9 +188,8 @@ class Segment:
             VectorError: not (q, D), empty, zero or not finite.
         """
         unit = unit_rows(queries, dim=self.dim)
-        # einsum and not BLAS: a query then gives the same bits alone and in a batch, and a single
-        # one does not wait for BLAS's other threads (0.05 ms at 768; BLAS 0.03 ms when idle).
-        return unit if self._turn is None else np.einsum("qd,de->qe", unit, self._turn)
+        turn = self._opened().turn
+        return unit if turn is None else turn.apply(unit)
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: npt.ArrayLike | None = None
@@ -170,7 +212,7 @@ class Segment:
         available = self.rows if numbers is None else numbers.size
         if size < available:
             head = rotated[:, : self._config.prefix]
-            return self._opened().coarse.shortlist(head, size, numbers)
+            return self._opened().coarse.shortlist(head, size, numbers, self._config.effort)
         everything = np.arange(self.rows) if numbers is None else numbers
         found = np.full((len(rotated), size), -1, np.int64)
         found[:, :available] = everything
@@ -211,23 +253,49 @@ class Segment:
         if available <= size or (numbers is not None and available <= EXACT_ALLOWED):
             return self.exact(queries, k, numbers)
         rotated = self.rotate(queries)
-        return self.rerank(rotated, self.shortlist(rotated, size, numbers), k)
+        parts = self._opened()
+        if self._config.stages or not parts.coarse.walks(available):
+            if numbers is not None and not parts.coarse.selects:
+                return self.exact(queries, k, numbers)
+            candidates = self.shortlist(rotated, size, numbers)
+            for width, keep in self._config.stages:
+                candidates = narrow(parts.file, rotated, candidates, width, max(keep, k))
+            return self.rerank(rotated, candidates, k)
+        found = parts.cascade.search(rotated, k, size, self._config.effort, numbers)
+        short = np.flatnonzero(found.rows[:, -1] < 0)  # the walk ended before it found enough
+        if short.size:
+            again = self.shortlist(rotated[short], size, numbers)
+            mended = self.rerank(rotated[short], again, k)
+            found.rows[short], found.scores[short] = mended.rows, mended.scores
+        return found
 
     def exact(
         self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
     ) -> SearchResult:
-        """The best k of all (allowed) rows by a full-width scan of the mapped file."""
+        """The best k of all (allowed) rows, proven.
+
+        With bounds (SegmentConfig.bounds) only rows that can be among the best are read at full
+        width, and `read` says how many; without, all of them are.
+        """
         at_least_one("k", k)
         numbers = None if allowed is None else row_numbers(allowed, self.rows)
         rotated = self.rotate(queries)
         available = self.rows if numbers is None else numbers.size
-        size = max(1, min(k + _ROUNDING, available))
-        return self.rerank(rotated, self._opened().full.shortlist(rotated, size, numbers), k)
+        parts = self._opened()
+        if parts.bounds is not None and available > max(EXACT_ALLOWED, k):
+            size = max(k, self._config.shortlist)
+            start = self.shortlist(rotated, min(size, available), numbers)
+            proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, numbers)
+            read = np.rint(proof.touched * self.rows).astype(np.int64)
+            return replace(proof.result, proven=True, read=read)
+        size = max(1, min(k + ROUNDING, available))
+        scanned = parts.full.shortlist(rotated, size, numbers)
+        result = self.rerank(rotated, scanned, k)
+        return replace(result, proven=True, read=np.full(len(rotated), available))
 
-    def prefix_rows(self, p: int) -> Iterator[Floats]:
-        """The re-normalised prefixes of all rows in order, in blocks (n_i, p)."""
-        for block in self._opened().file.blocks(min(p, self.dim)):
-            yield prefix(block, p)
+    def prefix_rows(self, p: int) -> Prefixes:
+        """The re-normalised prefixes of all rows."""
+        return Prefixes(self._opened().file, p)
 
     def take(self, rows: RowNumbers) -> Floats:
         """Stored rows as they lie, rotated: row numbers of any shape (...) to (..., D) float32."""
@@ -239,20 +307,23 @@ class Segment:
         Raises:
             VectorError: `rows` is not strictly rising within the segment.
         """
+        turn = self._opened().turn
         stored = self._opened().file.take(row_numbers(rows, self.rows))
-        return stored if self._turn is None else stored @ self._turn.T
+        return stored if turn is None else stored @ turn.matrix.T
 
-    def over_prefix(self, p: int) -> "Segment":
-        """The same rows searched over another prefix; its coarse stage is built in memory.
+    def over(self, config: SegmentConfig) -> "Segment":
+        """The same rows searched by another recipe; its coarse stage is built in memory.
 
-        Structure and code stay. Returns this segment itself if `p` is its own prefix.
+        Rotation and storage stay as they are. Where only the operating point differs (shortlist,
+        effort, stages), the coarse stage is this one's.
         """
-        if p == self._config.prefix:
-            return self
-        config = replace(self._config, prefix=p)
-        coarse = CoarseIndex.build(self.prefix_rows(p), config)
+        config = config.fitting(self.rows)
+        parts = self._opened()
+        if config.coarse_stage() != self._config.coarse_stage():
+            coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config)
+            parts = parts._replace(coarse=coarse, cascade=Cascade(coarse, parts.full))
         view = copy(self)  # shares the mapped rows and the turn; closing one leaves the other open
-        view._config, view._parts = config, self._opened()._replace(coarse=coarse)
+        view._config, view._parts = config, parts
         return view
 
     def verify(self) -> None:
@@ -266,7 +337,7 @@ class Segment:
         ):
             raise SegmentError(f"{self.path / MANIFEST} is missing or changed since it was opened")
         for name in self.manifest.files:
-            _check_file(self.path, self.manifest, name, contents=True)
+            check_file(self.path, self.manifest, name, contents=True)
 
     def close(self) -> None:
         """Let go of the mapped file and the coarse index; searching afterwards is an error."""
@@ -278,47 +349,7 @@ class Segment:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _opened(self) -> "_Parts":
+    def _opened(self) -> Parts:
         if self._parts is None:
             raise SegmentError(f"the segment {self.path} is closed; open it again")
         return self._parts
-
-
-class _Parts(NamedTuple):
-    """What an open segment holds on to."""
-
-    file: VectorFile
-    full: CoarseIndex  # the same rows, mapped by faiss
-    coarse: CoarseIndex
-
-
-def _check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
-    """Compare one file with its entry: its size always, its checksum on request."""
-    path = folder / name
-    entry = manifest.files.get(name)
-    if entry is None:
-        raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
-    if not path.is_file():
-        raise SegmentError(f"{path} is missing; restore the segment or index again")
-    if path.stat().st_size != entry.size:
-        raise SegmentError(
-            f"{path} has {path.stat().st_size} bytes, expected {entry.size}: "
-            "the file is truncated or altered; restore it or index again"
-        )
-    if contents and sha256(path) != entry.sha256:
-        raise SegmentError(
-            f"{path} does not match its checksum: it was altered; restore it or index again"
-        )
-
-
-def _load_rotation(path: Path, manifest: Manifest) -> Floats | None:
-    """The verified (D, D) turn, or None for the identity."""
-    if manifest.config.rotation is RotationKind.IDENTITY:
-        return None
-    turn = np.load(path / ROTATION, allow_pickle=False)
-    if turn.shape != (manifest.dim, manifest.dim) or turn.dtype != np.float32:
-        raise SegmentError(
-            f"{path / ROTATION} is {turn.dtype} {turn.shape}, expected float32 "
-            f"({manifest.dim}, {manifest.dim}); index again"
-        )
-    return np.asarray(turn, np.float32)

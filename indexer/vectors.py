@@ -9,15 +9,17 @@ holds it equal to faiss's own, byte for byte.
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
+from indexer.prefix import prefix
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 
@@ -150,3 +152,31 @@ class VectorFile:
         """All rows in order, BLOCK_ROWS at a time, cut to `width`."""
         for start in range(0, self.rows, BLOCK_ROWS):
             yield self.take(slice(start, min(start + BLOCK_ROWS, self.rows)), width)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The re-normalised first `width` numbers of every row of a file."""
+
+    file: VectorFile
+    width: int
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.file.rows
+
+    def take(self, rows: RowNumbers) -> Floats:
+        """Those of some rows: (n,) row numbers to (n, width)."""
+        return prefix(self.file.take(rows, self.width), self.width)
+
+    def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
+        """All of them, BLOCK_ROWS at a time, by row number or in another order."""
+        for start in range(0, self.rows, BLOCK_ROWS):
+            part = slice(start, min(start + BLOCK_ROWS, self.rows))
+            rows = part if order is None else order[part]
+            yield prefix(self.file.take(rows, self.width), self.width)
+
+    def sample(self, count: int) -> Floats:
+        """At most `count` of them, evenly spread."""
+        return self.take(evenly(self.rows, count))

@@ -1,0 +1,72 @@
+"""Shortlist and full-width scores in one call of faiss: the path that searches are served by.
+
+IndexRefine over a coarse stage that reads the first numbers of the query. Nothing is copied: the
+full-width rows stay in their mapped file. Segment.shortlist and Segment.rerank do the same in two
+steps that can be looked at; they are its oracle.
+"""
+
+import numpy as np
+
+from indexer.arrays import Floats, RowNumbers
+from indexer.coarse import CoarseIndex, faiss, first, native_threads, selector_of
+from indexer.locality import locality
+from indexer.rerank import SearchResult
+
+MANY = 64
+"""A batch of this many queries is searched in an order in which similar ones follow each other:
+they walk over the same rows, which are then still in the cache (1.2 to 1.5 times the queries a
+second; 10,000 over 200k real sentences, two cores)."""
+
+
+class Cascade:
+    """A coarse stage and the full-width rows behind it, for rotated queries (q, D)."""
+
+    def __init__(self, coarse: CoarseIndex, full: CoarseIndex) -> None:
+        head = faiss.RemapDimensionsTransform(full.width, coarse.width)
+        faiss.copy_array_to_vector(np.arange(coarse.width, dtype=np.int32), head.map)
+        staged = faiss.IndexPreTransform(head, coarse.index)
+        self._index = faiss.IndexRefine(staged, full.index)
+        self._parts = (head, staged, coarse, full)  # faiss holds no references of its own
+        self._coarse = coarse
+
+    def search(
+        self,
+        rotated: Floats,
+        k: int,
+        size: int,
+        effort: int = 0,
+        allowed: RowNumbers | None = None,
+    ) -> SearchResult:
+        """The best k of a shortlist of `size` rows a query, k <= size.
+
+        Rows that the walk did not find are -1 with a score of -inf; see CoarseIndex.shortlist.
+        """
+        if len(rotated) >= MANY:
+            heads = rotated[:, : self._coarse.width]
+            order = locality([heads], heads)
+            ordered = self._search(rotated[order], k, size, effort, allowed)
+            rows, scores = np.empty_like(ordered.rows), np.empty_like(ordered.scores)
+            rows[order], scores[order] = ordered.rows, ordered.scores
+            return SearchResult(rows, scores)
+        return self._search(rotated, k, size, effort, allowed)
+
+    def _search(
+        self, rotated: Floats, k: int, size: int, effort: int, allowed: RowNumbers | None
+    ) -> SearchResult:
+        rows = self._coarse.rows
+        selector = None if allowed is None else selector_of(allowed, rows)
+        share = 1.0 if allowed is None else allowed.size / rows
+        parameters = self._coarse.search_parameters(size, effort, selector, share)
+        if parameters is not None:
+            parameters = faiss.SearchParametersPreTransform(index_params=parameters)
+
+        def ask(some: Floats, most: int) -> tuple[Floats, RowNumbers]:
+            # faiss multiplies and cuts: half a row more, so that the size survives the rounding
+            refined = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
+            refined.base_index_params = parameters
+            with native_threads(len(some)):
+                scores, rows = self._index.search(some, most, params=refined)
+            scores[rows < 0] = -np.inf
+            return scores, rows
+
+        return SearchResult(*first(ask, np.ascontiguousarray(rotated, np.float32), k, size)[::-1])

@@ -1,0 +1,89 @@
+"""The files of an open segment, checked and read."""
+
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from indexer.build import BOUNDS, COARSE, MANIFEST, ROTATION
+from indexer.cascade import Cascade
+from indexer.certify import Bounds
+from indexer.coarse import CoarseIndex
+from indexer.config import RotationKind
+from indexer.durable import sha256
+from indexer.errors import SegmentError
+from indexer.manifest import Manifest
+from indexer.rotation import Turn
+from indexer.vectors import VectorFile
+
+
+class Parts(NamedTuple):
+    """What an open segment holds on to."""
+
+    file: VectorFile
+    full: CoarseIndex  # the same rows, mapped by faiss
+    coarse: CoarseIndex
+    cascade: Cascade
+    bounds: Bounds | None
+    turn: Turn | None  # None is the identity
+
+    @classmethod
+    def open(cls, folder: Path, manifest: Manifest) -> Self:
+        """Check every file's size, and the contents of all but the vectors; then map them.
+
+        Raises:
+            SegmentError: naming the file that is missing, truncated, altered or unknown.
+        """
+        needed = {manifest.vectors_file, COARSE}
+        if manifest.config.rotation is not RotationKind.IDENTITY:
+            needed.add(ROTATION)
+        if manifest.config.bounds:
+            needed.add(BOUNDS)
+        for name in sorted(needed):
+            check_file(folder, manifest, name, contents=name != manifest.vectors_file)
+        coarse = CoarseIndex.open(folder / COARSE, mapped=True)
+        if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
+            raise SegmentError(
+                f"{folder / COARSE} holds {coarse.rows} x {coarse.width} prefixes, the manifest "
+                f"says {manifest.rows} x {manifest.config.prefix}; index again"
+            )
+        file = VectorFile(
+            folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
+        )
+        full = CoarseIndex.open(file.path, mapped=True)
+        bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
+        return cls(
+            file, full, coarse, Cascade(coarse, full), bounds, load_rotation(folder, manifest)
+        )
+
+
+def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
+    """Compare one file with its entry: its size always, its checksum on request."""
+    path = folder / name
+    entry = manifest.files.get(name)
+    if entry is None:
+        raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
+    if not path.is_file():
+        raise SegmentError(f"{path} is missing; restore the segment or index again")
+    if path.stat().st_size != entry.size:
+        raise SegmentError(
+            f"{path} has {path.stat().st_size} bytes, expected {entry.size}: "
+            "the file is truncated or altered; restore it or index again"
+        )
+    if contents and sha256(path) != entry.sha256:
+        raise SegmentError(
+            f"{path} does not match its checksum: it was altered; restore it or index again"
+        )
+
+
+def load_rotation(path: Path, manifest: Manifest) -> Turn | None:
+    """The verified turn, or None for the identity."""
+    if manifest.config.rotation is RotationKind.IDENTITY:
+        return None
+    turn = np.load(path / ROTATION, allow_pickle=False)
+    if turn.shape != (manifest.dim, manifest.dim) or turn.dtype != np.float32:
+        raise SegmentError(
+            f"{path / ROTATION} is {turn.dtype} {turn.shape}, expected float32 "
+            f"({manifest.dim}, {manifest.dim}); index again"
+        )
+    return Turn(turn)

@@ -1,0 +1,412 @@
+"""The cheapest recipe and operating point that hold a recall target, with a confidence bound.
+
+Half of the queries are searched over: which prefix, structure, shortlist and effort. The other
+half, which that search never saw, decides. From a ladder of operating points, the most careful
+first, each is tested for a true mean recall above the target (a betting bound, see
+indexer.confidence), down to the first that fails: fixed-sequence testing, which allows any number
+of points at the full confidence. A ladder that fails at its first point hands what is left of the
+permitted error, halved, to the next best.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats, RowNumbers, at_least_one, unit_rows
+from indexer.confidence import certified, holds
+from indexer.config import SMALL, Code, SegmentConfig, Structure
+from indexer.errors import TuneError
+from indexer.footprint import footprint
+from indexer.rerank import SearchResult, merge
+from indexer.segment import Segment
+
+PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
+EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+SCANNED = 50_000
+"""Up to this many rows a flat coarse stage is tried."""
+LONGEST = 400
+"""No shortlist beyond this is tried."""
+FEWEST = 100
+"""Queries below which nothing can be shown: half are held out."""
+_RANKED = 100  # queries whose neighbours are ranked by every prefix
+_ALONE = 200  # queries timed one by one
+
+Recalls = npt.NDArray[np.float64]
+Search = Callable[[Floats, int], SearchResult]
+
+
+class Objective(StrEnum):
+    """What "cheapest" means."""
+
+    LATENCY = "latency"  # median time of one query alone
+    THROUGHPUT = "throughput"  # time of a query in a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked for.
+
+    Attributes:
+        recall: the mean recall@k to exceed, in (0, 1).
+        confidence: with what confidence, in (0, 1).
+        k: neighbours sought.
+        objective: what to make cheap.
+        max_ram: bytes that rotation and coarse stage of all segments may take; None for any.
+    """
+
+    recall: float = 0.95
+    confidence: float = 0.95
+    k: int = 10
+    objective: Objective = Objective.LATENCY
+    max_ram: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", Objective(self.objective))
+        at_least_one("k", self.k)
+        for name in ("recall", "confidence"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise TuneError(f"{name} must lie between 0 and 1, got {value!r}; 0.95 is 95 %")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One operating point, measured on the queries that were searched over.
+
+    Attributes:
+        config: recipe and operating point.
+        recall: mean recall@k.
+        ms: milliseconds a query: the median alone, or the mean in a batch, by the objective.
+        hot_row: bytes a row that should stay in memory.
+    """
+
+    config: SegmentConfig
+    recall: float
+    ms: float
+    hot_row: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; of the recipe, what varies."""
+        names = ("prefix", "structure", "code", "shortlist", "effort")
+        return {name: self.config.as_dict()[name] for name in names} | {
+            "recall": round(self.recall, 4),
+            "ms": round(self.ms, 4),
+            "hot_row": round(self.hot_row, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was found, and what it is founded on.
+
+    Attributes:
+        config: the recipe and its operating point.
+        goal: what was asked for; `goal.recall` is exceeded with `goal.confidence`.
+        recall: mean recall@k on the held-out queries.
+        ms: as in Point.
+        rows, queries, held_out: rows searched; queries given; those that decided.
+        source: where the queries came from: "given" or "documents".
+        tried: operating points measured.
+        curve: all of them.
+    """
+
+    config: SegmentConfig
+    goal: Goal
+    recall: float
+    ms: float
+    rows: int
+    queries: int
+    held_out: int
+    source: str
+    tried: int
+    curve: tuple[Point, ...] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the manifest keeps: plain values, ready for JSON."""
+        kept = {
+            name: getattr(self, name)
+            for name in ("recall", "ms", "rows", "queries", "held_out", "source", "tried")
+        }
+        goal = asdict(self.goal) | {"objective": str(self.goal.objective)}
+        return {
+            "bound": "betting (Waudby-Smith and Ramdas 2023), fixed-sequence testing",
+            "goal": goal,
+            **kept,
+            "curve": [point.as_dict() for point in self.curve],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Queries, the rows they were made of (-1 for none), and their true neighbours."""
+
+    vectors: Floats
+    own: RowNumbers
+    truth: RowNumbers
+
+    def part(self, numbers: RowNumbers) -> "_Questions":
+        return _Questions(self.vectors[numbers], self.own[numbers], self.truth[numbers])
+
+
+def tune(
+    segments: Sequence[Segment],
+    queries: npt.ArrayLike,
+    goal: Goal | None = None,
+    *,
+    own: npt.ArrayLike | None = None,
+    recipes: Sequence[SegmentConfig] | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Tuning:
+    """Find the cheapest recipe and operating point; nothing is written.
+
+    Args:
+        segments: searched together, by one recipe.
+        queries: (q, D), like those that will be asked: drawn at random, not chosen. At least
+            FEWEST; some thousand for targets near what the best recipe reaches.
+        goal: what is asked for.
+        own: (q,) the row that each query was made of, numbered through all segments, which is not
+            to be found by it; None where the queries are no rows.
+        recipes: what to try; by default what suits the data. Shortlist and effort are tried
+            anyway.
+        on_step: told what is being done.
+
+    Raises:
+        TuneError: too few queries, no recipe within max_ram, or none that holds the target.
+        VectorError: queries of another width, or not finite.
+    """
+    goal = goal or Goal()
+    said = on_step or (lambda _: None)
+    vectors = unit_rows(queries, dim=segments[0].dim)
+    if len(vectors) < FEWEST:
+        raise TuneError(
+            f"tuning needs at least {FEWEST} queries, half of them held out, got {len(vectors)}; "
+            "without any, they are made of the documents"
+        )
+    rows = sum(segment.rows for segment in segments)
+    made_of = np.full(len(vectors), -1) if own is None else np.asarray(own, np.int64)
+    said(f"exact search of {len(vectors)} queries over {rows} rows")
+    truth = _best(partial(_exact, segments), vectors, made_of, goal.k)
+    asked = _Questions(vectors, made_of, truth)
+    # The order of the held-out queries must not depend on them either: confidence.lower_bound.
+    shuffled = np.random.default_rng(0).permutation(len(vectors))
+    seen, held_out = (asked.part(part) for part in np.array_split(shuffled, 2))
+    ladders: list[list[_Step]] = []
+    for config, shortlists in _candidates(segments, seen, goal, recipes):
+        said(f"building {config.structure} {config.code} over {config.prefix} numbers")
+        views = [segment.over(config) for segment in segments]
+        for size in shortlists:
+            said(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
+            ladders.append(list(_ladder(views, seen, held_out, size, goal)))
+        del views  # before the next is built: it may take much memory
+    curve = tuple(step.point for ladder in ladders for step in ladder)
+    best = _decide(ladders, goal, said)
+    if best is None:
+        reached = max(curve, key=lambda point: point.recall)
+        raise TuneError(
+            f"no recipe was shown to exceed recall@{goal.k} {goal.recall} with confidence "
+            f"{goal.confidence} on {len(held_out.own)} held-out queries; the best mean was "
+            f"{reached.recall:.4f} (prefix {reached.config.prefix}, shortlist "
+            f"{reached.config.shortlist}): give more queries, a lower target, or use exact search"
+        )
+    return Tuning(
+        config=best.point.config,
+        goal=goal,
+        recall=float(best.sealed.mean()),
+        ms=best.point.ms,
+        rows=rows,
+        queries=len(vectors),
+        held_out=len(held_out.own),
+        source="given" if own is None else "documents",
+        tried=len(curve),
+        curve=curve,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A point of a ladder.
+
+    Attributes:
+        point: as measured on the queries seen.
+        likely: whether the target would be shown if those were the held-out ones.
+        sealed: recall of each held-out query, not looked at before the decision.
+    """
+
+    point: Point
+    likely: bool
+    sealed: Recalls
+
+
+def _candidates(
+    segments: Sequence[Segment],
+    seen: _Questions,
+    goal: Goal,
+    recipes: Sequence[SegmentConfig] | None,
+) -> Iterator[tuple[SegmentConfig, list[int]]]:
+    """Recipes worth building, each with the shortlists worth trying, shortest first.
+
+    For each prefix the ranks that the true neighbours have in it say what the shortest shortlist
+    is that could hold the target, whatever the structure. A wider prefix is left out where it does
+    not shorten that by a quarter.
+    """
+    base = segments[0].config
+    widths = sorted({r.prefix for r in recipes or ()}) or [
+        p for p in PREFIXES if p <= segments[0].dim
+    ]
+    few = seen.part(np.arange(min(_RANKED, len(seen.own))))
+    enough = goal.recall + 0.2 * (1 - goal.recall)
+    rows = sum(segment.rows for segment in segments)
+    sizes = [s for s in (*EFFORTS, LONGEST) if goal.k <= s <= max(rows, goal.k)] or [goal.k]
+    shortest, within, tried = float("inf"), False, 0
+    for width in widths:
+        ranks = _ranks(segments, few, width)
+        usable = [s for s in sorted({goal.k, *sizes}) if (ranks < s).mean() >= enough]
+        if not usable or (recipes is None and (usable[0] > 0.75 * shortest or tried == 4)):
+            continue
+        shortest, tried = usable[0], tried + 1
+        of_width = [r for r in recipes or _usual(base, width, rows) if r.prefix == width]
+        for recipe in of_width:
+            hot = sum(footprint(recipe, s.rows, s.dim).hot for s in segments)
+            if goal.max_ram is None or hot <= goal.max_ram:
+                within = True
+                yield replace(recipe, stages=(), shortlist=usable[0]), usable[:3]
+    if not shortest < float("inf"):
+        raise TuneError(
+            f"no prefix holds recall@{goal.k} {goal.recall} within a shortlist of {LONGEST}; "
+            "lower the target, or use exact search"
+        )
+    if not within:
+        raise TuneError(
+            f"no recipe for {rows} rows takes at most {goal.max_ram} bytes; allow more memory"
+        )
+
+
+def _usual(base: SegmentConfig, width: int, rows: int) -> Iterator[SegmentConfig]:
+    """What is tried over a prefix. NSG is not: it took five times as long to build and was no
+    faster (200k real sentences); nor are other codes of a graph, which were no faster either."""
+    of = replace(base, prefix=width, lists=0, hnsw_m=32, ef_construction=64, effort=0, stages=())
+    if rows <= SCANNED:
+        yield replace(of, structure=Structure.FLAT, code=Code.FP16)
+    if rows >= SMALL:
+        yield replace(of, structure=Structure.HNSW, code=Code.INT8)
+        yield replace(of, structure=Structure.HNSW, code=Code.INT8, hnsw_m=16)
+    if rows >= 10 * SMALL:
+        yield replace(of, structure=Structure.IVF, code=Code.FASTSCAN)
+
+
+def _ranks(segments: Sequence[Segment], asked: _Questions, width: int) -> npt.NDArray[np.int64]:
+    """How many rows each true neighbour (q, k) has before it in the order of the prefix."""
+    first = 0
+    heads, scores = [], np.full(asked.truth.shape, np.inf, np.float32)
+    for segment in segments:
+        head = np.ascontiguousarray(segment.rotate(asked.vectors)[:, :width])
+        inside = (asked.truth >= first) & (asked.truth < first + segment.rows)
+        near = segment.prefix_rows(width).take(asked.truth[inside] - first)
+        scores[inside] = np.einsum("nd,nd->n", near, head[np.nonzero(inside)[0]])
+        heads.append(head)
+        first += segment.rows
+    above = np.zeros(asked.truth.shape, np.int64)
+    for segment, head in zip(segments, heads, strict=True):
+        for block in segment.prefix_rows(width).blocks():
+            found = np.sort(head @ block.T, axis=1)
+            for i, line in enumerate(found):
+                # 1e-6: a row does not stand before itself for having been rounded another way
+                above[i] += len(line) - np.searchsorted(line, scores[i] + 1e-6, side="right")
+    return np.maximum(above - (asked.own >= 0)[:, None], 0)
+
+
+def _ladder(
+    views: Sequence[Segment], seen: _Questions, held_out: _Questions, size: int, goal: Goal
+) -> Iterator[_Step]:
+    """Points of one recipe and shortlist, from the cheapest to the most careful.
+
+    It ends where half of what the target permits to miss is missed no longer.
+    """
+    config = replace(views[0].config, shortlist=size)
+    efforts: Sequence[int] = [e for e in EFFORTS if e >= size] or [size]
+    if config.structure is Structure.IVF:
+        lists = max(view.lists for view in views)
+        efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
+    elif config.structure is not Structure.HNSW:
+        efforts = [0]
+    hot = footprint(config, sum(v.rows for v in views), views[0].dim).hot_row
+    for effort in efforts:
+        point = replace(config, effort=effort)
+        searched = [view.over(point) for view in views]
+        reached = _recalls(searched, seen, goal.k)
+        ms = _cost(searched, seen, goal)
+        likely = holds(reached, goal.recall, goal.confidence)
+        sealed = _recalls(searched, held_out, goal.k)
+        yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed)
+        if reached.mean() >= (1 + goal.recall) / 2:
+            return
+
+
+def _decide(
+    ladders: Sequence[Sequence[_Step]], goal: Goal, said: Callable[[str], None]
+) -> _Step | None:
+    """The cheapest point that the held-out queries confirm, ladder by ladder."""
+    likely = [
+        (min(step.point.ms for step in ladder if step.likely), number)
+        for number, ladder in enumerate(ladders)
+        if any(step.likely for step in ladder)
+    ]
+    permitted = 1 - goal.confidence
+    for _, number in sorted(likely):
+        permitted /= 2
+        careful_first = ladders[number][::-1]
+        last = certified((step.sealed for step in careful_first), goal.recall, 1 - permitted)
+        if last is not None:
+            return careful_first[last]
+        said("the held-out queries do not confirm it; trying the next recipe")
+    return None
+
+
+def _best(search: Search, asked: Floats, own: RowNumbers, k: int) -> RowNumbers:
+    """The k rows that `search` finds for each query, without the row it was made of."""
+    if not (own >= 0).any():
+        return search(asked, k).rows
+    found = search(asked, k + 1).rows
+    order = np.argsort(found == own[:, None], axis=1, kind="stable")  # its own row last
+    return np.take_along_axis(found, order, axis=1)[:, :k]
+
+
+def _recalls(segments: Sequence[Segment], asked: _Questions, k: int) -> Recalls:
+    """recall@k of each query (q,) float64; a batch of them is searched at once."""
+    found = _best(partial(_search, segments), asked.vectors, asked.own, k)
+    hits = (found[:, :, None] == asked.truth[:, None, :]) & (found[:, :, None] >= 0)
+    there = (asked.truth >= 0).sum(axis=1)
+    return np.asarray(hits.any(axis=2).sum(axis=1) / np.maximum(there, 1), np.float64)
+
+
+def _cost(segments: Sequence[Segment], asked: _Questions, goal: Goal) -> float:
+    """Milliseconds a query: the median of queries alone, or the mean in one batch."""
+    if goal.objective is Objective.THROUGHPUT:
+        begin = time.perf_counter()
+        _search(segments, asked.vectors, goal.k)
+        return (time.perf_counter() - begin) * 1e3 / len(asked.vectors)
+    times = []
+    for query in asked.vectors[:_ALONE]:
+        begin = time.perf_counter()
+        _search(segments, query[None], goal.k)
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times)) * 1e3
+
+
+def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResult:
+    return _merged([segment.search(queries, k) for segment in segments], segments, k)
+
+
+def _exact(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResult:
+    return _merged([segment.exact(queries, k) for segment in segments], segments, k)
+
+
+def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
+    bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
+    return merge(results, bases, k)

@@ -1,0 +1,234 @@
+"""Exact search by bounds: the same as a scan of everything, to the last bit."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer import certify as module
+from indexer.arrays import unit_rows
+from indexer.certify import Bounds, certify
+from indexer.coarse import CoarseIndex
+from indexer.config import Storage
+from indexer.errors import SegmentError, VectorError
+from indexer.rerank import SearchResult, rerank
+from indexer.vectors import VectorFile, VectorWriter
+
+
+@contextmanager
+def written(rows: np.ndarray, storage: Storage) -> Iterator[tuple[VectorFile, CoarseIndex]]:
+    """The rows as a vectors file, opened by numpy and by faiss."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vectors"
+        with VectorWriter(path, rows.shape[1], storage) as writer:
+            writer.append(rows)
+            writer.seal()
+        yield VectorFile(path, *rows.shape, storage), CoarseIndex.open(path, mapped=True)
+
+
+def everything(
+    store: VectorFile, queries: np.ndarray, k: int, allowed: np.ndarray | None
+) -> SearchResult:
+    rows = np.arange(store.rows) if allowed is None else allowed
+    return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
+
+
+def falling(n: int, dim: int, seed: int = 0) -> np.ndarray:
+    """Rows whose energy falls along the numbers, as after a rotation."""
+    rng = np.random.default_rng(seed)
+    return unit_rows(rng.standard_normal((n, dim)) * np.exp(-4 * np.arange(dim) / dim))
+
+
+def axes(n: int, dim: int) -> np.ndarray:
+    """Rows along single axes, in turn: almost all of them have nothing in a short prefix."""
+    signs = np.where(np.arange(n) % 3, 1, -1)
+    return (np.eye(dim)[np.arange(n) % dim] * signs[:, None]).astype(np.float32)
+
+
+def signs(n: int, dim: int) -> np.ndarray:
+    """Every number is at an end of its range, so every step of the code counts in full."""
+    rng = np.random.default_rng(n)
+    return unit_rows(rng.choice([-1.0, 1.0], (n, dim)))
+
+
+def tiny_tails(n: int, dim: int) -> np.ndarray:
+    rows = falling(n, dim)
+    half = (dim + 1) // 2
+    rows[:, half:] *= 1e-6
+    rows[n // 2 :, half:] = 0
+    return unit_rows(rows)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
+    n, dim, q = (data.draw(st.integers(1, most)) for most in (120, 40, 4))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9999)))
+    width = data.draw(st.sampled_from([1, dim // 2 + 1, max(1, dim - 1), dim, min(29, dim)]))
+    kind = data.draw(st.sampled_from([falling, axes, signs, tiny_tails]))
+    rows = kind(n, dim)[rng.integers(0, n, n)]  # some rows twice, so scores tie
+    queries = unit_rows(rng.standard_normal((q, dim)))
+    queries[0] = rows[rng.integers(n)]
+    k = data.draw(st.integers(1, n + 3))
+    allowed = None
+    if data.draw(st.booleans()):
+        allowed = np.flatnonzero(rng.random(n) < rng.random())
+    size = data.draw(st.integers(0, n))
+    found = np.stack([rng.permutation(n) for _ in range(q)])[:, :size]
+    found = np.where(rng.random(found.shape) < 0.1, -1, found)
+    with written(rows, data.draw(st.sampled_from(Storage))) as (store, full):
+        stored = store.take(slice(None))
+        sample = stored[: data.draw(st.integers(1, n))]
+        bounds = Bounds.build([stored[: n // 2], stored[n // 2 :]], width, sample)
+        certified = certify(bounds, store, full, queries, k, found, allowed)
+        expected = everything(store, queries, k, allowed)
+    np.testing.assert_array_equal(certified.result.rows, expected.rows)
+    np.testing.assert_array_equal(certified.result.scores, expected.scores)
+    assert certified.result.rows.dtype == np.int64 and certified.touched.dtype == np.float32
+    available = n if allowed is None else allowed.size
+    assert (certified.touched <= np.float32(available / n)).all()
+
+
+@pytest.mark.parametrize("few", [0.0, 1.0], ids=["filtered by a scan", "gathered"])
+@pytest.mark.parametrize("storage", Storage)
+def test_many_rows_few_of_which_are_read(
+    storage: Storage, few: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEW", few)
+    rows = falling(5000, 96)
+    rows[::7] = rows[1::7][: len(rows[::7])]
+    queries = unit_rows(rows[:20] + 0.3 * falling(20, 96, seed=1))
+    with written(rows, storage) as (store, full):
+        bounds = Bounds.build(store.blocks(), 61, store.take(slice(0, 5000, 5)))
+        expected = everything(store, queries, 10, None)
+        certified = certify(bounds, store, full, queries, 10, expected.rows)
+        lazy = certify(bounds, store, full, queries, 10, np.tile(np.arange(50), (20, 1)))
+    for one in (certified, lazy):
+        np.testing.assert_array_equal(one.result.rows, expected.rows)
+        np.testing.assert_array_equal(one.result.scores, expected.scores)
+    assert certified.touched.max() < 0.05
+    assert (certified.touched <= lazy.touched).all() and lazy.touched.max() > 0.05
+
+
+@pytest.mark.parametrize("width", [1, 3, 29, 40])
+@pytest.mark.parametrize("kind", [falling, axes, signs, tiny_tails])
+def test_a_bound_is_never_below_the_score(kind: object, width: int) -> None:
+    """Asked for its own score, every row is a candidate, whatever the ranges were made of."""
+    rows = kind(60, 40)  # type: ignore[operator]
+    queries = np.concatenate([axes(5, 40), signs(5, 40), falling(5, 40, seed=2), rows[:5]])
+    store = Rows(rows)
+    for sample in (rows, rows[:1]):
+        bounds = Bounds.build([rows], width, sample)
+        for row in range(len(rows)):
+            scores = rerank(store, queries, np.full((len(queries), 1), row), 1).scores[:, 0]
+            found = bounds.candidates(queries, scores)
+            assert all(row in rows for rows in found)
+
+
+class Rows:
+    """Rows in memory."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+        self.dim = rows.shape[1]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self.rows[rows]
+
+
+def test_weights_that_no_byte_holds_are_lent_to_every_row() -> None:
+    """A wide query of which all but one number round to zero, against rows of utmost length."""
+    rows = signs(200, 900)
+    query = np.full((1, 900), 0.49)
+    query[0, 0] = 127
+    query = unit_rows(query * rows[0])
+    bounds = Bounds.build([rows], 900, rows)
+    scores = rerank(Rows(rows), query, np.arange(200)[None], 200)
+    for row, score in zip(scores.rows[0], scores.scores[0], strict=True):
+        assert row in bounds.candidates(query, np.array([score]))[0]
+
+
+@pytest.mark.parametrize("width", [29, 32, 253, 900])
+def test_faiss_multiplies_bytes_exactly(width: int) -> None:
+    """Also at their ends, where a narrow accumulator would saturate."""
+    rows = signs(64, width)
+    rows[0] = np.abs(rows[0])
+    rows[1] = -rows[0]
+    bounds = Bounds.build([rows], width, rows)
+    codes = bounds._code.encode(rows)[0].astype(np.float64) - 128
+    assert np.abs(codes[:2, :width]).min() >= 127
+    asked = np.full((2, width + 3), 127, np.float32) * [[1], [-1]]
+    both = faiss.SearchParametersIVF(nprobe=2)
+    scores, order = bounds._index.search(asked.astype(np.float32), 64, params=both)
+    np.testing.assert_array_equal(scores, np.take_along_axis(asked @ codes.T, order, axis=1))
+    assert order[:, 0].tolist() == [0, 1]
+
+
+def test_by_hand() -> None:
+    """Prefix (0.6, 0) and (0, 0.6) with the same tail; the bound is the prefix's part + 0.64."""
+    rows = np.array([[0.6, 0, 0.8, 0], [0, 0.6, 0, 0.8]], np.float32)
+    bounds = Bounds.build([rows], 2, rows)
+    query = rows[:1]
+    for limit, expected in ((0.63, [0, 1]), (0.66, [0]), (0.999, [0]), (1.03, [])):
+        (found,) = bounds.candidates(query, np.array([limit], np.float32))
+        assert found.tolist() == expected, limit
+    (found,) = bounds.candidates(query, np.array([-np.inf]), np.array([1]))
+    assert found.tolist() == [1]
+
+
+def test_rows_outside_the_sample_are_always_candidates() -> None:
+    rows = np.tile(falling(1, 8), (50, 1))
+    rows[7] = -rows[7]
+    bounds = Bounds.build([rows], 4, rows[:3])
+    (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32))
+    assert found.tolist() == [7]
+    (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32), np.array([3, 9]))
+    assert found.tolist() == []
+
+
+def test_a_saved_file_bounds_the_same(tmp_path: Path) -> None:
+    rows = falling(500, 40)
+    rows[3] = np.eye(40)[39]  # outside the sample
+    bounds = Bounds.build([rows], 29, rows[100:])
+    bounds.save(tmp_path / "bounds")
+    opened = Bounds.open(tmp_path / "bounds", 40)
+    assert (opened.rows, opened.dim, opened.width) == (500, 40, 29)
+    limits = np.full(5, 0.7, np.float32)
+    before, after = (one.candidates(rows[:5], limits) for one in (bounds, opened))
+    for ours, theirs in zip(before, after, strict=True):
+        assert 0 < ours.size < 500
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_errors(tmp_path: Path) -> None:
+    rows = falling(10, 8)
+    for width, sample in ((0, rows), (9, rows), (4, rows[:0]), (4, rows[0])):
+        with pytest.raises(VectorError, match="bounds need a sample"):
+            Bounds.build([rows], width, sample)
+    for block in (rows[:, :5], 2 * rows, rows * np.nan):
+        with pytest.raises(VectorError, match=r"rows \(n, 8\) of length one"):
+            Bounds.build([block], 4, rows)
+    with pytest.raises(VectorError, match="at least one row"):
+        Bounds.build([], 4, rows)
+    bounds = Bounds.build([rows], 4, rows)
+    with written(rows, Storage.FLOAT16) as (store, full):
+        with pytest.raises(VectorError, match="k must be"):
+            certify(bounds, store, full, rows, 0, np.zeros((10, 1), np.int64))
+        with pytest.raises(VectorError, match=r"queries must be \(q, 8\)"):
+            certify(bounds, store, full, rows[:, :4], 1, np.zeros((10, 1), np.int64))
+    bounds.save(tmp_path / "bounds")
+    with pytest.raises(SegmentError, match="no bounds of rows 3 wide"):
+        Bounds.open(tmp_path / "bounds", 3)
+    faiss.write_index(faiss.IndexFlatIP(8), str(tmp_path / "flat"))
+    with pytest.raises(SegmentError, match="no bounds of rows 8 wide"):
+        Bounds.open(tmp_path / "flat", 8)
+    with pytest.raises(SegmentError, match="faiss cannot read"):
+        Bounds.open(tmp_path / "missing", 8)
+    with pytest.raises(OSError, match="could not write"):
+        bounds.save(tmp_path / "no folder" / "bounds")
