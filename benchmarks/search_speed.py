@@ -1,0 +1,211 @@
+"""Queries a second at equal recall: the tuned cascade beside full-width graphs.
+
+    python benchmarks/real_vectors.py vectors.npy
+    python benchmarks/search_speed.py --vectors vectors.npy
+
+Every system answers the same 10,000 queries in one batch, and some of them one by one, at rising
+efforts; rounds alternate between the systems. Speed at recall@10 = 0.95 and 0.98 is read off
+between the two nearest efforts (logarithm of the time against recall). The cascade's recipe is
+tuned on other queries.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import faiss
+import hnswlib
+import numpy as np
+import usearch.index
+from real_vectors import VECTORS, split
+from record import record, spread
+
+from indexer.bench import recall
+from indexer.segment import Segment, SegmentConfig
+from indexer.threads import threads
+from indexer.tune import Goal, tune
+
+K = 10
+TARGETS = (0.95, 0.98)
+EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+Search = Callable[[Any], Any]
+
+
+@dataclass
+class System:
+    """Something that searches: `at(effort, alone)` gives a function of queries to row numbers."""
+
+    name: str
+    build_seconds: float
+    at: Callable[[int, bool], Search]
+    efforts: tuple[int, ...] = EFFORTS
+    points: list[list[tuple[float, float, float]]] = field(default_factory=list)
+
+
+def cascade(folder: Path, rows: Any, questions: Any) -> System:
+    """This project's segment; its recipe is found on questions of its own, then built anew."""
+    with Segment.build(folder / "plain", rows, SegmentConfig()) as plain:
+        tuned = tune([plain], questions, Goal(0.95), on_step=lambda m: click.echo(m, err=True))
+    recipe = replace(tuned.config, shortlist=100, effort=0)
+    click.echo(f"tuned: {tuned}")
+    begin = time.perf_counter()
+    segment = Segment.build(folder / "tuned", rows, recipe)
+    seconds = time.perf_counter() - begin
+
+    def at(effort: int, alone: bool) -> Search:
+        shortlist = max(tuned.config.shortlist, effort // 2)
+        view = segment.over(replace(recipe, shortlist=shortlist, effort=effort))
+        return lambda queries: view.search(queries, K).rows
+
+    return System("cascade", seconds, at)
+
+
+def faiss_graph(kind: str, rows: Any) -> System:
+    """faiss HNSW, M = 32, efConstruction = 100, full width."""
+    index = faiss.index_factory(rows.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = 100
+    begin = time.perf_counter()
+    index.train(rows[:50_000])
+    index.add(rows)
+    seconds = time.perf_counter() - begin
+
+    def at(effort: int, alone: bool) -> Search:
+        parameters = faiss.SearchParametersHNSW(efSearch=effort)
+
+        def search(queries: Any) -> Any:
+            faiss.omp_set_num_threads(1 if alone else threads.limit)
+            return index.search(queries, K, params=parameters)[1]
+
+        return search
+
+    return System(f"faiss {kind}", seconds, at)
+
+
+def hnswlib_graph(rows: Any, m: int, construction: int) -> System:
+    """hnswlib, full width, float32."""
+    index = hnswlib.Index(space="ip", dim=rows.shape[1])
+    index.init_index(len(rows), ef_construction=construction, M=m)
+    begin = time.perf_counter()
+    index.add_items(rows, num_threads=threads.limit)
+    seconds = time.perf_counter() - begin
+
+    def at(effort: int, alone: bool) -> Search:
+        def search(queries: Any) -> Any:
+            index.set_ef(max(effort, K))
+            return index.knn_query(queries, K, num_threads=1 if alone else threads.limit)[0]
+
+        return search
+
+    return System(f"hnswlib M={m} ef={construction}", seconds, at)
+
+
+def usearch_graph(rows: Any, dtype: str) -> System:
+    """usearch, full width, connectivity 32."""
+    index = usearch.index.Index(
+        ndim=rows.shape[1], metric="ip", dtype=dtype, connectivity=32, expansion_add=100
+    )
+    begin = time.perf_counter()
+    index.add(np.arange(len(rows)), rows, threads=threads.limit)
+    seconds = time.perf_counter() - begin
+
+    def at(effort: int, alone: bool) -> Search:
+        def search(queries: Any) -> Any:
+            index.expansion_search = effort
+            found = index.search(queries, K, threads=1 if alone else threads.limit)
+            return np.atleast_2d(found.keys.astype(np.int64))
+
+        return search
+
+    return System(f"usearch {dtype}", seconds, at)
+
+
+def measure(system: System, queries: Any, truth: Any, alone: int) -> None:
+    """One round: (recall, queries a second in a batch, median milliseconds alone) an effort."""
+    points = []
+    for effort in system.efforts:
+        batch = system.at(effort, False)
+        batch(queries[:64])
+        begin = time.perf_counter()
+        found = batch(queries)
+        rate = len(queries) / (time.perf_counter() - begin)
+        one = system.at(effort, True)
+        times = []
+        for query in queries[: alone + 20]:
+            begin = time.perf_counter()
+            one(query[None])
+            times.append(time.perf_counter() - begin)
+        median = float(np.median(times[20:])) * 1e3
+        points.append((recall(np.asarray(found, np.int64), truth), rate, median))
+        if points[-1][0] > 0.99:
+            break
+    system.points.append(points)
+
+
+def read_off(points: list[tuple[float, float, float]], target: float, column: int) -> float:
+    """The figure at a recall, between the nearest measured points; NaN if it was not reached."""
+    recalls = [point[0] for point in points]
+    if not min(recalls) <= target <= max(recalls):
+        return float("nan")
+    return float(np.exp(np.interp(target, recalls, [np.log(point[column]) for point in points])))
+
+
+@click.command()
+@VECTORS
+@click.option("--rows", default=200_000, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--alone", default=300, show_default=True, help="Queries timed one by one.")
+def main(vectors: Path, rows: int, rounds: int, alone: int) -> None:
+    """Build all, then measure in turn."""
+    base, spare = split(vectors, rows)
+    queries, questions = spare[:10_000], spare[10_000:]
+    flat = faiss.IndexFlatIP(base.shape[1])
+    flat.add(base)
+    truth = flat.search(queries, K)[1]
+    del flat
+    with tempfile.TemporaryDirectory() as scratch:
+        systems = []
+        for make in (
+            lambda: cascade(Path(scratch), base, questions),
+            lambda: faiss_graph("HNSW32", base),
+            lambda: faiss_graph("HNSW32,SQ8", base),
+            lambda: hnswlib_graph(base, 32, 100),
+            lambda: hnswlib_graph(base, 16, 200),
+            lambda: usearch_graph(base, "bf16"),
+            lambda: usearch_graph(base, "i8"),
+        ):
+            systems.append(make())
+            click.echo(f"{systems[-1].name}: built in {systems[-1].build_seconds:.1f} s")
+        for _ in range(rounds):
+            for system in systems:
+                measure(system, queries, truth, alone)
+    record("search_speed", figures(systems, rows))
+
+
+def figures(systems: list[System], rows: int) -> dict[str, Any]:
+    """Every system's curve, its speed at the targets, and how many times faster the cascade is."""
+    ours = systems[0]
+    shown: dict[str, Any] = {"rows": rows}
+    for system in systems:
+        entry: dict[str, Any] = {"build_s": system.build_seconds, "curve": system.points[-1]}
+        entry["build_ratio"] = ours.build_seconds / system.build_seconds
+        for target in TARGETS:
+            for column, name in ((1, "qps"), (2, "p50_ms")):
+                mine = [read_off(points, target, column) for points in ours.points]
+                theirs = [read_off(points, target, column) for points in system.points]
+                ratios = [
+                    (a / b if column == 1 else b / a) for a, b in zip(mine, theirs, strict=True)
+                ]
+                entry[f"{name}@{target}"] = spread(theirs)
+                entry[f"times {name}@{target}"] = spread(ratios)
+        shown[system.name] = entry
+        line = {key: value for key, value in entry.items() if key != "curve"}
+        click.echo(f"{system.name}: {line}")
+    return shown
+
+
+if __name__ == "__main__":
+    main()
