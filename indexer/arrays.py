@@ -30,35 +30,41 @@ def unit_rows(rows: npt.ArrayLike, *, dim: int | None = None, first: int = 0) ->
     try:
         array = np.asarray(rows)
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, named below
-            wide = array.astype(np.float32).astype(np.float64)
+            single = array.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise VectorError(f"vectors must be an (n, D) array of numbers: {error}") from error
-    if wide.ndim != 2:
+    if single.ndim != 2:
         raise VectorError(
             f"vectors must be 2-D (n, D), got shape {array.shape}; one vector is vector[None, :]"
         )
-    if wide.size == 0:
+    if single.size == 0:
         raise VectorError(f"vectors must not be empty, got shape {array.shape}")
-    if dim is not None and wide.shape[1] != dim:
+    if dim is not None and single.shape[1] != dim:
         raise VectorError(
-            f"vectors must be {dim} wide, got {wide.shape[1]}: "
+            f"vectors must be {dim} wide, got {single.shape[1]}: "
             "encode with the encoder that the rows were encoded with"
         )
-    norms = np.sqrt(np.einsum("nd,nd->n", wide, wide))
+    norms = np.sqrt(np.einsum("nd,nd->n", single, single, dtype=np.float64))
+    if not (np.isfinite(norms) & (norms > 0)).all():
+        raise VectorError(_unusable(norms, first))
+    # Divided in float64 and rounded once, in place: a float64 copy would take as long as a search.
+    np.divide(single, norms[:, None], out=single, casting="same_kind")
+    return np.ascontiguousarray(single)
+
+
+def _unusable(norms: npt.NDArray[np.float64], first: int) -> str:
+    """What is wrong with the first row whose norm is not a positive number."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
-        raise VectorError(
+        return (
             f"row {first + bad[0]} holds NaN or infinity ({bad.size} such rows in its block); "
             "check the encoder's output"
         )
     empty = np.flatnonzero(norms == 0)
-    if empty.size:
-        raise VectorError(
-            f"row {first + empty[0]} is all zeros ({empty.size} such rows in its block) and a zero "
-            "vector has no direction; leave the row out"
-        )
-    wide /= norms[:, None]
-    return wide.astype(np.float32)
+    return (
+        f"row {first + empty[0]} is all zeros ({empty.size} such rows in its block) and a zero "
+        "vector has no direction; leave the row out"
+    )
 
 
 def evenly(rows: int, most: int) -> RowNumbers:

@@ -5,6 +5,8 @@ full-width rows stay in their mapped file. Segment.shortlist and Segment.rerank 
 steps that can be looked at; they are its oracle.
 """
 
+from typing import Any
+
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
@@ -17,6 +19,8 @@ MANY = 64
 they walk over the same rows, which are then still in the cache (1.2 to 1.5 times the queries a
 second; 10,000 over 200k real sentences, two cores)."""
 
+_KEPT = 64  # operating points whose parameters are kept
+
 
 class Cascade:
     """A coarse stage and the full-width rows behind it, for rotated queries (q, D)."""
@@ -28,6 +32,7 @@ class Cascade:
         self._index = faiss.IndexRefine(staged, full.index)
         self._parts = (head, staged, coarse, full)  # faiss holds no references of its own
         self._coarse = coarse
+        self._kept: dict[tuple[int, int, int], Any] = {}
 
     def search(
         self,
@@ -53,20 +58,31 @@ class Cascade:
     def _search(
         self, rotated: Floats, k: int, size: int, effort: int, allowed: RowNumbers | None
     ) -> SearchResult:
-        rows = self._coarse.rows
-        selector = None if allowed is None else selector_of(allowed, rows)
-        share = 1.0 if allowed is None else allowed.size / rows
-        parameters = self._coarse.search_parameters(size, effort, selector, share)
-        if parameters is not None:
-            parameters = faiss.SearchParametersPreTransform(index_params=parameters)
-
         def ask(some: Floats, most: int) -> tuple[Floats, RowNumbers]:
-            # faiss multiplies and cuts: half a row more, so that the size survives the rounding
-            refined = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
-            refined.base_index_params = parameters
+            parameters = self._parameters(most, size, effort, allowed)
             with native_threads(len(some)):
-                scores, rows = self._index.search(some, most, params=refined)
-            scores[rows < 0] = -np.inf
+                scores, rows = self._index.search(some, most, params=parameters)
+            if (rows[:, -1] < 0).any():
+                scores[rows < 0] = -np.inf
             return scores, rows
 
         return SearchResult(*first(ask, np.ascontiguousarray(rotated, np.float32), k, size)[::-1])
+
+    def _parameters(self, most: int, size: int, effort: int, allowed: RowNumbers | None) -> Any:
+        """What faiss is asked with. Making them takes as long as a short walk: they are kept."""
+        key = (most, size, effort)
+        if allowed is None and key in self._kept:
+            return self._kept[key]
+        rows = self._coarse.rows
+        selector = None if allowed is None else selector_of(allowed, rows)
+        share = 1.0 if allowed is None else allowed.size / rows
+        staged = self._coarse.search_parameters(size, effort, selector, share)
+        # faiss multiplies and cuts: half a row more, so that the size survives the rounding
+        parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
+        if staged is not None:
+            parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
+        if allowed is None:
+            if len(self._kept) > _KEPT:
+                self._kept.clear()
+            self._kept[key] = parameters
+        return parameters

@@ -48,6 +48,10 @@ class PrefixRows(Protocol):
     """Re-normalised prefixes of all rows, in row order."""
 
     @property
+    def width(self) -> int:
+        """How many numbers each has."""
+
+    @property
     def rows(self) -> int:
         """How many there are."""
 
@@ -274,6 +278,8 @@ def first(search: Search, queries: Floats, size: int, available: int) -> tuple[F
     ask = min(size + 1, available)
     while True:
         scores, rows = search(queries[pending], ask)
+        if pending.size == len(queries) and (scores[:, 1:] < scores[:, :-1]).all():
+            return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
         order = np.lexsort((rows, -scores))[:, :size]
         found[pending] = np.take_along_axis(rows, order, axis=1)
         best[pending] = np.take_along_axis(scores, order, axis=1)
@@ -301,6 +307,7 @@ def _train(index: Any, prefixes: PrefixRows) -> None:
         index.cp.min_points_per_centroid = 1  # faiss warns on stdout, where JSON may be expected
     if hasattr(index, "pq"):
         index.pq.cp.max_points_per_centroid = 64  # four times faster than faiss's 256
+        index.pq.cp.min_points_per_centroid = 1
     index.train(prefixes.sample(count))
 
 
@@ -312,6 +319,8 @@ def _structure(index: Any) -> Structure | None:
         faiss.IndexIVF: Structure.IVF,
         (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
     }
+    if hasattr(faiss, "GpuIndexFlat"):
+        kinds[faiss.GpuIndexFlat] = Structure.FLAT
     return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)
 
 

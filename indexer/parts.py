@@ -1,20 +1,21 @@
 """The files of an open segment, checked and read."""
 
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
+from indexer import gpu
 from indexer.build import BOUNDS, COARSE, MANIFEST, ROTATION
 from indexer.cascade import Cascade
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
-from indexer.config import RotationKind
+from indexer.config import Device, RotationKind, Structure
 from indexer.durable import sha256
 from indexer.errors import SegmentError
 from indexer.manifest import Manifest
 from indexer.rotation import Turn
-from indexer.vectors import VectorFile
+from indexer.vectors import Prefixes, VectorFile
 
 
 class Parts(NamedTuple):
@@ -26,13 +27,16 @@ class Parts(NamedTuple):
     cascade: Cascade
     bounds: Bounds | None
     turn: Turn | None  # None is the identity
+    gpu_full: CoarseIndex | None = None  # copies on a GPU, which stand in for scans without filter
+    gpu_coarse: CoarseIndex | None = None
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest) -> Self:
+    def open(cls, folder: Path, manifest: Manifest, device: Device) -> Self:
         """Check every file's size, and the contents of all but the vectors; then map them.
 
         Raises:
-            SegmentError: naming the file that is missing, truncated, altered or unknown.
+            SegmentError: naming the file that is missing, truncated, altered or unknown; there is
+                no GPU.
         """
         needed = {manifest.vectors_file, COARSE}
         if manifest.config.rotation is not RotationKind.IDENTITY:
@@ -52,9 +56,25 @@ class Parts(NamedTuple):
         )
         full = CoarseIndex.open(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
-        return cls(
-            file, full, coarse, Cascade(coarse, full), bounds, load_rotation(folder, manifest)
-        )
+        turn = load_rotation(folder, manifest)
+        parts = cls(file, full, coarse, Cascade(coarse, full), bounds, turn)
+        return parts.on_gpu() if device is Device.GPU else parts
+
+    def on_gpu(self) -> Self:
+        """The same with copies of what is scanned in the memory of a GPU."""
+        full = gpu.flat(Prefixes(self.file, self.file.dim))
+        if self.coarse.structure is not Structure.FLAT:
+            return self._replace(gpu_full=full)
+        coarse = gpu.flat(Prefixes(self.file, self.coarse.width))
+        return self._replace(gpu_full=full, gpu_coarse=coarse)
+
+    def scanner(self, of: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
+        """What scans these rows for the best `size` of them: a GPU where it can."""
+        copies = {"full": self.gpu_full, "coarse": self.gpu_coarse}
+        copy = copies[of]
+        if copy is None or filtered or size >= gpu.LONGEST:
+            return self.full if of == "full" else self.coarse
+        return copy
 
 
 def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:

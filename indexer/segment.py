@@ -28,7 +28,7 @@ from indexer.build import (
 from indexer.cascade import Cascade
 from indexer.certify import ROUNDING, certify
 from indexer.coarse import CoarseIndex
-from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
 from indexer.durable import link_or_copy, sha256
 from indexer.errors import SegmentConfigError, SegmentError
 from indexer.manifest import Manifest
@@ -38,6 +38,7 @@ from indexer.vectors import Prefixes, VectorFile
 
 __all__ = [
     "Code",
+    "Device",
     "RotationKind",
     "SearchResult",
     "Segment",
@@ -99,11 +100,12 @@ class Segment:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
+    def open(cls, path: str | Path, *, device: Device | str = Device.CPU) -> Self:
         """Open a folder after checking it: format, sizes, and the checksums of all but the vectors.
 
         The vectors are mapped, not read: their size and header are checked here, their checksum
-        by `verify`.
+        by `verify`. On the device "gpu" scans without a filter run there, from copies in its
+        memory; graphs are walked on the CPU all the same.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown.
@@ -114,7 +116,7 @@ class Segment:
         except FileNotFoundError:
             raise SegmentError(f"{folder / MANIFEST} is missing: {folder} is no segment") from None
         manifest = Manifest.from_json(text, str(folder / MANIFEST))
-        parts = Parts.open(folder, manifest)
+        parts = Parts.open(folder, manifest, Device(device))
         return cls(folder, manifest, hashlib.sha256(text).hexdigest(), parts)
 
     def rebuild(
@@ -212,7 +214,8 @@ class Segment:
         available = self.rows if numbers is None else numbers.size
         if size < available:
             head = rotated[:, : self._config.prefix]
-            return self._opened().coarse.shortlist(head, size, numbers, self._config.effort)
+            coarse = self._opened().scanner("coarse", size, numbers is not None)
+            return coarse.shortlist(head, size, numbers, self._config.effort)
         everything = np.arange(self.rows) if numbers is None else numbers
         found = np.full((len(rotated), size), -1, np.int64)
         found[:, :available] = everything
@@ -289,7 +292,8 @@ class Segment:
             read = np.rint(proof.touched * self.rows).astype(np.int64)
             return replace(proof.result, proven=True, read=read)
         size = max(1, min(k + ROUNDING, available))
-        scanned = parts.full.shortlist(rotated, size, numbers)
+        scanner = parts.scanner("full", size, numbers is not None)
+        scanned = scanner.shortlist(rotated, size, numbers)
         result = self.rerank(rotated, scanned, k)
         return replace(result, proven=True, read=np.full(len(rotated), available))
 
