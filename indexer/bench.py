@@ -1,9 +1,9 @@
-"""Recall and latency over prefixes and shortlist sizes, timed from outside the two stages."""
+"""Recall and latency over prefixes and shortlist sizes, timed from outside."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,11 @@ class BenchRow:
         prefix, shortlist: the operating point; D and all rows for the full-width scan.
         rows, queries, k: what was searched.
         recall: share of the true k nearest rows that was found, mean over the queries.
-        p50_ms, p95_ms: latency of one query, rotation and merging included, milliseconds.
-        shortlist_ms, rerank_ms: medians of the two stages over all segments; the full-width scan
-            has no coarse stage and counts as rerank.
+        p50_ms, p95_ms: latency of one query, searched as users' are, rotation and merging
+            included, milliseconds.
+        shortlist_ms, rerank_ms: medians of the two stages over all segments, called one after the
+            other. Their sum may exceed p50_ms, for a search may go through both in one native
+            call. Exact search has no coarse stage and counts as rerank.
     """
 
     structure: str
@@ -48,13 +50,6 @@ class BenchRow:
         """Plain values, ready for JSON; recall goes by its full name, such as recall@10."""
         named = {"recall": f"recall@{self.k}"}
         return {named.get(name, name): value for name, value in asdict(self).items()}
-
-
-class _Timed(NamedTuple):
-    result: SearchResult
-    total: float  # seconds
-    shortlist: float
-    rerank: float
 
 
 def recall(found: RowNumbers, exact: RowNumbers) -> float:
@@ -90,8 +85,9 @@ def sweep(
 ) -> list[BenchRow]:
     """Measure every prefix with every shortlist size against the exact full-width scan.
 
-    Queries are sent one by one. For a prefix that is not a segment's own, a coarse stage of the
-    same structure and code is built in memory. Threads are left as they are set.
+    Queries are sent one by one, without the stages of a funnel. For a prefix that is not a
+    segment's own, a coarse stage of the same structure and code is built in memory. Threads are
+    left as they are set.
 
     Args:
         segments: searched in turn; results are merged.
@@ -117,14 +113,14 @@ def sweep(
 
     def measure(searched: Sequence[Segment], size: int | None) -> None:
         nonlocal exact_rows
-        timed = _run(searched, queries, k, size, repeats)
-        found = np.concatenate([one.result.rows for one in timed[: len(queries)]])
+        found, seconds = _searched(searched, queries, k, size, repeats)
         if exact_rows is None:
             exact_rows = found
-        total, first, second = (
-            np.array([getattr(one, name) for one in timed]) * 1e3
-            for name in ("total", "shortlist", "rerank")
-        )
+        total = np.array(seconds) * 1e3
+        if size is None:
+            stages = 0.0, float(np.median(total))
+        else:
+            stages = _stages(searched, queries, k, max(size, k))
         config, count = searched[0].config, sum(segment.rows for segment in searched)
         row = BenchRow(
             structure=EXACT if size is None else str(config.structure),
@@ -137,8 +133,8 @@ def sweep(
             recall=recall(found, exact_rows),
             p50_ms=float(np.median(total)),
             p95_ms=float(np.percentile(total, 95)),
-            shortlist_ms=float(np.median(first)),
-            rerank_ms=float(np.median(second)),
+            shortlist_ms=stages[0],
+            rerank_ms=stages[1],
         )
         rows.append(row)
         if on_row is not None:
@@ -146,43 +142,47 @@ def sweep(
 
     measure(segments, None)
     for p in prefixes:
-        views = [segment.over(replace(segment.config, prefix=p)) for segment in segments]
+        views = [segment.over(replace(segment.config, prefix=p, stages=())) for segment in segments]
         for size in shortlists:
             measure(views, size)
     return rows
 
 
-def _run(
+def _searched(
     segments: Sequence[Segment], queries: Floats, k: int, size: int | None, repeats: int
-) -> list[_Timed]:
-    """Each query alone, `repeats` times over; the first pass comes first. size None is exact."""
+) -> tuple[RowNumbers, list[float]]:
+    """Rows (q, k) of each query alone, and seconds, `repeats` times over. size None is exact."""
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
+
+    def search(query: Floats) -> SearchResult:
+        if size is None:
+            return merge([segment.exact(query, k) for segment in segments], bases, k)
+        return merge([segment.search(query, k, size) for segment in segments], bases, k)
+
     singles = [queries[i : i + 1] for i in range(len(queries))]
     for query in singles[:_WARM_UP]:
-        _one(segments, bases, query, k, size)
-    return [_one(segments, bases, query, k, size) for _ in range(repeats) for query in singles]
+        search(query)
+    found: list[RowNumbers] = []
+    seconds: list[float] = []
+    for _ in range(repeats):
+        found.clear()
+        for query in singles:
+            begin = time.perf_counter()
+            found.append(search(query).rows)
+            seconds.append(time.perf_counter() - begin)
+    return np.concatenate(found), seconds
 
 
-def _one(
-    segments: Sequence[Segment], bases: Sequence[int], query: Floats, k: int, size: int | None
-) -> _Timed:
-    begin = time.perf_counter()
-    if size is None:
-        parts = [segment.exact(query, k) for segment in segments]
-        scored = time.perf_counter()
-        result = merge(parts, bases, k)
-        return _Timed(result, time.perf_counter() - begin, 0.0, scored - begin)
-    rotated = [segment.rotate(query) for segment in segments]
-    start = time.perf_counter()
-    candidates = [
-        segment.shortlist(turned, max(size, k))
-        for segment, turned in zip(segments, rotated, strict=True)
-    ]
-    listed = time.perf_counter()
-    parts = [
-        segment.rerank(turned, rows, k)
-        for segment, turned, rows in zip(segments, rotated, candidates, strict=True)
-    ]
-    scored = time.perf_counter()
-    result = merge(parts, bases, k)
-    return _Timed(result, time.perf_counter() - begin, listed - start, scored - listed)
+def _stages(segments: Sequence[Segment], queries: Floats, k: int, size: int) -> tuple[float, float]:
+    """Median milliseconds of the two stages over all segments, in one pass over the queries."""
+    times = []
+    for i in range(len(queries)):
+        rotated = [segment.rotate(queries[i : i + 1]) for segment in segments]
+        begin = time.perf_counter()
+        listed = [s.shortlist(turned, size) for s, turned in zip(segments, rotated, strict=True)]
+        between = time.perf_counter()
+        for segment, turned, rows in zip(segments, rotated, listed, strict=True):
+            segment.rerank(turned, rows, k)
+        times.append((between - begin, time.perf_counter() - between))
+    shortlist, rerank = np.median(times, axis=0) * 1e3
+    return float(shortlist), float(rerank)

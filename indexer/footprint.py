@@ -59,7 +59,8 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
         Structure.NSG: 4.0 * m + _ID,
     }[config.structure]
-    bounds = config.bounds + 3 if config.bounds else 0
+    # Three lengths and the row's number: see indexer.certify.
+    bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,
         hot_row=code + links,

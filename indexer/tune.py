@@ -10,21 +10,22 @@ permitted error, halved, to the next best.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one, unit_rows
+from indexer.arrays import Floats, RowNumbers, unit_rows
 from indexer.confidence import certified, holds
 from indexer.config import SMALL, Code, SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.footprint import footprint
+from indexer.goal import Goal, Objective, Point, Tuning
 from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment
+
+__all__ = ["Goal", "Objective", "Point", "Tuning", "tune"]
 
 PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
 EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -39,107 +40,6 @@ _ALONE = 200  # queries timed one by one
 
 Recalls = npt.NDArray[np.float64]
 Search = Callable[[Floats, int], SearchResult]
-
-
-class Objective(StrEnum):
-    """What "cheapest" means."""
-
-    LATENCY = "latency"  # median time of one query alone
-    THROUGHPUT = "throughput"  # time of a query in a batch
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What is asked for.
-
-    Attributes:
-        recall: the mean recall@k to exceed, in (0, 1).
-        confidence: with what confidence, in (0, 1).
-        k: neighbours sought.
-        objective: what to make cheap.
-        max_ram: bytes that rotation and coarse stage of all segments may take; None for any.
-    """
-
-    recall: float = 0.95
-    confidence: float = 0.95
-    k: int = 10
-    objective: Objective = Objective.LATENCY
-    max_ram: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", Objective(self.objective))
-        at_least_one("k", self.k)
-        for name in ("recall", "confidence"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise TuneError(f"{name} must lie between 0 and 1, got {value!r}; 0.95 is 95 %")
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One operating point, measured on the queries that were searched over.
-
-    Attributes:
-        config: recipe and operating point.
-        recall: mean recall@k.
-        ms: milliseconds a query: the median alone, or the mean in a batch, by the objective.
-        hot_row: bytes a row that should stay in memory.
-    """
-
-    config: SegmentConfig
-    recall: float
-    ms: float
-    hot_row: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values; of the recipe, what varies."""
-        names = ("prefix", "structure", "code", "shortlist", "effort")
-        return {name: self.config.as_dict()[name] for name in names} | {
-            "recall": round(self.recall, 4),
-            "ms": round(self.ms, 4),
-            "hot_row": round(self.hot_row, 1),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What was found, and what it is founded on.
-
-    Attributes:
-        config: the recipe and its operating point.
-        goal: what was asked for; `goal.recall` is exceeded with `goal.confidence`.
-        recall: mean recall@k on the held-out queries.
-        ms: as in Point.
-        rows, queries, held_out: rows searched; queries given; those that decided.
-        source: where the queries came from: "given" or "documents".
-        tried: operating points measured.
-        curve: all of them.
-    """
-
-    config: SegmentConfig
-    goal: Goal
-    recall: float
-    ms: float
-    rows: int
-    queries: int
-    held_out: int
-    source: str
-    tried: int
-    curve: tuple[Point, ...] = field(repr=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the manifest keeps: plain values, ready for JSON."""
-        kept = {
-            name: getattr(self, name)
-            for name in ("recall", "ms", "rows", "queries", "held_out", "source", "tried")
-        }
-        goal = asdict(self.goal) | {"objective": str(self.goal.objective)}
-        return {
-            "bound": "betting (Waudby-Smith and Ramdas 2023), fixed-sequence testing",
-            "goal": goal,
-            **kept,
-            "curve": [point.as_dict() for point in self.curve],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +102,10 @@ def tune(
         views = [segment.over(config) for segment in segments]
         for size in shortlists:
             said(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
-            ladders.append(list(_ladder(views, seen, held_out, size, goal)))
+            # What costs twice the best so far would not be chosen.
+            likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
+            most = 2 * min(likely, default=float("inf"))
+            ladders.append(list(_ladder(views, seen, held_out, goal, size, most)))
         del views  # before the next is built: it may take much memory
     curve = tuple(step.point for ladder in ladders for step in ladder)
     best = _decide(ladders, goal, said)
@@ -270,7 +173,8 @@ def _candidates(
         if not usable or (recipes is None and (usable[0] > 0.75 * shortest or tried == 4)):
             continue
         shortest, tried = usable[0], tried + 1
-        of_width = [r for r in recipes or _usual(base, width, rows) if r.prefix == width]
+        usual = _usual(base, width, rows, small=goal.max_ram is not None)
+        of_width = [r for r in recipes or usual if r.prefix == width]
         for recipe in of_width:
             hot = sum(footprint(recipe, s.rows, s.dim).hot for s in segments)
             if goal.max_ram is None or hot <= goal.max_ram:
@@ -287,15 +191,19 @@ def _candidates(
         )
 
 
-def _usual(base: SegmentConfig, width: int, rows: int) -> Iterator[SegmentConfig]:
-    """What is tried over a prefix. NSG is not: it took five times as long to build and was no
-    faster (200k real sentences); nor are other codes of a graph, which were no faster either."""
+def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
+    """What is tried over a prefix; `small` where memory is short, a graph of fewer links too.
+
+    NSG is not: it took five times as long to build and was no faster (200k real sentences); nor are
+    other codes of a graph, which were no faster either.
+    """
     of = replace(base, prefix=width, lists=0, hnsw_m=32, ef_construction=64, effort=0, stages=())
     if rows <= SCANNED:
         yield replace(of, structure=Structure.FLAT, code=Code.FP16)
     if rows >= SMALL:
         yield replace(of, structure=Structure.HNSW, code=Code.INT8)
-        yield replace(of, structure=Structure.HNSW, code=Code.INT8, hnsw_m=16)
+        if small:
+            yield replace(of, structure=Structure.HNSW, code=Code.INT8, hnsw_m=16)
     if rows >= 10 * SMALL:
         yield replace(of, structure=Structure.IVF, code=Code.FASTSCAN)
 
@@ -322,11 +230,17 @@ def _ranks(segments: Sequence[Segment], asked: _Questions, width: int) -> npt.ND
 
 
 def _ladder(
-    views: Sequence[Segment], seen: _Questions, held_out: _Questions, size: int, goal: Goal
+    views: Sequence[Segment],
+    seen: _Questions,
+    held_out: _Questions,
+    goal: Goal,
+    size: int,
+    most: float,
 ) -> Iterator[_Step]:
     """Points of one recipe and shortlist, from the cheapest to the most careful.
 
-    It ends where half of what the target permits to miss is missed no longer.
+    It ends where half of what the target permits to miss is missed no longer, or where a query
+    costs more than `most` milliseconds.
     """
     config = replace(views[0].config, shortlist=size)
     efforts: Sequence[int] = [e for e in EFFORTS if e >= size] or [size]
@@ -344,7 +258,7 @@ def _ladder(
         likely = holds(reached, goal.recall, goal.confidence)
         sealed = _recalls(searched, held_out, goal.k)
         yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed)
-        if reached.mean() >= (1 + goal.recall) / 2:
+        if reached.mean() >= (1 + goal.recall) / 2 or ms > most:
             return
 
 

@@ -1,0 +1,48 @@
+"""What is foretold of a segment's size is what it takes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexer.config import CODES, Code, SegmentConfig, Structure
+from indexer.footprint import footprint
+from indexer.segment import Segment
+
+ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
+EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+
+
+@pytest.mark.parametrize(
+    ("structure", "code"), [pair for pair in EVERY if pair[0] is not Structure.NSG]
+)
+def test_the_coarse_file_is_as_large_as_foretold(
+    tmp_path: Path, structure: Structure, code: Code
+) -> None:
+    config = SegmentConfig(prefix=64, structure=structure, code=code, bounds=29, hnsw_m=16)
+    foretold = footprint(config, 4000, 64)
+    with Segment.build(tmp_path / "s", ROWS, config) as segment:
+        size = (segment.path / "coarse.faiss").stat().st_size
+        cold = sum(
+            (segment.path / f"{name}.faiss").stat().st_size for name in ("vectors", "bounds")
+        )
+    # Codebooks and headers are counted as nothing, and small beside a million rows.
+    codebook = 64 * 256 * 4 if code in (Code.PQ, Code.FASTSCAN) else 2048
+    assert abs(size - 4000 * foretold.hot_row) < 0.03 * size + codebook
+    assert abs(cold - foretold.cold) < 0.02 * cold + 4096
+
+
+def test_by_hand() -> None:
+    """192 int8 numbers; 64 links of 4 bytes, 32/31 of 4 more, 12 of a node, 8 of its number."""
+    config = SegmentConfig(prefix=192, structure=Structure.HNSW, code=Code.INT8)
+    foretold = footprint(config, 1_000_000, 768)
+    assert foretold.hot_row == pytest.approx(192 + 256 + 128 / 31 + 12 + 8)
+    assert foretold.cold_row == 1536
+    assert foretold.fixed == 3 * 768 * 768 * 4
+    assert foretold.hot == foretold.fixed + round(1_000_000 * foretold.hot_row)
+    assert foretold.cold == 1_536_000_000
+
+
+def test_a_small_segment_is_flat_and_so_is_its_footprint() -> None:
+    config = SegmentConfig(prefix=64, structure=Structure.HNSW, code=Code.INT8)
+    assert footprint(config, 500, 128).hot_row == 128
