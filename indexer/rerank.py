@@ -9,6 +9,7 @@ import numpy as np
 from indexer.arrays import Floats, RowNumbers
 from indexer.errors import VectorError
 from indexer.prefix import prefix
+from indexer.vectors import VectorFile
 
 CHUNK_NUMBERS = 1 << 18
 """Numbers gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
@@ -20,8 +21,8 @@ class RowStore(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def take(self, rows: RowNumbers, width: int | None = None) -> Floats:
-        """Rows of any shape (...) as (..., dim) float32, or their first `width` numbers."""
+    def take(self, rows: RowNumbers) -> Floats:
+        """Rows of any shape (...) as (..., dim) float32."""
         ...
 
 
@@ -77,12 +78,12 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
 
 
 def narrow(
-    store: RowStore, queries: Floats, candidates: RowNumbers, width: int, keep: int
+    file: VectorFile, queries: Floats, candidates: RowNumbers, width: int, keep: int
 ) -> RowNumbers:
     """A stage of a funnel: the candidates whose first `width` numbers are most similar.
 
     Args:
-        store: the full-width rows, of which only the first `width` numbers are read.
+        file: the full-width rows, of which only the first `width` numbers are read.
         queries: (q, dim) float32 unit rows, rotated as the rows are.
         candidates: (q, s) int64 row numbers; -1 is no candidate.
         width: numbers to compare, re-normalised, <= dim.
@@ -94,7 +95,7 @@ def narrow(
     kept = np.full((len(candidates), keep), -1, np.int64)
     for i, rows in enumerate(candidates):
         real = rows[rows >= 0]
-        scores = prefix(store.take(real, width), width) @ queries[i, :width]
+        scores = prefix(file.take(real, width), width) @ queries[i, :width]
         best = real[np.lexsort((real, -scores))[:keep]]
         kept[i, : best.size] = best
     return kept
