@@ -1,0 +1,69 @@
+"""Certified exact search through a segment: brute force's answer, proven, from few rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexer.arrays import unit_rows
+from indexer.errors import SegmentError
+from indexer.rerank import SearchResult, rerank
+from indexer.segment import Segment, SegmentConfig
+
+DIM = 48
+
+
+def rows_of(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(3).standard_normal((30, DIM))
+    rows = centres[rng.integers(30, size=n)] + 0.5 * rng.standard_normal((n, DIM))
+    return unit_rows(rows / np.arange(1, DIM + 1) ** 0.7)
+
+
+ROWS, QUERIES = rows_of(4000, 1), rows_of(25, 2)
+
+
+def brute(segment: Segment, k: int, allowed: np.ndarray | None = None) -> SearchResult:
+    """Every (allowed) row scored at full width."""
+    numbers = np.arange(segment.rows) if allowed is None else allowed
+    everything = np.broadcast_to(numbers, (len(QUERIES), numbers.size))
+    return rerank(segment, segment.rotate(QUERIES), everything, k)
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
+@pytest.mark.parametrize("bounds", [0, 29])
+def test_exact_is_brute_force_and_says_what_it_read(
+    tmp_path: Path, structure: str, bounds: int
+) -> None:
+    values = {"prefix": 16, "structure": structure, "bounds": bounds}
+    with Segment.build(tmp_path / "s", ROWS, SegmentConfig.from_dict(values)) as segment:
+        for allowed in (None, np.arange(0, 4000, 3)):
+            found, expected = segment.exact(QUERIES, 10, allowed), brute(segment, 10, allowed)
+            np.testing.assert_array_equal(found.rows, expected.rows)
+            np.testing.assert_array_equal(found.scores, expected.scores)
+            assert found.proven and found.read is not None
+            available = 4000 if allowed is None else allowed.size
+            assert (found.read < available if bounds else found.read == available).all()
+        assert not segment.search(QUERIES, 10).proven
+        # A filter that leaves few rows is answered exactly, whatever was asked for.
+        assert segment.search(QUERIES, 10, allowed=np.arange(500)).proven
+
+
+def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
+    config = SegmentConfig(prefix=16, bounds=29)
+    with Segment.build(tmp_path / "s", ROWS[:1200], config) as segment:
+        found = segment.exact(QUERIES, 1500)
+        assert found.proven and (found.rows[:, 1200:] == -1).all()
+        assert (np.sort(found.rows[:, :1200], axis=1) == np.arange(1200)).all()
+    with Segment.build(tmp_path / "one", ROWS[:1], config) as segment:
+        assert segment.exact(QUERIES, 3).rows.tolist() == [[0, -1, -1]] * 25
+
+
+def test_altered_bounds_are_refused(tmp_path: Path) -> None:
+    Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16, bounds=29)).close()
+    path = tmp_path / "s" / "bounds.faiss"
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SegmentError, match=r"bounds.faiss does not match its checksum"):
+        Segment.open(tmp_path / "s")
