@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check docs bench clean
+.PHONY: setup demo test check docs bench bench-index clean
 
 setup: .venv/installed
 
@@ -32,6 +32,17 @@ bench: setup  ## every figure in the README's results table and in docs/training
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half of it encoding and peers' builds
+	$(BIN)/pip install -c constraints.txt -e ".[peers]"
+	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
+	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
+	$(BIN)/python benchmarks/filters.py --vectors vectors.npy
+	$(BIN)/python benchmarks/certified.py --vectors vectors.npy --panorama 8,16,32
+	$(BIN)/python benchmarks/adaptive_shortlist.py --vectors vectors.npy
+	$(BIN)/python benchmarks/synthetic.py --vectors vectors.npy --rows 200000
+	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf .venv demo
