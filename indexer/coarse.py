@@ -272,14 +272,14 @@ def first(search: Search, queries: Floats, size: int, available: int) -> tuple[F
     One row more than wanted tells whether the cut goes through a tie; if it does, the search is
     asked for more until the tie is whole.
     """
+    ask = min(size + 1, available)
+    scores, rows = search(queries, ask)
+    if (scores[:, 1:] < scores[:, :-1]).all():
+        return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
     found = np.empty((queries.shape[0], size), np.int64)
     best = np.empty(found.shape, np.float32)
     pending = np.arange(queries.shape[0])
-    ask = min(size + 1, available)
     while True:
-        scores, rows = search(queries[pending], ask)
-        if pending.size == len(queries) and (scores[:, 1:] < scores[:, :-1]).all():
-            return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
         order = np.lexsort((rows, -scores))[:, :size]
         found[pending] = np.take_along_axis(rows, order, axis=1)
         best[pending] = np.take_along_axis(scores, order, axis=1)
@@ -289,6 +289,7 @@ def first(search: Search, queries: Floats, size: int, available: int) -> tuple[F
         if pending.size == 0:
             return best, found
         ask = min(2 * ask, available)
+        scores, rows = search(queries[pending], ask)
 
 
 def empty(config: SegmentConfig, rows: int) -> Any:

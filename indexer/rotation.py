@@ -30,6 +30,7 @@ class Turn:
         self._linear = faiss.LinearTransform(len(matrix), len(matrix), False)
         faiss.copy_array_to_vector(self._rows.ravel(), self._linear.A)
         self._linear.is_trained = True
+        self._pointer = faiss.swig_ptr(self._rows)
 
     def apply(self, queries: Floats) -> Floats:
         """(q, D) float32 turned, with no more threads than queries.
@@ -42,7 +43,7 @@ class Turn:
                 turned: Floats = self._linear.apply(queries)
             return turned
         query, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)
-        pointers = (faiss.swig_ptr(array) for array in (out, query, self._rows))
+        pointers = faiss.swig_ptr(out), faiss.swig_ptr(query), self._pointer
         faiss.fvec_inner_products_ny(*pointers, out.size, out.size)
         return out
 
