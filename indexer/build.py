@@ -13,9 +13,9 @@ from indexer import rotation
 from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
 from indexer.certify import Bounds
 from indexer.coarse import TRAIN_ROWS, CoarseIndex
-from indexer.config import RotationKind, SegmentConfig, Storage
+from indexer.config import SMALL, RotationKind, SegmentConfig, Storage
 from indexer.durable import sync_file, sync_folder
-from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.errors import SegmentError, VectorError
 from indexer.manifest import FileEntry, Manifest
 from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter
 
@@ -132,7 +132,7 @@ def finish_segment(
     progress: Progress | None = None,
 ) -> None:
     """Build what is searched over vectors (and a rotation) that are there, and the manifest."""
-    config = config.fitting(stored.rows)
+    config = config.fitting(stored.rows, stored.dim)
     heard = progress or _silent
     coarse = CoarseIndex.build(
         Prefixes(stored, config.prefix),
@@ -173,10 +173,7 @@ def _write_vectors(
 ) -> VectorFile:
     """Store the (rotated) unit rows, and the rotation if there is one."""
     dim, stream = _opened(vectors)
-    if config.prefix > dim:
-        raise SegmentConfigError(
-            f"prefix {config.prefix} is wider than the vectors ({dim}); set prefix to {dim} or less"
-        )
+    config.fitting(SMALL, dim)  # refuses what is too wide before anything is written
     with VectorWriter(path / VECTORS, dim, config.storage) as writer:
         if config.rotation is RotationKind.IDENTITY:
             for block in stream:

@@ -71,8 +71,9 @@ class Cascade:
     def _parameters(self, most: int, size: int, effort: int, allowed: RowNumbers | None) -> Any:
         """What faiss is asked with. Making them takes as long as a short walk: they are kept."""
         key = (most, size, effort)
-        if allowed is None and key in self._kept:
-            return self._kept[key]
+        kept = self._kept.get(key) if allowed is None else None
+        if kept is not None:
+            return kept
         rows = self._coarse.rows
         selector = None if allowed is None else selector_of(allowed, rows)
         share = 1.0 if allowed is None else allowed.size / rows

@@ -194,7 +194,14 @@ class CoarseIndex:
         Returns:
             (q, size) int64, best first. Exactly min(size, number of allowed rows) entries are
             rows, the rest are -1.
+
+        Raises:
+            VectorError: rows are allowed and the structure cannot be restricted (`selects`).
         """
+        if allowed is not None and not self.selects:
+            raise VectorError(
+                "flat product quantizers cannot be searched among some rows; exact search can"
+            )
         available = self.rows if allowed is None else allowed.size
         found = np.full((queries.shape[0], size), -1, np.int64)
         wanted = min(size, available)

@@ -101,6 +101,8 @@ _DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # a prefix is cut into groups of this
 
 _UNTRAINED = (Code.FP32, Code.FP16)
 
+LEAST_NSG = 4
+
 SMALL = 1000
 """A segment of fewer rows is flat, whatever its recipe says."""
 
@@ -117,8 +119,8 @@ class SegmentConfig:
             up to the full width is one block more.
         storage: number format of the full-width rows.
         shortlist: rows handed from the coarse stage to the exact scores when a search names none.
-        effort: how widely the coarse stage looks: efSearch of a graph, lists of an IVF; 0 follows
-            the shortlist.
+        effort: how widely the coarse stage looks: efSearch of HNSW, lists of an IVF; 0 follows the
+            shortlist, as NSG always does; a flat one looks at everything.
         stages: (width, keep) pairs between the prefix and the full width, both towards the end of
             a funnel: widths rise, numbers kept fall (Kusupati et al. 2022, section 4.3.1).
         hnsw_m: links per row and level of a graph (level 0 of HNSW has twice as many).
@@ -192,6 +194,16 @@ class SegmentConfig:
                 f"the structure {self.structure} holds the codes {', '.join(held)}, "
                 f"got {str(self.code)!r}"
             )
+        if self.effort and self.structure not in (Structure.HNSW, Structure.IVF):
+            raise SegmentConfigError(
+                f"effort is for hnsw and ivf; the structure {self.structure} takes none, "
+                f"got {self.effort}"
+            )
+        if self.structure is Structure.NSG and self.hnsw_m < LEAST_NSG:
+            raise SegmentConfigError(
+                f"nsg needs hnsw_m of at least {LEAST_NSG}, got {self.hnsw_m}: "
+                "with fewer links its graph is never connected"
+            )
         divisor = _DIVISOR.get(self.code, 1)
         if self.prefix % divisor:
             raise SegmentConfigError(
@@ -218,11 +230,20 @@ class SegmentConfig:
             self.lists,
         )
 
-    def fitting(self, rows: int) -> "SegmentConfig":
+    def fitting(self, rows: int, dim: int) -> "SegmentConfig":
         """What a segment of so many rows is really built as: a small one is scanned.
 
         Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing.
+
+        Raises:
+            SegmentConfigError: the prefix, a stage or a block is wider than the vectors.
         """
+        widths = (("prefix", self.prefix), *(("stages", width) for width, _ in self.stages))
+        for name, width in (*widths, *(("blocks", end) for end in self.blocks)):
+            if width > dim:
+                raise SegmentConfigError(
+                    f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
+                )
         if rows >= SMALL or (self.structure is Structure.FLAT and self.code in _UNTRAINED):
             return self
         return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)

@@ -46,7 +46,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
     Raises:
         SegmentConfigError: the recipe does not fit the width.
     """
-    config = config.fitting(rows)
+    config = config.fitting(rows, dim)
     index = empty(config, rows)
     graph = isinstance(index, faiss.IndexHNSW | faiss.IndexNSG)
     code = (index.storage if graph else index).sa_code_size()

@@ -285,7 +285,8 @@ class Segment:
         rotated = self.rotate(queries)
         available = self.rows if numbers is None else numbers.size
         parts = self._opened()
-        if parts.bounds is not None and available > max(EXACT_ALLOWED, k):
+        startable = numbers is None or parts.coarse.selects
+        if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
             size = max(k, self._config.shortlist)
             start = self.shortlist(rotated, min(size, available), numbers)
             proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, numbers)
@@ -321,7 +322,7 @@ class Segment:
         Rotation and storage stay as they are. Where only the operating point differs (shortlist,
         effort, stages), the coarse stage is this one's.
         """
-        config = config.fitting(self.rows)
+        config = config.fitting(self.rows, self.dim)
         parts = self._opened()
         if config.coarse_stage() != self._config.coarse_stage():
             coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config)

@@ -6,6 +6,7 @@ than asked of faiss, so that rows can be streamed to disk and read back with num
 holds it equal to faiss's own, byte for byte.
 """
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -125,10 +126,11 @@ class VectorFile:
         self.dim = dim
         self.storage = storage
         self.offset = len(expected)
-        # As bytes, for the header's odd length leaves every number unaligned; and as a plain
-        # array, for memmap's subclass costs more than the gather of a small shortlist.
-        mapped = np.memmap(path, np.uint8, mode="r", offset=self.offset, shape=(rows, width))
-        self._bytes = mapped.view(np.ndarray)
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # As bytes, for the header's odd length leaves every number unaligned.
+        mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
+        self._bytes = mapped.reshape(rows, width)
 
     def take(self, rows: RowNumbers | slice, width: int | None = None) -> Floats:
         """The first `width` numbers (all by default) of the rows asked for, as float32.
@@ -152,6 +154,15 @@ class VectorFile:
         """All rows in order, BLOCK_ROWS at a time, cut to `width`."""
         for start in range(0, self.rows, BLOCK_ROWS):
             yield self.take(slice(start, min(start + BLOCK_ROWS, self.rows)), width)
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the pages read so far, which else count as this process's memory.
+
+        They stay in the system's cache. A walk over the whole file is bounded by it.
+        """
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,7 @@ class Prefixes:
             part = slice(start, min(start + BLOCK_ROWS, self.rows))
             rows = part if order is None else order[part]
             yield prefix(self.file.take(rows, self.width), self.width)
+            self.file.release()
 
     def sample(self, count: int) -> Floats:
         """At most `count` of them, evenly spread."""

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import faiss
@@ -10,13 +12,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.arrays import evenly
 from indexer.coarse import CoarseIndex
-from indexer.config import Code, SegmentConfig, Structure
+from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.prefix import prefix
 
 WIDTH = 16
-EVERY = [(structure, code) for structure in Structure for code in Code]
+EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+FLAT = [*CODES[Structure.FLAT]]
+SCALED = {Code.INT8: 255, Code.INT6: 63, Code.INT4: 15}  # steps over each number's range
+SHARES = {  # of the shortlist by true scores, found by a scan of the codes
+    Code.FP32: 0.999,
+    Code.FP16: 0.99,
+    Code.INT8: 0.98,
+    Code.INT6: 0.97,
+    Code.INT4: 0.92,
+    Code.PQ: 0.92,
+    Code.FASTSCAN: 0.85,
+    Code.RABITQ: 0.65,
+    Code.EDEN: 0.92,
+}
+
+
+class Rows:
+    """Prefixes in memory, in blocks of unequal sizes."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._all = rows
+        self.width = rows.shape[1]
+        self.rows = len(rows)
+
+    def blocks(self, order: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        rows = self._all if order is None else self._all[order]
+        yield from (part for part in np.split(rows, [7, 600]) if len(part))
+
+    def sample(self, count: int) -> np.ndarray:
+        return self._all[evenly(self.rows, count)]
 
 
 def clustered(n: int, seed: int = 0) -> np.ndarray:
@@ -26,18 +58,24 @@ def clustered(n: int, seed: int = 0) -> np.ndarray:
     return prefix(rows.astype(np.float32), WIDTH)
 
 
-def build(rows: np.ndarray, structure: Structure, code: Code) -> CoarseIndex:
-    config = SegmentConfig(prefix=rows.shape[1], structure=structure, code=code)
-    return CoarseIndex.build([rows[:7], rows[7:]], config)
+def build(rows: np.ndarray, structure: Structure, code: Code, **more: int) -> CoarseIndex:
+    config = SegmentConfig(prefix=rows.shape[1], structure=structure, code=code, **more)
+    return CoarseIndex.build(Rows(rows), config)
 
 
-def decoded(rows: np.ndarray, code: Code) -> np.ndarray:
-    """What each code makes of the rows: int8 has 255 steps over [-1, 1], read at mid-step."""
+def decoded(index: CoarseIndex, rows: np.ndarray, code: Code) -> np.ndarray:
+    """What a code makes of the rows: steps over each number's range are read at mid-step."""
     if code is Code.FP16:
         return rows.astype(np.float16).astype(np.float32)
-    if code is Code.INT8:
-        steps = np.trunc(np.clip((rows + 1) / 2, 0, 1) * 255)
-        return ((steps + 0.5) / 255 * 2 - 1).astype(np.float32)
+    if code in SCALED:
+        least, extent = faiss.vector_to_array(index.index.sq.trained).reshape(2, -1)
+        steps = np.trunc(np.clip((rows - least) / extent, 0, 1) * SCALED[code])
+        return (least + (steps + 0.5) / SCALED[code] * extent).astype(np.float32)
+    if code is Code.PQ:
+        centroids = faiss.vector_to_array(index.index.pq.centroids).reshape(-1, 256, 4)
+        groups = rows.reshape(len(rows), -1, 1, 4)
+        nearest = ((groups - centroids) ** 2).sum(axis=3).argmin(axis=2)
+        return centroids[np.arange(len(centroids)), nearest].reshape(rows.shape)
     return rows
 
 
@@ -53,60 +91,146 @@ def overlap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
 
-ROWS = clustered(3000)
+ROWS = clustered(1500)
 QUERIES = clustered(40, seed=1)
 
 
-@pytest.mark.parametrize("code", Code)
+@cache
+def built(structure: Structure, code: Code) -> CoarseIndex:
+    return build(ROWS, structure, code)
+
+
+@pytest.mark.parametrize("code", [Code.FP32, Code.FP16, *SCALED, Code.PQ])
 def test_a_flat_shortlist_is_the_oracles(code: Code) -> None:
-    found = build(ROWS, Structure.FLAT, code).shortlist(QUERIES, 50)
+    index = built(Structure.FLAT, code)
+    rows = decoded(index, ROWS, code)
+    found = index.shortlist(QUERIES, 50)
     assert found.dtype == np.int64 and found.shape == (40, 50)
     # Rounding may swap neighbours whose scores agree to the last bits, and nothing more.
-    expected = oracle(QUERIES, decoded(ROWS, code), 50)
-    scores = np.einsum("qd,qsd->qs", QUERIES, decoded(ROWS, code)[found])
-    truth = np.einsum("qd,qsd->qs", QUERIES, decoded(ROWS, code)[expected])
+    expected = oracle(QUERIES, rows, 50)
+    scores = np.einsum("qd,qsd->qs", QUERIES, rows[found])
+    truth = np.einsum("qd,qsd->qs", QUERIES, rows[expected])
     np.testing.assert_allclose(scores, truth, atol=2e-6)
-    assert overlap(found, expected) > 0.999
-
-
-@pytest.mark.parametrize("code", Code)
-def test_a_graph_finds_nearly_all_of_the_oracles_shortlist(code: Code) -> None:
-    found = build(ROWS, Structure.HNSW, code).shortlist(QUERIES, 50)
-    assert overlap(found, oracle(QUERIES, decoded(ROWS, code), 50)) > 0.97
-    assert all(len({*line}) == 50 for line in found)
+    assert overlap(found, expected) > 0.998
 
 
 @pytest.mark.parametrize(("structure", "code"), EVERY)
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+def test_every_kind_finds_most_of_the_true_shortlist(structure: Structure, code: Code) -> None:
+    index = built(structure, code)
+    assert (index.rows, index.width, index.structure) == (1500, WIDTH, structure)
+    found = index.shortlist(QUERIES, 50)
+    assert all(len({*line}) == 50 for line in found)
+    missed = {Structure.IVF: 0.03, Structure.HNSW: 0.02, Structure.NSG: 0.02}.get(structure, 0)
+    assert overlap(found, oracle(QUERIES, ROWS, 50)) > SHARES[code] - missed
+
+
+@pytest.mark.parametrize(("structure", "code"), EVERY)
+def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code: Code) -> None:
+    index = built(structure, code)
+    index.save(tmp_path / "c")
+    filters = [np.arange(0, 1500, 2), np.arange(0, 1500, 20)] if index.selects else []
+    for mapped in (False, True):
+        again = CoarseIndex.open(tmp_path / "c", mapped=mapped)
+        assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
+        for allowed in (None, *filters):
+            np.testing.assert_array_equal(
+                again.shortlist(QUERIES, 30, allowed), index.shortlist(QUERIES, 30, allowed)
+            )
+
+
+def test_only_flat_product_quantizers_do_not_select() -> None:
+    refusing = [kind for kind in EVERY if not built(*kind).selects]
+    assert refusing == [(Structure.FLAT, Code.PQ), (Structure.FLAT, Code.FASTSCAN)]
+
+
+SELECTING = [
+    (structure, code)
+    for structure, code in EVERY
+    if structure is not Structure.FLAT or code not in (Code.PQ, Code.FASTSCAN)
+]
+
+
+@pytest.mark.parametrize(("structure", "code"), SELECTING)
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.5])
 def test_only_allowed_rows_are_found(structure: Structure, code: Code, share: float) -> None:
     rng = np.random.default_rng(3)
     allowed = np.flatnonzero(rng.random(len(ROWS)) < share)
-    found = build(ROWS, structure, code).shortlist(QUERIES, 20, allowed)
+    found = built(structure, code).shortlist(QUERIES, 20, allowed)
     assert np.isin(found, allowed).all()
-    expected = oracle(QUERIES, decoded(ROWS, code), 20, allowed)
-    assert overlap(found, expected) > (0.999 if share < 0.1 else 0.95)
+    assert all(len({*line}) == 20 for line in found)
+    # The lists of an IVF and the half steps of a walk miss some where half of the rows pass.
+    missed = 0.12 if share == 0.5 else 0.05
+    assert overlap(found, oracle(QUERIES, ROWS, 20, allowed)) > SHARES[code] - missed
 
 
-@pytest.mark.parametrize(("structure", "code"), EVERY)
+@pytest.mark.parametrize(("structure", "code"), SELECTING)
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_never_fewer_than_there_are(structure: Structure, code: Code, count: int) -> None:
-    rows = clustered(40)
     allowed = np.arange(count) * 8
-    found = build(rows, structure, code).shortlist(QUERIES, 7, allowed)
+    found = built(structure, code).shortlist(QUERIES, 7, allowed)
     assert found.shape == (40, 7)
     assert (np.sort(found[:, :count], axis=1) == allowed).all()
     assert (found[:, count:] == -1).all()
-    everything = build(rows, structure, code).shortlist(QUERIES, 50)
-    assert (np.sort(everything[:, :40], axis=1) == np.arange(40)).all()
+
+
+@pytest.mark.parametrize(("structure", "code"), EVERY)
+def test_a_shortlist_of_all_rows_has_all_of_them(structure: Structure, code: Code) -> None:
+    everything = built(structure, code).shortlist(QUERIES[:3], 1510)
+    assert (np.sort(everything[:, :1500], axis=1) == np.arange(1500)).all()
+    assert (everything[:, 1500:] == -1).all()
+
+
+@pytest.mark.parametrize("structure", [Structure.HNSW, Structure.NSG])
+def test_a_graph_is_laid_out_in_another_order_and_finds_rows_by_number(
+    structure: Structure,
+) -> None:
+    index = built(structure, Code.FP32)
+    ids = faiss.vector_to_array(index.index.id_map)
+    assert (np.sort(ids) == np.arange(1500)).all() and (ids != np.arange(1500)).any()
+    inner = faiss.downcast_index(index.index.index)
+    stored = faiss.downcast_index(inner.storage).reconstruct_n(0, 1500)
+    np.testing.assert_array_equal(stored, ROWS[ids])
+    # Row 700 is the nearest to itself, under its own number: on a walk, and in a scan.
+    assert index.shortlist(ROWS[700:701], 1)[0, 0] == 700
+    assert index.shortlist(ROWS[700:701], 1, np.arange(0, 1500, 20))[0, 0] == 700
 
 
 def test_a_narrow_filter_is_scanned_and_not_walked() -> None:
     """faiss counts the distances that walks computed: none for 9 %, some for half of the rows."""
-    index = build(ROWS, Structure.HNSW, Code.FP16)
+    index = built(Structure.HNSW, Code.FP16)
     for step, walked in ((11, False), (2, True)):
         faiss.cvar.hnsw_stats.reset()
-        index.shortlist(QUERIES, 20, np.arange(0, 3000, step))
+        index.shortlist(QUERIES, 20, np.arange(0, 1500, step))
         assert (faiss.cvar.hnsw_stats.ndis > 0) is walked
+        assert index.walks(len(range(0, 1500, step))) is walked
+
+
+def test_more_effort_looks_wider() -> None:
+    walks, lists = [], []
+    for effort in (60, 600):
+        faiss.cvar.hnsw_stats.reset()
+        built(Structure.HNSW, Code.FP16).shortlist(QUERIES, 20, effort=effort)
+        walks.append(faiss.cvar.hnsw_stats.ndis)
+    assert walks[0] < 0.7 * walks[1]
+    truth = oracle(QUERIES, ROWS, 10)
+    ivf = built(Structure.IVF, Code.FP32)
+    for effort in (1, 3, ivf.lists):
+        lists.append(overlap(ivf.shortlist(QUERIES, 10, effort=effort), truth))
+    assert lists[0] < lists[1] <= lists[2] == 1
+
+
+def test_the_lists_of_an_ivf_are_the_recipes() -> None:
+    assert build(ROWS, Structure.IVF, Code.INT8, lists=9).lists == 9
+    assert built(Structure.IVF, Code.INT8).lists == 37  # a fortieth of the rows, if 4 sqrt is more
+    assert built(Structure.FLAT, Code.INT8).lists == 0
+
+
+def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """faiss warns of few rows on its own, where JSON may be expected."""
+    for code in CODES[Structure.IVF]:
+        build(ROWS, Structure.IVF, code, lists=100)
+        build(ROWS, Structure.FLAT, code)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_graph_that_underfills_is_completed_by_a_scan() -> None:
@@ -114,28 +238,35 @@ def test_a_graph_that_underfills_is_completed_by_a_scan() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat(np.eye(2, WIDTH), 300, axis=0)
     rows = prefix((groups + 0.01 * rng.standard_normal((600, WIDTH))).astype(np.float32), WIDTH)
-    index = CoarseIndex.build(
-        [rows], SegmentConfig(prefix=WIDTH, structure=Structure.HNSW, hnsw_m=2, ef_construction=2)
-    )
+    index = build(rows, Structure.HNSW, Code.FP16, hnsw_m=2, ef_construction=2)
     allowed = np.arange(300, 600)
     found = index.shortlist(rows[:20], 250, allowed)
     assert np.isin(found, allowed).all()
     assert all(len({*line}) == 250 for line in found)
 
 
-@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize("code", FLAT)
 @pytest.mark.parametrize("size", [1, 30, 99, 100, 400, 1500])
 def test_ties_go_to_the_lower_row_also_at_the_cut(code: Code, size: int) -> None:
     """1600 rows but only 16 different ones: every cut goes through a tie."""
-    rows = np.tile(np.eye(WIDTH, dtype=np.float32), (100, 1))
     query = np.linspace(1, 0.5, WIDTH, dtype=np.float32)[None]
-    found = build(rows, Structure.FLAT, code).shortlist(query, size)
+    found = tied(code).shortlist(query, size)
     by_score = np.concatenate([np.arange(100) * WIDTH + i for i in range(WIDTH)])
     assert found[0].tolist() == by_score[:size].tolist()
 
 
+@cache
+def tied(code: Code) -> CoarseIndex:
+    return build(np.tile(np.eye(WIDTH, dtype=np.float32), (100, 1)), Structure.FLAT, code)
+
+
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 60), st.sampled_from(Code))
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 60),
+    st.integers(0, 60),
+    st.sampled_from([Code.FP32, Code.FP16, *SCALED, Code.EDEN]),
+)
 def test_a_flat_shortlist_only_grows(seed: int, small: int, more: int, code: Code) -> None:
     rows = np.random.default_rng(seed).integers(-1, 2, (60, 4)).astype(np.float32)
     index = build(prefix(rows, 4), Structure.FLAT, code)
@@ -144,34 +275,22 @@ def test_a_flat_shortlist_only_grows(seed: int, small: int, more: int, code: Cod
     np.testing.assert_array_equal(index.shortlist(query, small), longer[:, :small])
 
 
-@pytest.mark.parametrize(("structure", "code"), EVERY)
-def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code: Code) -> None:
-    index = build(ROWS, structure, code)
-    index.save(tmp_path / "c")
-    again = CoarseIndex.open(tmp_path / "c")
-    assert (again.rows, again.width) == (3000, WIDTH)
-    for allowed in (None, np.arange(0, 3000, 2), np.arange(0, 3000, 20)):
-        np.testing.assert_array_equal(
-            again.shortlist(QUERIES, 30, allowed), index.shortlist(QUERIES, 30, allowed)
-        )
-
-
 def test_the_querys_length_does_not_matter() -> None:
-    index = build(ROWS, Structure.FLAT, Code.FP16)
+    index = built(Structure.FLAT, Code.FP16)
     np.testing.assert_array_equal(index.shortlist(QUERIES * 4, 20), index.shortlist(QUERIES, 20))
 
 
 def test_searching_leaves_the_thread_setting_alone() -> None:
     before = faiss.omp_get_max_threads()
-    build(ROWS, Structure.HNSW, Code.INT8).shortlist(QUERIES[:1], 5)
+    built(Structure.HNSW, Code.INT8).shortlist(QUERIES[:1], 5)
     assert faiss.omp_get_max_threads() == before
 
 
 def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VectorError, match="at least one row"):
-        CoarseIndex.build([], SegmentConfig())
+        CoarseIndex.build(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
     with pytest.raises(VectorError, match=r"must be \(n, 64\), got shape \(2, 3\)"):
-        CoarseIndex.build([np.ones((2, 3), np.float32)], SegmentConfig())
+        CoarseIndex.build(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
     (tmp_path / "noise").write_bytes(b"IxXX" + bytes(100))
     with pytest.raises(SegmentError, match=r"cannot read .*noise"):
         CoarseIndex.open(tmp_path / "noise")
@@ -179,7 +298,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SegmentError, match="lsh holds IndexLSH"):
         CoarseIndex.open(tmp_path / "lsh")
     with pytest.raises(OSError, match="could not write"):
-        build(ROWS, Structure.FLAT, Code.FP32).save(tmp_path / "no" / "folder")
+        built(Structure.FLAT, Code.FP32).save(tmp_path / "no" / "folder")
 
 
 def test_without_faiss_the_way_out_is_named() -> None:

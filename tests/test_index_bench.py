@@ -64,8 +64,8 @@ def test_the_sweep_measures_each_point_against_the_exact_scan(segments: list[Seg
     assert by_point[4, 5] < by_point[4, 40] < by_point[4, 600] == 1.0
     assert by_point[4, 5] < by_point[8, 5] < by_point[DIM, 5]
     for row in table:
-        assert 0 < row.shortlist_ms + row.rerank_ms
-        assert max(row.shortlist_ms, row.rerank_ms) < row.p50_ms <= row.p95_ms
+        assert 0 < row.p50_ms <= row.p95_ms
+        assert row.rerank_ms > 0 and (row.shortlist_ms > 0) == (row is not exact)
         written = json.loads(json.dumps(row.as_dict()))
         assert written.pop("recall@5") == row.recall
         assert BenchRow(**written, recall=row.recall) == row
@@ -95,7 +95,7 @@ def expected(queries: np.ndarray, p: int, size: int) -> float:
 
 def test_the_structure_and_the_exact_rows_are_the_segments_own(tmp_path: Path) -> None:
     config = SegmentConfig(prefix=8, structure=Structure.HNSW)
-    with Segment.build(tmp_path / "s", rows(500, 3), config) as segment:
+    with Segment.build(tmp_path / "s", rows(1000, 3), config) as segment:
         table = sweep([segment], rows(10, 4), prefixes=[8, 16], shortlists=[100], repeats=1)
     assert [row.structure for row in table] == ["exact", "hnsw", "hnsw"]
     assert [row.code for row in table] == ["float16", "fp16", "fp16"]
@@ -109,7 +109,7 @@ def test_the_structure_and_the_exact_rows_are_the_segments_own(tmp_path: Path) -
         ({"repeats": 0}, "repeats must be"),
         ({"shortlists": [10, 0]}, "shortlist must be"),
         ({"prefixes": [0]}, "prefix must be"),
-        ({"prefixes": [DIM + 1]}, "prefix of 25"),
+        ({"prefixes": [DIM + 1]}, "prefix 25 is wider"),
     ],
 )
 def test_bad_grids_are_refused(

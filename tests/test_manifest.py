@@ -1,14 +1,18 @@
 """manifest.json."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.errors import SegmentConfigError, SegmentError
+from indexer.config import Code, RotationKind, SegmentConfig, Structure
+from indexer.errors import SegmentError
 from indexer.manifest import FileEntry, Manifest
+from indexer.segment import Segment
+
+OLD = Path(__file__).parent / "format-1"
 
 MANIFEST = Manifest(
     rows=5,
@@ -21,53 +25,19 @@ MANIFEST = Manifest(
     provenance={"encoder": "été/模型"},
 )
 
-configs = st.builds(
-    SegmentConfig,
-    prefix=st.integers(1, 4096),
-    structure=st.sampled_from(Structure),
-    code=st.sampled_from(Code),
-    rotation=st.sampled_from(RotationKind),
-    storage=st.sampled_from(Storage),
-    shortlist=st.integers(1, 10**6),
-    hnsw_m=st.integers(2, 512),
-    ef_construction=st.integers(1, 5000),
-)
-
 
 def test_a_manifest_survives_json() -> None:
     assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
     assert Manifest.from_json(MANIFEST.to_json().encode()) == MANIFEST
 
 
-@given(configs)
-def test_a_config_survives_json(config: SegmentConfig) -> None:
-    assert SegmentConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-
-
-def test_plain_strings_become_members() -> None:
-    config = SegmentConfig.from_dict({"structure": "hnsw", "code": "int8"})
-    assert config.structure is Structure.HNSW and config.code is Code.INT8
-    assert config.rotation is RotationKind.PCA and config.storage is Storage.FLOAT16
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"structure": "ivf"}, "structure must be one of flat, hnsw, got 'ivf'"),
-        ({"code": 8}, "code must be one of fp32, fp16, int8, got 8"),
-        ({"rotation": "random"}, "rotation must be one of pca, identity"),
-        ({"storage": "int8"}, "storage must be one of float16, float32"),
-        ({"prefix": 0}, "prefix must be a whole number of at least 1, got 0"),
-        ({"prefix": True}, "prefix must be a whole number"),
-        ({"shortlist": 1.5}, "shortlist must be a whole number of at least 1, got 1.5"),
-        ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
-        ({"ef_construction": "9"}, "ef_construction must be a whole number"),
-        ({"preffix": 3}, "unknown segment setting 'preffix'"),
-    ],
-)
-def test_a_bad_setting_is_named(values: dict[str, object], message: str) -> None:
-    with pytest.raises(SegmentConfigError, match=message):
-        SegmentConfig.from_dict(values)
+def test_tuning_is_kept_and_covered_by_the_checksum() -> None:
+    tuned = replace(MANIFEST, tuning={"target": 0.95, "queries": [1, 2]})
+    assert Manifest.from_json(tuned.to_json()) == tuned
+    values = json.loads(tuned.to_json())
+    values["tuning"]["target"] = 0.99
+    with pytest.raises(SegmentError, match="was altered"):
+        Manifest.from_json(json.dumps(values))
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff\xfe{}"])
@@ -80,9 +50,10 @@ def test_foreign_json_and_unknown_formats_are_refused() -> None:
     for text in ("[]", "3", "{}"):
         with pytest.raises(SegmentError, match="is not the manifest of a segment"):
             Manifest.from_json(text)
-    values = json.loads(MANIFEST.to_json()) | {"format": 2}
-    with pytest.raises(SegmentError, match="has format 2 and this version reads format 1"):
-        Manifest.from_json(json.dumps(values))
+    for unknown in (0, 3, "2", None):
+        values = json.loads(MANIFEST.to_json()) | {"format": unknown}
+        with pytest.raises(SegmentError, match=r"has format .* reads format 1 or 2; install"):
+            Manifest.from_json(json.dumps(values))
 
 
 def test_an_altered_value_is_noticed() -> None:
@@ -114,3 +85,49 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
     monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
     with pytest.raises(SegmentError, match="lacks a value or holds a wrong one"):
         Manifest.from_json(json.dumps(values))
+
+
+# --- format 1 ----------------------------------------------------------------------------------
+# Two segments of the same 40 rows, written by the version before format 2.
+
+OLD_ROWS = np.random.default_rng(40).standard_normal((40, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["flat-fp16", "hnsw-int8"])
+def test_a_segment_of_format_1_opens_and_searches_to_the_right_rows(name: str) -> None:
+    assert json.loads((OLD / name / "manifest.json").read_text())["format"] == 1
+    unit = OLD_ROWS / np.linalg.norm(OLD_ROWS, axis=1, keepdims=True)
+    queries = np.random.default_rng(41).standard_normal((25, 8))
+    scores = queries / np.linalg.norm(queries, axis=1, keepdims=True) @ unit.T
+    nearest = np.argsort(-scores, axis=1)[:, :3]
+    with Segment.open(OLD / name) as segment:
+        segment.verify()
+        assert (segment.rows, segment.dim, segment.manifest.tuning) == (40, 8, None)
+        np.testing.assert_allclose(segment.vectors(np.arange(40)), unit, atol=1e-3)
+        for found in (segment.exact(queries, 3), segment.search(queries, 3, shortlist=40)):
+            np.testing.assert_array_equal(found.rows, nearest)
+            np.testing.assert_allclose(
+                found.scores, np.take_along_axis(scores, nearest, axis=1), atol=1e-3
+            )
+        short = segment.search(queries, 3, shortlist=20)  # half of them, by 4 of 8 numbers
+        assert np.mean(short.rows[:, 0] == nearest[:, 0]) > 0.9
+        for rows in (short.rows, segment.search(queries, 3, allowed=np.arange(0, 40, 2)).rows):
+            assert ((rows >= 0) & (rows < 40)).all()
+
+
+def test_the_settings_of_format_1_mean_what_they_meant() -> None:
+    with Segment.open(OLD / "hnsw-int8") as graph, Segment.open(OLD / "flat-fp16") as flat:
+        assert graph.config == SegmentConfig(
+            prefix=4, structure=Structure.HNSW, code=Code.INT8, shortlist=10, hnsw_m=4
+        )
+        assert flat.config == SegmentConfig(prefix=4, rotation=RotationKind.IDENTITY, shortlist=10)
+
+
+def test_a_segment_of_format_1_is_rebuilt_as_one_of_the_newest(tmp_path: Path) -> None:
+    with Segment.open(OLD / "hnsw-int8") as old:
+        made = old.rebuild(tmp_path / "new", replace(old.config, prefix=8))
+        text = (tmp_path / "new" / "manifest.json").read_text()
+        assert json.loads(text)["format"] == 2
+        np.testing.assert_array_equal(made.vectors(np.arange(40)), old.vectors(np.arange(40)))
+        assert made.manifest.provenance == old.manifest.provenance
+        made.verify()

@@ -1,5 +1,7 @@
 """Exact scores of a shortlist."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,20 +9,20 @@ from hypothesis import strategies as st
 
 from indexer import rerank as module
 from indexer.errors import VectorError
-from indexer.rerank import SearchResult, merge, rerank
+from indexer.rerank import SearchResult, merge, narrow, rerank
 
 
 class Store:
-    """Rows in memory; counts the numbers it has to hand out at a time."""
+    """Rows in memory; remembers the most numbers it had to hand out at a time."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows.astype(np.float32)
         self.dim = rows.shape[1]
         self.largest = 0
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        self.largest = max(self.largest, rows.size * self.dim)
-        return self.rows[rows]
+    def take(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
+        self.largest = max(self.largest, rows.size * (width or self.dim))
+        return self.rows[rows][..., :width]
 
 
 def test_by_hand() -> None:
@@ -92,3 +94,43 @@ def test_merging_numbers_rows_from_their_bases() -> None:
     assert merge([second, first], [100, 0], 2).rows.tolist() == [[4, 102]]
     with pytest.raises(VectorError, match="1 results with 2 bases"):
         merge([first], [0, 1], 3)
+
+
+def test_a_merged_result_is_proven_if_all_are_and_counts_what_was_read() -> None:
+    part = SearchResult(np.array([[1], [2]]), np.zeros((2, 1), np.float32))
+    counted = replace(part, proven=True, read=np.array([3, 40]))
+    both = merge([counted, counted], [0, 10], 1)
+    assert both.proven and both.read is not None and both.read.tolist() == [6, 80]
+    assert not merge([counted, part], [0, 10], 1).proven
+    assert merge([counted, part], [0, 10], 1).read is None
+    assert counted.read is not None and counted.read.tolist() == [3, 40]
+
+
+def test_a_stage_of_a_funnel_by_hand() -> None:
+    """By the first number of two, re-normalised: 1 and -1, and 0 where it is 0."""
+    store = Store(np.array([[0.6, 0.8], [-0.6, 0.8], [0, 1], [0.01, 1], [5, 0]]))
+    queries = np.array([[0.5, 9], [-0.5, 9]], np.float32)
+    candidates = np.array([[3, 1, 2, 0, 4], [0, -1, 1, 2, -1]])
+    assert narrow(store, queries, candidates, 1, 4).tolist() == [[0, 3, 4, 2], [1, 2, 0, -1]]
+    assert store.largest == 5  # only the first number of each row is read
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 40), st.integers(0, 99))
+def test_a_stage_of_a_funnel_is_numpys(width: int, s: int, keep: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = Store(rng.standard_normal((30, 8)))
+    queries = rng.standard_normal((4, 8)).astype(np.float32)
+    candidates = np.array([rng.permutation(30)[:s] for _ in range(4)])
+    candidates[rng.random((4, s)) < 0.2] = -1
+    heads = store.rows[:, :width] / np.linalg.norm(store.rows[:, :width], axis=1, keepdims=True)
+    for line, query, kept in zip(
+        candidates, queries, narrow(store, queries, candidates, width, keep), strict=True
+    ):
+        real = np.sort(line[line >= 0])
+        # Of one number only the sign is left, so ties are many: they go to the lower row.
+        scores = np.round(heads[real] @ query[:width], 5)
+        assert kept[: min(keep, real.size)].tolist() == (
+            real[np.argsort(-scores, kind="stable")][:keep].tolist()
+        )
+        assert (kept[real.size :] == -1).all()

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from indexer.errors import VectorError
-from indexer.rotation import identity, pca
+from indexer.errors import SegmentConfigError, VectorError
+from indexer.prefix import prefix
+from indexer.rotation import Turn, blockwise, itq, pca
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
@@ -51,8 +54,90 @@ def test_blocks_and_repetition_give_the_same_turn() -> None:
     assert (whole[largest, np.arange(16)] > 0).all()
 
 
-def test_identity() -> None:
-    assert identity(3).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+def unit(rows: np.ndarray) -> np.ndarray:
+    return prefix(rows, rows.shape[1])
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, int, int, list[int]]:
+    """Rows, their width, a prefix, and where blocks end."""
+    dim = draw(st.integers(2, 40))
+    ends = draw(st.sets(st.integers(1, dim), min_size=1, max_size=4))
+    return draw(st.integers(1, 80)), dim, draw(st.integers(1, dim)), sorted(ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes(), st.integers(0, 999))
+def test_every_turn_is_orthogonal_and_keeps_the_scores(
+    shape: tuple[int, int, int, list[int]], seed: int
+) -> None:
+    n, dim, p, ends = shape
+    rng = np.random.default_rng(seed)
+    rows = unit((rng.standard_normal((n, dim)) * rng.exponential(1, dim)).astype(np.float32))
+    parts = [rows[: n // 2], rows[n // 2 :]]
+    first = pca(parts)
+    for turn in (first, blockwise(parts, ends), itq(first, parts, p)):
+        assert turn.dtype == np.float32 and turn.shape == (dim, dim)
+        np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
+        turned = rows @ turn
+        np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
+        applied = Turn(turn)
+        np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
+        np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes(), st.integers(0, 999))
+def test_blocks_keep_their_span_so_a_trained_prefix_keeps_its_scores(
+    shape: tuple[int, int, int, list[int]], seed: int
+) -> None:
+    n, dim, _, ends = shape
+    rows = np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
+    turned = rows @ blockwise([rows], ends)
+    for end in ends:
+        before, after = prefix(rows, end), prefix(turned, end)
+        np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+
+
+def test_within_a_block_the_energy_is_packed_in_front() -> None:
+    rows = low_rank(300, 48, 4)
+    turned = rows @ blockwise([rows[:7], rows[7:]], [16, 40])
+    energy = (turned**2).sum(axis=0)
+    for start, end in ((0, 16), (16, 40), (40, 48)):
+        block = energy[start:end]
+        assert (np.diff(block) <= 1e-3 * block[0]).all()
+        assert block[:4].sum() > 0.99 * block.sum()
+
+
+def test_one_block_is_pca() -> None:
+    rows = low_rank(100, 12, 6)
+    np.testing.assert_array_equal(blockwise([rows], [12]), pca([rows]))
+
+
+def test_blocks_beyond_the_width_are_refused() -> None:
+    with pytest.raises(SegmentConfigError, match=r"blocks end at 13, beyond .* the vectors, 12"):
+        blockwise([low_rank(5, 12, 2)], [4, 13])
+
+
+def sign_error(turned: np.ndarray, p: int) -> float:
+    """Squared distance of prefixes to their signs, scaled to unit length: what 1 bit loses."""
+    head = prefix(turned, p)
+    return float(((head - np.sign(head) / np.sqrt(p)) ** 2).sum(axis=1).mean())
+
+
+def test_itq_keeps_the_energy_of_the_prefix_and_loses_less_to_signs() -> None:
+    rng = np.random.default_rng(1)
+    mixed, _ = np.linalg.qr(rng.standard_normal((48, 48)))
+    rows = unit(((rng.standard_normal((800, 48)) / np.arange(1, 49)) @ mixed).astype(np.float32))
+    first = pca([rows])
+    turn = itq(first, [rows[:300], rows[300:]], 16)
+    np.testing.assert_array_equal(turn[:, 16:], first[:, 16:])  # the rest stays
+    before, after = rows @ first, rows @ turn
+    np.testing.assert_allclose((after[:, :16] ** 2).sum(1), (before[:, :16] ** 2).sum(1), atol=1e-5)
+    assert sign_error(after, 16) < 0.7 * sign_error(before, 16)
+    # Not by chance: a random turn of the prefix gains less.
+    chance, _ = np.linalg.qr(rng.standard_normal((16, 16)))
+    assert sign_error(after, 16) < sign_error(before[:, :16] @ chance, 16)
 
 
 def test_no_rows_and_unequal_blocks_are_refused() -> None:

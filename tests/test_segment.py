@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.config import CODES
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.prefix import prefix
 from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage, Structure
 
 DIM = 48
-EVERY = [(structure, code) for structure in Structure for code in Code]
+EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+COARSE = {Code.INT4: 0.02, Code.PQ: 0.13, Code.FASTSCAN: 0.2, Code.RABITQ: 0.15, Code.EDEN: 0.03}
+"""What a shortlist of 60 misses through codes of few bits, at most."""
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "segment-format.md"
 
 
@@ -54,7 +57,8 @@ def overlap(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def config(**settings: object) -> SegmentConfig:
-    return SegmentConfig.from_dict({"prefix": 12, "shortlist": 60} | settings)
+    blocks = [8, 20] if settings.get("rotation") == "blocks" else []
+    return SegmentConfig.from_dict({"prefix": 12, "shortlist": 60, "blocks": blocks} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +110,10 @@ def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
     np.put_along_axis(full, short, np.take_along_axis(rotated @ stored.T, short, axis=1), axis=1)
     expected = np.argsort(-full, axis=1, kind="stable")[:, :10]
     found = segment.search(QUERIES, 10)
-    assert overlap(found.rows, expected) >= 0.97  # codes and graphs move the cut of the shortlist
-    if segment.config.structure is Structure.FLAT and segment.config.code is not Code.INT8:
+    # Codes and graphs move the cut of the shortlist.
+    assert overlap(found.rows, expected) >= 0.97 - COARSE.get(segment.config.code, 0)
+    kind = segment.config
+    if kind.structure is Structure.FLAT and kind.code in (Code.FP32, Code.FP16):
         assert overlap(found.rows, expected) == 1.0
     truth = np.einsum("qd,qkd->qk", unit(QUERIES), unit(ROWS)[found.rows])
     np.testing.assert_allclose(found.scores, truth, atol=1e-3)  # always the full-width cosine
@@ -115,7 +121,9 @@ def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
 
 def test_the_prefix_finds_most_of_the_true_neighbours(segment: Segment) -> None:
     exact, _ = brute(ROWS, QUERIES, 10)
-    assert overlap(segment.search(QUERIES, 10).rows, exact) > 0.8
+    assert overlap(segment.search(QUERIES, 10).rows, exact) > 0.8 - COARSE.get(
+        segment.config.code, 0
+    )
     assert overlap(segment.search(QUERIES, 10, shortlist=400).rows, exact) > 0.97
 
 
@@ -166,7 +174,7 @@ def test_equal_rows_come_in_row_order_and_one_query_is_as_many(folder: Path) -> 
         for i, query in enumerate(QUERIES):
             alone = segment.search(query[None], 20)
             np.testing.assert_array_equal(alone.rows[0], many.rows[i])
-            np.testing.assert_array_equal(alone.scores[0], many.scores[i])
+            np.testing.assert_allclose(alone.scores[0], many.scores[i], atol=1e-6)
 
 
 def test_k_beyond_the_rows_is_padded(folder: Path) -> None:
@@ -202,8 +210,8 @@ def test_vectors_come_back_in_their_own_basis(
         np.testing.assert_allclose(
             segment.vectors([3, 999, 2499]), unit(ROWS)[[3, 999, 2499]], atol=tolerance
         )
-        assert (tmp_path / "s" / "rotation.npy").exists() is (rotation is RotationKind.PCA)
-        blocks = np.concatenate([*segment.prefix_rows(5)])
+        assert (tmp_path / "s" / "rotation.npy").exists() is (rotation is not RotationKind.IDENTITY)
+        blocks = np.concatenate([*segment.prefix_rows(5).blocks()])
         stored = segment.rotate(ROWS)[:, :5]
         np.testing.assert_allclose(blocks, prefix(stored, 5), atol=10 * tolerance)
         segment.verify()
@@ -226,16 +234,6 @@ def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
             p.name for p in whole.path.iterdir()
         )
         parts.verify()
-
-
-def test_another_prefix_over_the_same_rows(flat: Segment) -> None:
-    assert flat.over_prefix(12) is flat
-    wider = flat.over_prefix(DIM)
-    assert wider.config.prefix == DIM and flat.config.prefix == 12
-    exact, scores = brute(ROWS, QUERIES, 10)
-    found = wider.search(QUERIES, 10, shortlist=12)
-    np.testing.assert_array_equal(found.rows, exact)
-    np.testing.assert_allclose(found.scores, scores, atol=1e-6)
 
 
 def test_the_documented_way_to_read_it_works(
@@ -312,8 +310,8 @@ def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None
 
 def test_an_unknown_format_is_refused_in_one_sentence(victim: Path) -> None:
     manifest = json.loads((victim / "manifest.json").read_text())
-    (victim / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(SegmentError, match=r"manifest\.json has format 2 .* reads format 1"):
+    (victim / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
+    with pytest.raises(SegmentError, match=r"manifest\.json has format 3 .* reads format 1 or 2"):
         Segment.open(victim)
 
 

@@ -9,7 +9,8 @@ import pytest
 from indexer.arrays import row_numbers, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
-from indexer.vectors import VectorFile, VectorWriter, header, widen
+from indexer.prefix import prefix
+from indexer.vectors import Prefixes, VectorFile, VectorWriter, header, widen
 
 
 def some(n: int, dim: int) -> np.ndarray:
@@ -63,6 +64,23 @@ def test_take_gives_unit_rows_in_any_shape(tmp_path: Path, storage: str, toleran
     assert stored.take(ids).dtype == np.float32
     stored.take(slice(0, 2))[:] = 0  # a copy: the file is untouched
     np.testing.assert_allclose(np.concatenate([*stored.blocks()]), expected, atol=tolerance)
+
+
+def test_prefixes_are_renormalised_and_come_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.vectors.BLOCK_ROWS", 7)
+    stored = write(tmp_path / "v", some(30, 12), Storage.FLOAT16)
+    prefixes = Prefixes(stored, 5)
+    expected = prefix(stored.take(slice(0, 30)), 5)
+    assert (prefixes.rows, prefixes.width) == (30, 5)
+    assert [len(block) for block in prefixes.blocks()] == [7, 7, 7, 7, 2]
+    np.testing.assert_array_equal(np.concatenate([*prefixes.blocks()]), expected)
+    order = np.random.default_rng(0).permutation(30)
+    np.testing.assert_array_equal(np.concatenate([*prefixes.blocks(order)]), expected[order])
+    np.testing.assert_array_equal(prefixes.take(order[:3]), expected[order[:3]])
+    np.testing.assert_array_equal(prefixes.sample(99), expected)
+    np.testing.assert_array_equal(prefixes.sample(4), expected[[0, 9, 19, 29]])
 
 
 def test_every_finite_float16_widens_exactly() -> None:

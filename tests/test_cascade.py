@@ -1,0 +1,248 @@
+"""Shortlist and scores in one native call, against the two steps that can be looked at."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from indexer import cascade
+from indexer.prefix import prefix
+from indexer.rerank import SearchResult
+from indexer.segment import Segment, SegmentConfig
+
+DIM = 48
+ROWS = 2500
+WALKED = ["ivf", "hnsw", "nsg"]
+
+
+def clustered(n: int, seed: int) -> np.ndarray:
+    """Rows around 40 centres, with energy that falls along a random basis."""
+    fixed = np.random.default_rng(7)
+    basis, _ = np.linalg.qr(fixed.standard_normal((DIM, DIM)))
+    centres = fixed.standard_normal((40, DIM))
+    rng = np.random.default_rng(seed)
+    rows = centres[rng.integers(40, size=n)] + 0.5 * rng.standard_normal((n, DIM))
+    return ((rows * np.arange(1, DIM + 1) ** -0.5) @ basis).astype(np.float32)
+
+
+QUERIES = clustered(150, 1)
+
+
+def overlap(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cascade")
+
+
+def build(folder: Path, structure: str, rows: np.ndarray, **more: object) -> Segment:
+    settings = {"prefix": 12, "structure": structure, "code": "int8", "shortlist": 40} | more
+    return Segment.build(folder, rows, SegmentConfig.from_dict(settings))
+
+
+@pytest.fixture(scope="module", params=["flat", *WALKED])
+def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
+    with build(folder / request.param, request.param, clustered(ROWS, 0)) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def flat(folder: Path) -> Segment:
+    return build(folder / "its-own-flat", "flat", clustered(ROWS, 0))
+
+
+@pytest.fixture(scope="module")
+def graph(folder: Path) -> Segment:
+    return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0))
+
+
+@pytest.fixture(params=[1, cascade.MANY - 1, cascade.MANY, 150])
+def queries(request: pytest.FixtureRequest) -> np.ndarray:
+    return QUERIES[: request.param]
+
+
+def two_steps(
+    segment: Segment, queries: np.ndarray, k: int, size: int, allowed: np.ndarray | None = None
+) -> SearchResult:
+    rotated = segment.rotate(queries)
+    return segment.rerank(rotated, segment.shortlist(rotated, size, allowed), k)
+
+
+def check(found: SearchResult, expected: SearchResult) -> None:
+    """faiss and numpy add up in another order: scores agree to rounding, and so do the rows."""
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
+    assert np.mean(found.rows == expected.rows) > 0.999
+
+
+# --- one call and two steps --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "size"), [(1, 1), (10, 10), (10, 40), (1, 300)])
+def test_one_call_is_the_two_steps(
+    segment: Segment, queries: np.ndarray, k: int, size: int
+) -> None:
+    check(segment.search(queries, k, size), two_steps(segment, queries, k, size))
+
+
+@pytest.mark.parametrize("effort", [4, 200])
+def test_both_look_as_widely_as_they_are_told(segment: Segment, effort: int) -> None:
+    takes = segment.config.structure in ("hnsw", "ivf")
+    settings = segment.config.as_dict() | {"effort": effort if takes else 0}
+    view = segment.over(SegmentConfig.from_dict(settings))
+    check(view.search(QUERIES, 10), two_steps(view, QUERIES, 10, 40))
+
+
+def test_more_effort_is_more_steps(graph: Segment) -> None:
+    steps = []
+    for effort in (40, 400):
+        settings = graph.config.as_dict() | {"effort": effort}
+        faiss.cvar.hnsw_stats.reset()
+        graph.over(SegmentConfig.from_dict(settings)).search(QUERIES, 10)
+        steps.append(faiss.cvar.hnsw_stats.ndis)
+    assert steps[0] < 0.5 * steps[1]
+
+
+def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
+    """Also where similar queries are searched after each other: each gets its own answer."""
+    many = segment.search(QUERIES, 5)
+    assert len(QUERIES) > cascade.MANY
+    alone = [segment.search(query[None], 5) for query in QUERIES]
+    np.testing.assert_array_equal(many.rows, np.concatenate([one.rows for one in alone]))
+    np.testing.assert_allclose(
+        many.scores, np.concatenate([one.scores for one in alone]), atol=1e-6
+    )
+
+
+def test_changing_operating_points_are_not_mixed_up(segment: Segment) -> None:
+    """Parameters are kept between searches: each search still gets its own."""
+    points = [(k, size) for k in (1, 2, 5) for size in (5, 300, *range(6, 40))]
+    first = [segment.search(QUERIES[:2], k, size) for k, size in points]
+    again = [segment.search(QUERIES[:2], k, size) for k, size in points[::-1]][::-1]
+    for (k, size), one, other in zip(points, first, again, strict=True):
+        assert one.rows.shape == (2, k)
+        np.testing.assert_array_equal(one.rows, other.rows)
+        check(one, two_steps(segment, QUERIES[:2], k, size))
+
+
+def test_a_shortlist_of_all_rows_is_exact_search(segment: Segment, queries: np.ndarray) -> None:
+    exact = segment.exact(queries, 10)
+    for size in (ROWS, ROWS + 1):
+        found = segment.search(queries, 10, size)
+        np.testing.assert_array_equal(found.rows, exact.rows)
+        np.testing.assert_array_equal(found.scores, exact.scores)
+        assert found.proven
+    # One row less is searched; on clustered data little is lost by lists and graphs.
+    near = segment.search(queries, 10, ROWS - 1)
+    assert overlap(near.rows, exact.rows) > 0.98
+
+
+@pytest.mark.parametrize("structure", ["flat", *WALKED])
+def test_equal_rows_score_alike_and_come_in_row_order(folder: Path, structure: str) -> None:
+    """Every row is there eight times: every place but the eighth is a tie."""
+    different = clustered(150, 3)
+    rows = np.tile(different, (8, 1))
+    with build(folder / f"ties-{structure}", structure, rows, storage="float32") as segment:
+        for k in (5, 8, 16):
+            found = segment.search(QUERIES[:80], k, 40)
+            check(found, two_steps(segment, QUERIES[:80], k, 40))
+            steps = np.diff(found.scores, axis=1)
+            assert (steps == 0).mean() > 0.5
+            assert (np.diff(found.rows, axis=1)[steps == 0] > 0).all()
+            equal = found.rows[:, 1:] % 150 == found.rows[:, :-1] % 150
+            assert (steps[equal] == 0).all()
+
+
+@pytest.mark.parametrize("structure", ["ivf", "hnsw"])
+def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
+    """Two distant groups and a filter that hides the whole of the queries' own."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.eye(2, DIM), 1500, axis=0)
+    rows = (groups + 0.01 * rng.standard_normal((3000, DIM))).astype(np.float32)
+    allowed = np.arange(1500, 3000)
+    config = {"hnsw_m": 2, "ef_construction": 2, "lists": 40, "effort": 1}
+    with build(folder / f"stranded-{structure}", structure, rows, **config) as segment:
+        for k in (10, 200):
+            found = segment.search(rows[:70], k, 200, allowed)
+            assert np.isin(found.rows, allowed).all()
+            assert all(len({*line}) == k for line in found.rows)
+            assert np.isfinite(found.scores).all()
+
+
+# --- filters -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[1000, 0], ids=["few are scored", "all are searched"])
+def exact_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small segments reach walks and scans under a filter only if few rows are not just scored."""
+    monkeypatch.setattr("indexer.segment.EXACT_ALLOWED", request.param)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
+def test_a_filter_is_exact_and_costs_no_recall(
+    segment: Segment, exact_below: None, share: float
+) -> None:
+    unfiltered = overlap(segment.search(QUERIES, 10).rows, segment.exact(QUERIES, 10).rows)
+    assert unfiltered > 0.95
+    rng = np.random.default_rng(5)
+    allowed = np.sort(rng.choice(ROWS, round(share * ROWS), replace=False))
+    found, exact = (
+        search(QUERIES, 10, allowed=allowed) for search in (segment.search, segment.exact)
+    )
+    count = min(10, allowed.size)
+    assert np.isin(found.rows[:, :count], allowed).all()
+    assert all(len({*line[:count]}) == count for line in found.rows)
+    assert (found.rows[:, count:] == -1).all() and np.isneginf(found.scores[:, count:]).all()
+    assert overlap(found.rows[:, :count], exact.rows[:, :count]) >= unfiltered - 0.01
+    truth = np.einsum("qd,qkd->qk", segment.rotate(QUERIES), segment.take(found.rows[:, :count]))
+    np.testing.assert_allclose(found.scores[:, :count], truth, atol=1e-6)
+
+
+def test_a_filter_in_one_call_is_the_two_steps(segment: Segment, exact_below: None) -> None:
+    for allowed in (np.arange(0, ROWS, 2), np.arange(0, ROWS, 9)):
+        expected = two_steps(segment, QUERIES, 10, 300, allowed)
+        if segment._config.structure == "hnsw":
+            check(segment.search(QUERIES, 10, 300, allowed), expected)
+        else:
+            exact = segment.exact(QUERIES, 10, allowed)
+            assert overlap(segment.search(QUERIES, 10, 300, allowed).rows, exact.rows) > 0.99
+
+
+@pytest.mark.parametrize("code", ["pq", "fastscan"])
+def test_what_cannot_select_is_scored_whole(flat: Segment, code: str, exact_below: None) -> None:
+    allowed = np.arange(0, ROWS, 2)
+    view = flat.over(SegmentConfig.from_dict(flat.config.as_dict() | {"code": code}))
+    found, exact = view.search(QUERIES, 10, allowed=allowed), flat.exact(QUERIES, 10, allowed)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+
+
+# --- funnels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stages", [((24, 30),), ((16, 35), (24, 20), (36, 12))], ids=str)
+@pytest.mark.parametrize("k", [5, 25])
+def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], k: int) -> None:
+    """Oracle: the widening prefixes of the stored rows, one query at a time, in float64."""
+    settings = flat.config.as_dict() | {"code": "fp32", "stages": stages}
+    found = flat.over(SegmentConfig.from_dict(settings)).search(QUERIES, k)
+    stored, rotated = flat.take(np.arange(ROWS)), flat.rotate(QUERIES)
+    for line, query in zip(found.rows, rotated.astype(np.float64), strict=True):
+        left = np.arange(ROWS)
+        for width, keep in ((12, 40), *stages):
+            scores = prefix(stored[left], width) @ query[:width]
+            left = left[np.argsort(-scores, kind="stable")[: max(k, keep)]]
+        best = left[np.argsort(-(stored[left] @ query), kind="stable")[:k]]
+        assert line.tolist() == best.tolist()
+
+
+def test_a_funnel_narrows_what_a_graph_found_too(graph: Segment) -> None:
+    settings = graph.config.as_dict() | {"shortlist": 200, "stages": [[24, 60]]}
+    funnel = graph.over(SegmentConfig.from_dict(settings))
+    exact = graph.exact(QUERIES, 10)
+    assert overlap(funnel.search(QUERIES, 10).rows, exact.rows) > 0.99
+    allowed = np.arange(0, ROWS, 2)
+    assert np.isin(funnel.search(QUERIES, 10, allowed=allowed).rows, allowed).all()

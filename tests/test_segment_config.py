@@ -1,0 +1,178 @@
+"""The settings of a segment."""
+
+import json
+from typing import Any
+
+import faiss
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from indexer.config import (
+    CODES,
+    SMALL,
+    Code,
+    RotationKind,
+    SegmentConfig,
+    Storage,
+    Structure,
+)
+from indexer.errors import SegmentConfigError
+
+EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+
+
+WALKED = (Structure.HNSW, Structure.IVF)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SegmentConfig:
+    structure, code = draw(st.sampled_from(EVERY))
+    prefix = 4 * draw(st.integers(1, 1024))
+    rotation = draw(st.sampled_from(RotationKind))
+    ends = draw(st.sets(st.integers(1, 4096), min_size=1, max_size=4))
+    shortlist = draw(st.integers(1, 10**6))
+    count = draw(st.integers(0, min(3, shortlist - 1)))
+    several = {"min_size": count, "max_size": count}
+    widths = draw(st.sets(st.integers(prefix + 1, 2 * prefix + 9), **several))
+    kept = draw(st.sets(st.integers(1, max(1, shortlist - 1)), **several))
+    return SegmentConfig(
+        prefix=prefix,
+        structure=structure,
+        code=code,
+        rotation=rotation,
+        blocks=tuple(sorted(ends)) if rotation is RotationKind.BLOCKS else (),
+        storage=draw(st.sampled_from(Storage)),
+        shortlist=shortlist,
+        effort=draw(st.integers(0, 5000)) if structure in WALKED else 0,
+        stages=tuple(zip(sorted(widths), sorted(kept, reverse=True), strict=True)),
+        hnsw_m=draw(st.integers(4, 512)),
+        ef_construction=draw(st.integers(1, 5000)),
+        lists=draw(st.integers(0, 10**5)),
+        bounds=draw(st.integers(0, 4096)),
+    )
+
+
+@given(configs())
+def test_a_config_survives_json(config: SegmentConfig) -> None:
+    again = SegmentConfig.from_dict(json.loads(json.dumps(config.as_dict())))
+    assert again == config and hash(again) == hash(config)
+    assert type(again.blocks) is tuple and all(type(stage) is tuple for stage in again.stages)
+
+
+def test_plain_strings_and_lists_become_members_and_tuples() -> None:
+    config = SegmentConfig.from_dict(
+        {
+            "structure": "hnsw",
+            "code": "int8",
+            "rotation": "blocks",
+            "blocks": [64, 128],
+            "stages": [[128, 50], [256, 20]],
+        }
+    )
+    assert config.structure is Structure.HNSW and config.code is Code.INT8
+    assert config.rotation is RotationKind.BLOCKS and config.blocks == (64, 128)
+    assert config.stages == ((128, 50), (256, 20))
+    assert SegmentConfig().storage is Storage.FLOAT16
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"structure": "tree"}, "structure must be one of flat, ivf, hnsw, nsg, got 'tree'"),
+        ({"code": 8}, r"code must be one of fp32, fp16, int8, .*, rabitq, eden, got 8"),
+        ({"rotation": "random"}, "rotation must be one of pca, blocks, itq, identity, got"),
+        ({"storage": "int8"}, "storage must be one of float16, float32"),
+        ({"prefix": 0}, "prefix must be a whole number of at least 1, got 0"),
+        ({"prefix": True}, "prefix must be a whole number"),
+        ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 1, got 1\.5"),
+        ({"effort": 9}, "effort is for hnsw and ivf; the structure flat takes none, got 9"),
+        ({"structure": "nsg", "hnsw_m": 3}, "nsg needs hnsw_m of at least 4, got 3"),
+        ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
+        ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
+        ({"ef_construction": "9"}, "ef_construction must be a whole number"),
+        ({"lists": -1}, "lists must be a whole number of at least 0"),
+        ({"bounds": None}, "bounds must be a whole number of at least 0, got None"),
+        ({"preffix": 3}, "unknown segment setting 'preffix'"),
+        ({"structure": "hnsw", "code": "pq"}, "hnsw holds the codes fp32, .*, int4, got 'pq'"),
+        ({"structure": "nsg", "code": "int4"}, "nsg holds the codes fp32, fp16, int8, got 'int4'"),
+        ({"code": "pq", "prefix": 62}, "pq needs a prefix that 4 divides, got 62"),
+        ({"code": "fastscan", "prefix": 63}, "fastscan needs a prefix that 2 divides, got 63"),
+        ({"rotation": "blocks"}, "and only of it; got rotation 'blocks' and blocks"),
+        ({"blocks": [64]}, r"and only of it; got rotation 'pca' and blocks \[64\]"),
+        ({"rotation": "blocks", "blocks": [64, 64]}, r"blocks must rise, got \[64, 64\]"),
+        ({"rotation": "blocks", "blocks": [0, 64]}, "blocks must be a whole number of at least 1"),
+        ({"stages": [128, 50]}, "stages must be pairs of a width and how many to keep"),
+        ({"stages": [[128]]}, "stages must be pairs"),
+        ({"stages": [[128, 0]]}, "stages must be a whole number of at least 1, got 0"),
+        ({"stages": [[64, 50]]}, "stages must widen from prefix 64"),
+        ({"stages": [[128, 100]]}, "keep fewer than the shortlist of 100"),
+        ({"stages": [[256, 50], [128, 20]]}, r"got \[\(256, 50\), \(128, 20\)\]"),
+        ({"stages": [[128, 50], [256, 50]]}, "keep fewer"),
+    ],
+)
+def test_a_bad_setting_is_named_in_one_sentence(values: dict[str, object], message: str) -> None:
+    with pytest.raises(SegmentConfigError, match=message) as refused:
+        SegmentConfig.from_dict(values)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("structure", "code"), [(s, c) for s in Structure for c in Code])
+def test_faiss_understands_every_recipe_and_only_those_are_taken(
+    structure: Structure, code: Code
+) -> None:
+    if (structure, code) not in EVERY:
+        with pytest.raises(SegmentConfigError, match="holds the codes"):
+            SegmentConfig(structure=structure, code=code)
+        return
+    config = SegmentConfig(prefix=16, structure=structure, code=code)
+    made = faiss.index_factory(16, config.factory(5000), faiss.METRIC_INNER_PRODUCT)
+    assert made.d == 16 and made.metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "recipe"),
+    [
+        ({}, 10, "SQfp16"),
+        ({"code": "pq"}, 10, "PQ16np"),
+        ({"code": "fastscan"}, 10, "PQ32x4fs"),
+        ({"structure": "hnsw", "code": "int8", "hnsw_m": 24}, 10, "HNSW24,SQ8"),
+        ({"structure": "nsg"}, 10, "NSG32,SQfp16"),
+        ({"structure": "ivf", "lists": 7}, 10**6, "IVF7,SQfp16"),
+        ({"structure": "ivf"}, 10**6, "IVF4000,SQfp16"),  # 4 sqrt
+        ({"structure": "ivf"}, 1000, "IVF25,SQfp16"),  # 40 rows a list at least
+        ({"structure": "ivf", "code": "pq", "prefix": 128}, 39, "IVF1,PQ32np"),
+    ],
+)
+def test_the_recipe_as_faiss_spells_it(settings: dict[str, Any], rows: int, recipe: str) -> None:
+    assert SegmentConfig.from_dict(settings).factory(rows) == recipe
+
+
+@given(configs())
+def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -> None:
+    assert config.fitting(SMALL, 10**5) is config
+    small = config.fitting(SMALL - 1, 10**5)
+    assert small.structure is Structure.FLAT and small.code in (Code.FP32, Code.FP16)
+    kept = ("prefix", "rotation", "blocks", "storage", "shortlist", "stages", "bounds")
+    assert all(getattr(small, name) == getattr(config, name) for name in kept)
+    assert small.fitting(5, 10**5) is small
+    with pytest.raises(
+        SegmentConfigError, match=r"is wider than the vectors \(3\); set it to 3 or"
+    ):
+        config.fitting(SMALL, 3)
+
+
+@given(configs(), configs())
+def test_equal_coarse_stages_have_equal_recipes(one: SegmentConfig, other: SegmentConfig) -> None:
+    changed = SegmentConfig.from_dict(
+        one.as_dict()
+        | {
+            "shortlist": 10**7,
+            "effort": one.effort + (one.structure in WALKED),
+            "bounds": 3,
+            "stages": (),
+        }
+    )
+    assert changed.coarse_stage() == one.coarse_stage()
+    assume((one.prefix, one.structure, one.code) != (other.prefix, other.structure, other.code))
+    assert one.coarse_stage() != other.coarse_stage()

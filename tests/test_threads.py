@@ -1,0 +1,154 @@
+"""The budget of threads, and searches that share it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from indexer.coarse import native_threads
+from indexer.errors import VectorError
+from indexer.segment import Segment, SegmentConfig
+from indexer.threads import ThreadBudget, available_cores, threads
+
+
+class Meter:
+    """Counts what is in use at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def use(self, count: int) -> None:
+        with self._lock:
+            self._used += count
+            self.most = max(self.most, self._used)
+        time.sleep(0.001)
+        with self._lock:
+            self._used -= count
+
+
+def started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+def test_many_callers_never_use_more_than_the_limit(limit: int) -> None:
+    budget, meter = ThreadBudget(limit), Meter()
+
+    def call(i: int) -> int:
+        with budget.take(1 + i % 5) as taken:
+            assert 1 <= taken <= 1 + i % 5
+            meter.use(taken)
+        return taken
+
+    with ThreadPoolExecutor(20) as pool:
+        took = [*pool.map(call, range(200))]
+    assert len(took) == 200
+    assert meter.most == limit  # never more, and all of them when so many ask
+    with budget.take(99) as rest:
+        assert rest == limit  # all were given back
+
+
+def test_what_is_free_is_given_without_waiting() -> None:
+    budget = ThreadBudget(4)
+    with budget.take(3) as first, budget.take(3) as second:
+        assert (first, second) == (3, 1)
+    with budget.take(0) as least:
+        assert least == 1
+
+
+def test_a_caller_waits_until_one_is_free_also_after_an_error() -> None:
+    budget, got = ThreadBudget(2), threading.Event()
+
+    def wait() -> None:
+        with budget.take(1):
+            got.set()
+
+    def fail() -> None:
+        with budget.take(2):
+            started(wait)
+            assert not got.wait(0.05)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert got.wait(5)
+
+
+def test_the_limit_can_change_while_some_are_in_use() -> None:
+    budget, got = ThreadBudget(1), threading.Event()
+
+    def wait() -> None:
+        with budget.take(5) as taken:
+            assert taken == 2  # the limit of 3 less the one in use
+            got.set()
+
+    with budget.take(1):
+        waiting = started(wait)
+        assert not got.wait(0.05)
+        budget.limit = 3
+        assert got.wait(5)
+        waiting.join(5)
+        budget.limit = 1
+    assert budget.limit == 1
+    with budget.take(9) as taken:
+        assert taken == 1
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
+def test_a_limit_is_a_count(bad: int) -> None:
+    with pytest.raises(VectorError, match="threads must be a whole number of at least 1"):
+        ThreadBudget(bad)
+    budget = ThreadBudget(2)
+    with pytest.raises(VectorError, match="threads must be"):
+        budget.limit = bad
+    assert budget.limit == 2
+
+
+@pytest.fixture
+def limit() -> Iterator[None]:
+    before = threads.limit
+    yield
+    threads.limit = before
+
+
+def test_a_native_call_gets_its_share_and_the_setting_comes_back(limit: None) -> None:
+    assert threads.limit == available_cores() >= 1
+    threads.limit = 3
+    faiss.omp_set_num_threads(5)
+    with native_threads(2):
+        assert faiss.omp_get_max_threads() == 2
+        with native_threads(100):
+            assert faiss.omp_get_max_threads() == 1
+        assert faiss.omp_get_max_threads() == 2
+    assert faiss.omp_get_max_threads() == 5
+    with pytest.raises(ZeroDivisionError), native_threads(1):
+        _ = 1 / 0
+    assert faiss.omp_get_max_threads() == 5
+
+
+@pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw", "nsg"])
+def test_concurrent_searches_equal_serial_ones(tmp_path: Path, structure: str, limit: None) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((20, 24))
+    rows = centres[rng.integers(20, size=1300)] + 0.5 * rng.standard_normal((1300, 24))
+    queries = [rng.standard_normal((count, 24)) for count in (1, 5, 70, 2) * 12]
+    filters = (None, np.arange(200, 1300), np.arange(0, 1300, 2))  # searched, and scanned
+    asked = [(some, 3 + i % 5, filters[i % 3]) for i, some in enumerate(queries)]
+    config = SegmentConfig.from_dict({"structure": structure, "prefix": 12, "shortlist": 30})
+    threads.limit = 3
+    with Segment.build(tmp_path / "s", rows, config) as segment:
+        serial = [segment.search(some, k, allowed=allowed) for some, k, allowed in asked]
+        with ThreadPoolExecutor(8) as pool:
+            together = [*pool.map(lambda one: segment.search(one[0], one[1], None, one[2]), asked)]
+    for one, other in zip(serial, together, strict=True):
+        np.testing.assert_array_equal(other.rows, one.rows)
+        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
