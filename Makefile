@@ -43,6 +43,7 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/python benchmarks/synthetic.py --vectors vectors.npy --rows 200000
 	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/scale.py --structure ivf
 
 clean:
 	rm -rf .venv demo

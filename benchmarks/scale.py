@@ -1,6 +1,7 @@
 """Building, memory, speed-up and growth: one recipe at 10k, 100k and a million rows.
 
     python benchmarks/scale.py --rows 10000,100000,1000000             # synthetic, see synthetic.py
+    python benchmarks/scale.py --structure ivf
     python benchmarks/scale.py --rows 10000,50000,200000 --vectors vectors.npy
 
 Each size is built in a process of its own (peak memory is its own) and searched in another (what
@@ -14,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,19 @@ from indexer.segment import Segment, SegmentConfig
 
 K = 10
 QUERIES = 1000
-EFFORTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 TARGETS = (0.95, 0.98, 0.99)
 PREFIXES = (64, 128, 192)
-RECIPE = SegmentConfig(
-    prefix=192,
-    structure="hnsw",
-    code="int8",
-    ef_construction=64,
-    bounds=253,  # type: ignore[arg-type]
-)
+RECIPES: dict[str, dict[str, Any]] = {
+    "hnsw": {"code": "int8", "ef_construction": 64},
+    "ivf": {"code": "int8"},
+}
+EFFORTS = {"hnsw": (32, 48, 64, 96, 128, 192, 256, 384, 512), "ivf": (1, 2, 4, 8, 16, 32, 64)}
+
+
+def recipe(structure: str, **point: int) -> SegmentConfig:
+    """192 numbers in 8 bits, and bounds for the exact search beside it."""
+    values = {"prefix": 192, "structure": structure, "bounds": 253} | RECIPES[structure] | point
+    return SegmentConfig.from_dict(values)
 
 
 def source(rows: int, vectors: str) -> tuple[Iterator[Any], Any]:
@@ -51,7 +54,7 @@ def source(rows: int, vectors: str) -> tuple[Iterator[Any], Any]:
     return blocks, np.array(stored[-QUERIES:])
 
 
-def built(folder: str, rows: int, vectors: str) -> dict[str, Any]:
+def built(folder: str, rows: int, vectors: str, structure: str) -> dict[str, Any]:
     """Build a segment from a stream; seconds without making the vectors, and peak memory."""
     blocks = source(rows, vectors)[0]
     making = 0.0
@@ -68,7 +71,7 @@ def built(folder: str, rows: int, vectors: str) -> dict[str, Any]:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.perf_counter()
-    Segment.build(folder, timed(), RECIPE).close()
+    Segment.build(folder, timed(), recipe(structure)).close()
     seconds = time.perf_counter() - begin - making
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     anonymous = resident()["anonymous"]
@@ -102,18 +105,18 @@ def alone(search: Any, queries: Any) -> dict[str, float]:
     return spread(times[len(times) // 10 :])
 
 
-def searched(folder: str, rows: int, vectors: str) -> dict[str, Any]:
+def searched(folder: str, rows: int, vectors: str, structure: str) -> dict[str, Any]:
     """Recall and latency by effort, memory after searching, exact search beside it."""
     queries = source(rows, vectors)[1]
     segment = Segment.open(folder)
-    first = segment.over(replace(RECIPE, shortlist=64, effort=128))
+    first = segment.over(recipe(structure, shortlist=48, effort=EFFORTS[structure][-3]))
     for query in queries:
         first.search(query[None], K)
     figures: dict[str, Any] = {"resident_mib": resident()}
     truth = segment.exact(queries[:QUERIES], K).rows
     curve = []
-    for effort in EFFORTS:
-        view = segment.over(replace(RECIPE, shortlist=max(32, effort // 2), effort=effort))
+    for effort in EFFORTS[structure]:
+        view = segment.over(recipe(structure, shortlist=32, effort=effort))
         found = view.search(queries, K).rows
         times = alone(lambda query, view=view: view.search(query, K), queries[:300])
         curve.append({"effort": effort, "recall": recall(found, truth)} | times)
@@ -163,10 +166,16 @@ def exact(segment: Segment, queries: Any, rows: int, vectors: str) -> dict[str, 
     }
 
 
-def child(step: str, folder: Path, rows: int, vectors: Path | None) -> Any:
+def child(step: str, folder: Path, rows: int, vectors: Path | None, structure: str) -> Any:
     """One step in a process of its own."""
     command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
-    command += ["--rows", str(rows), *(["--vectors", str(vectors)] if vectors else [])]
+    command += [
+        "--structure",
+        structure,
+        "--rows",
+        str(rows),
+        *(["--vectors", str(vectors)] if vectors else []),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -183,24 +192,31 @@ def slope(sizes: list[int], values: list[float | None]) -> float | None:
 @click.command()
 @click.option("--rows", default="10000,100000,1000000", show_default=True)
 @click.option("--vectors", type=click.Path(exists=True, path_type=Path))
+@click.option("--structure", default="hnsw", type=click.Choice(list(RECIPES)), show_default=True)
 @click.option("--step", hidden=True)
 @click.option("--folder", hidden=True)
 @click.option("--scratch", type=click.Path(exists=True, path_type=Path), help="Where to build.")
 def main(
-    rows: str, vectors: Path | None, step: str | None, folder: str | None, scratch: Path | None
+    rows: str,
+    vectors: Path | None,
+    structure: str,
+    step: str | None,
+    folder: str | None,
+    scratch: Path | None,
 ) -> None:
     """Build and search every size."""
     sizes = [int(part) for part in rows.split(",")]
     if step and folder:
         run = {"build": built, "search": searched}[step]
-        click.echo(json.dumps(run(folder, sizes[0], str(vectors or ""))))
+        click.echo(json.dumps(run(folder, sizes[0], str(vectors or ""), structure)))
         return
     figures: dict[str, Any] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=scratch) as place:
             path = Path(place) / "segment"
-            entry = child("build", path, size, vectors) | child("search", path, size, vectors)
-            entry["hot bytes a row, foreseen"] = footprint(RECIPE, size, 768).hot_row
+            entry = child("build", path, size, vectors, structure)
+            entry |= child("search", path, size, vectors, structure)
+            entry["hot bytes a row, foreseen"] = footprint(recipe(structure), size, 768).hot_row
             figures[str(size)] = entry
             click.echo(f"{size}: {entry}")
     growth = {t: slope(sizes, [figures[str(n)]["at"][t] for n in sizes]) for t in map(str, TARGETS)}
@@ -210,7 +226,7 @@ def main(
         for p in PREFIXES
     }
     click.echo(f"latency ~ rows^a: {growth}")
-    record(f"scale {'real' if vectors else 'synthetic'}", figures)
+    record(f"scale {structure} {'real' if vectors else 'synthetic'}", figures)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,7 @@ def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[
         if small:
             yield replace(of, structure=Structure.HNSW, code=Code.INT8, hnsw_m=16)
     if rows >= 10 * SMALL:
+        yield replace(of, structure=Structure.IVF, code=Code.INT8)
         yield replace(of, structure=Structure.IVF, code=Code.FASTSCAN)
 
 
