@@ -29,6 +29,7 @@ class Cascade:
         head = faiss.RemapDimensionsTransform(full.width, coarse.width)
         faiss.copy_array_to_vector(np.arange(coarse.width, dtype=np.int32), head.map)
         staged = faiss.IndexPreTransform(head, coarse.index)
+        staged.ntotal = full.rows  # a trial index may lack rows, but knows no others
         self._index = faiss.IndexRefine(staged, full.index)
         self._parts = (head, staged, coarse, full)  # faiss holds no references of its own
         self._coarse = coarse

@@ -316,16 +316,22 @@ class Segment:
         stored = self._opened().file.take(row_numbers(rows, self.rows))
         return stored if turn is None else stored @ turn.matrix.T
 
-    def over(self, config: SegmentConfig) -> "Segment":
+    def over(self, config: SegmentConfig, kept: npt.ArrayLike | None = None) -> "Segment":
         """The same rows searched by another recipe; its coarse stage is built in memory.
 
         Rotation and storage stay as they are. Where only the operating point differs (shortlist,
         effort, stages), the coarse stage is this one's.
+
+        Args:
+            config: the recipe.
+            kept: the rows that the coarse stage shall hold, strictly rising, for a trial; None for
+                all, or for those that it holds already.
         """
         config = config.fitting(self.rows, self.dim)
         parts = self._opened()
-        if config.coarse_stage() != self._config.coarse_stage():
-            coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config)
+        if kept is not None or config.coarse_stage() != self._config.coarse_stage():
+            rows = None if kept is None else row_numbers(kept, self.rows)
+            coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config, kept=rows)
             parts = parts._replace(coarse=coarse, cascade=Cascade(coarse, parts.full))
         view = copy(self)  # shares the mapped rows and the turn; closing one leaves the other open
         view._config, view._parts = config, parts

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,18 +18,18 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from indexer.build import Progress
 from indexer.durable import sync_folder
 from indexer.errors import SegmentError
 from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
 from searchengine.corpus import Document
-from searchengine.errors import CollectionBusy, CollectionError, DuplicateKey, EmptyCorpus
+from searchengine.errors import CollectionBusy, CollectionError, EmptyCorpus
+from searchengine.intake import Intake
 from searchengine.store import SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
 Encode = Callable[[list[Document]], Vectors]
-
-_BLOCK = 512  # documents encoded at a time: enough to sort by length, few enough to show progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Collection:
         self._changing = Lock()
         self._closed = False
         try:
-            self.settings = self.store.settings()
+            self.settings: dict[str, Any] = {}
             self.refresh()
         except BaseException:
             self.close()
@@ -102,12 +102,23 @@ class Collection:
         return self._segments
 
     def refresh(self) -> None:
-        """Show the commits made since opening."""
+        """Show the commits made since opening.
+
+        What no commit names any more is let go, not closed: another thread may be searching it.
+        """
         with self._changing:
-            shown = dict(self.segments)
-            for row in self.store.segments():
-                if row not in shown:
-                    shown[row] = self._open_segment(row)
+            held = self.segments
+            committed = self.store.segments()
+            while True:
+                try:
+                    shown = {row: held.get(row) or self._open_segment(row) for row in committed}
+                    break
+                except (CollectionError, OSError):
+                    # Replaced just now, and removed by the next writer? Then there are others.
+                    before, committed = committed, self.store.segments()
+                    if committed == before:
+                        raise
+            self.settings = self.store.settings()
             self._segments = shown
 
     def add(
@@ -117,14 +128,15 @@ class Collection:
         *,
         skip_bad: bool = False,
         progress: Callable[[int], None] | None = None,
+        building: Progress | None = None,
     ) -> AddSummary:
         """Commit documents as one new segment; searchable when this returns.
 
-        `encode` gives float32 (n, D) unit rows; `progress` hears how many documents a block held.
+        `encode` gives float32 (n, D) unit rows; `progress` hears how many documents a block held,
+        `building` what is done with the rows after that (indexer.build.Progress).
         Raises DuplicateKey (unless `skip_bad`), EmptyCorpus, CollectionBusy; then nothing changes.
         """
-        without_text: list[str] = []
-        bad: list[str] = []
+        intake = Intake(self.path, skip_bad)
         _ = self.segments  # refuses a closed collection before anything is written
         # A connection of its own: whoever searches through self.store sees nothing half done.
         store = Store(self.store.path)
@@ -137,9 +149,8 @@ class Collection:
 
                 def blocks() -> Iterator[Vectors]:
                     nonlocal next_id
-                    fresh = self._fresh(store, documents, without_text, bad if skip_bad else None)
                     try:
-                        for block in fresh:
+                        for block in intake.blocks(store, documents):
                             store.insert(block, next_id)
                             next_id += len(block)
                             yield encode(block)
@@ -152,10 +163,12 @@ class Collection:
                 vectors = blocks()
                 first = next(vectors, None)
                 if first is None:
-                    raise EmptyCorpus(_nothing(without_text, bad))
+                    raise EmptyCorpus(intake.nothing())
                 number = max((row.id for row in committed), default=0) + 1
                 with _os_errors(self.path, outside):
-                    segment = self._build_segment(number, chain((first,), vectors))
+                    config = SegmentConfig.from_dict(store.settings()["index"])
+                    rows = chain((first,), vectors)
+                    segment = self._build_segment(number, rows, config, building)
                 try:
                     row = SegmentRow(number, base, segment.rows, segment.manifest_sha256)
                     store.insert_segment(row)
@@ -166,15 +179,81 @@ class Collection:
             store.close()
         with self._changing:
             self._segments = {**self.segments, row: segment}
-        return AddSummary(next_id - base, tuple(without_text), tuple(bad))
+        return AddSummary(next_id - base, tuple(intake.without_text), tuple(intake.bad))
+
+    def rebuild(
+        self,
+        measured: Mapping[SegmentRow, Segment],
+        config: SegmentConfig,
+        tuning: Mapping[str, Any],
+        building: Progress | None = None,
+    ) -> None:
+        """Replace all segments by the same rows searched another way, in one commit.
+
+        Segments that are added later are built by that recipe too.
+
+        Args:
+            measured: the segments that the recipe was found on.
+            config: the recipe.
+            tuning: what it is founded on, kept in every manifest.
+            building: hears "Building", rows just done and rows in all (of all segments).
+
+        Raises:
+            CollectionError: the collection is another than was measured.
+            CollectionBusy: another is writing. Then nothing changes.
+        """
+        _ = self.segments  # refuses a closed collection before anything is written
+        rows = sum(row.rows for row in measured)
+
+        def heard(doing: str, done: int, _: int) -> None:
+            if building is not None:
+                building(doing, done, rows)
+
+        rebuilt: dict[SegmentRow, Segment] = {}
+        store = Store(self.store.path)
+        try:
+            with store.transaction():
+                committed = store.segments()
+                if committed != list(measured):
+                    raise CollectionError(
+                        f"{self.path} was changed by another process while it was measured; "
+                        "nothing was changed here, tune it again"
+                    )
+                self._remove_garbage(committed)
+                try:
+                    with _os_errors(self.path):
+                        for number, row in enumerate(committed, start=committed[-1].id + 1):
+                            segment = measured[row].rebuild(
+                                self._folder(number), config, tuning=tuning, progress=heard
+                            )
+                            new = SegmentRow(number, row.base, row.rows, segment.manifest_sha256)
+                            rebuilt[new] = segment
+                    store.replace_segments(rebuilt)
+                    store.set("index", config.as_dict())
+                except BaseException:
+                    for row in rebuilt:
+                        shutil.rmtree(self._folder(row.id), ignore_errors=True)
+                    raise
+        finally:
+            store.close()
+        with self._changing:
+            self.settings = {**self.settings, "index": config.as_dict()}
+            self._segments = rebuilt
 
     def search(
-        self, queries: Vectors, k: int, *, shortlist: int | None = None, where: str | None = None
+        self,
+        queries: Vectors,
+        k: int,
+        *,
+        shortlist: int | None = None,
+        where: str | None = None,
+        exact: bool = False,
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         k is cut to the number of rows; where fewer than that match, the rest is −1 and −inf. The
         filter is applied before the shortlist is counted; each segment gives one of its own.
+        `exact` proves that there is nothing better, and needs no shortlist.
         """
         rows = max(1, sum(row.rows for row in self.segments))
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
@@ -185,6 +264,8 @@ class Collection:
             if matching is not None:
                 low, high = np.searchsorted(matching, [row.base, row.base + row.rows])
                 allowed = matching[low:high] - row.base
+            if exact:
+                return segment.exact(queries, k, allowed)
             return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
@@ -198,9 +279,15 @@ class Collection:
         return merge(found, [row.base for row in segments], k)
 
     def verify(self) -> None:
-        """Check every checksum and SQLite's own integrity. Raises on the first fault."""
+        """Check every checksum and SQLite's own integrity. Raises on the first fault.
+
+        Segments that are shown but named by no commit any more are passed over.
+        """
         self.store.verify()
+        committed = set(self.store.segments())
         for row, segment in self.segments.items():
+            if row not in committed:
+                continue
             with self._named_segment(row):
                 segment.verify()
 
@@ -252,49 +339,18 @@ class Collection:
                 if folder.name.isdigit() and folder.is_dir() and folder not in named:
                     shutil.rmtree(folder)
 
-    def _fresh(
+    def _build_segment(
         self,
-        store: Store,
-        documents: Iterable[Document],
-        without_text: list[str],
-        bad: list[str] | None,
-    ) -> Iterator[list[Document]]:
-        """Blocks of documents that have a text and a new key."""
-        stream = iter(documents)
-        while block := list(islice(stream, _BLOCK)):
-            stored = store.stored_keys([document.key for document in block])
-            fresh: dict[str, Document] = {}
-            for document in block:
-                if not document.full_text:
-                    without_text.append(document.key)
-                elif document.key in stored or document.key in fresh:
-                    where = (
-                        f"is in {self.path} already" if document.key in stored else "occurs twice"
-                    )
-                    message = (
-                        f"{document.origin or 'add'}: the key {document.key!r} {where}; "
-                        "give it another key or leave the document out"
-                    )
-                    if bad is None:
-                        raise DuplicateKey(message)
-                    bad.append(message)
-                else:
-                    fresh[document.key] = document
-            if fresh:
-                yield list(fresh.values())
-
-    def _build_segment(self, number: int, blocks: Iterable[Vectors]) -> Segment:
+        number: int,
+        blocks: Iterable[Vectors],
+        config: SegmentConfig,
+        building: Progress | None,
+    ) -> Segment:
         """Write and sync a segment and open it; until a commit names it, it is garbage."""
-        config = SegmentConfig.from_dict(self.settings["index"])
         provenance = {"encoder": self.settings["encoder"]["fingerprint"]}
-        return Segment.build(self._folder(number), blocks, config, provenance=provenance)
-
-
-def _nothing(without_text: list[str], bad: list[str]) -> str:
-    counts = [f"{len(without_text)} without text"] if without_text else []
-    counts += [f"{len(bad)} bad, the first: {bad[0]}"] if bad else []
-    left_out = f" ({', '.join(counts)})" if counts else ""
-    return f"no document to index{left_out}; nothing was changed"
+        return Segment.build(
+            self._folder(number), blocks, config, provenance=provenance, progress=building
+        )
 
 
 @contextmanager

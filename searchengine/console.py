@@ -12,6 +12,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -23,6 +24,17 @@ from rich.text import Text
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; the block calls what it is given with the number just done."""
+    with steps() as heard:
+        heard(what, 0, total)
+        yield lambda done: heard(what, done, total)
+
+
+@contextmanager
+def steps() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress bar on stderr for every step that the block tells of.
+
+    It calls what it is given with the step, the number just done, and how many there are.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -32,9 +44,16 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
-        bar.update(task, total=bar.tasks[task].completed)  # the total may have been a guess
+        tasks: dict[str, TaskID] = {}
+
+        def heard(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.advance(tasks[what], done)
+
+        yield heard
+        for task in bar.tasks:
+            bar.update(task.id, total=task.completed)  # the total may have been a guess
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:

@@ -5,24 +5,29 @@ engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
 engine.search("how do whales sleep", k=5)
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.segment import SegmentConfig
+from indexer.build import Progress
+from indexer.config import RotationKind, SegmentConfig
+from indexer.footprint import footprint
+from indexer.tune import FEWEST, Goal, Tuning, tune
 from searchengine.collection import AddSummary, Collection
 from searchengine.corpus import Document
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
+from searchengine.results import Hit, Hits, Stats
+from searchengine.tuning import questions_of
 from trainer.errors import TrainerError
+
+__all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 
 Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
-
-_SHOWN = 160  # characters of a text in a printed hit
 
 
 class TextEncoder(Protocol):
@@ -38,40 +43,6 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
         """Float32 (n, dim) rows of length 1, in the order given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A document found; `score` is the full-width cosine, between −1 and 1."""
-
-    score: float
-    key: str
-    title: str
-    text: str
-    metadata: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        text = " ".join(self.text.split())
-        shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-        return f"{self.score:.3f}  {self.key}  {self.title}\n       {shown}"
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What a collection holds. `bytes` counts every file below its folder."""
-
-    path: str
-    documents: int
-    segments: int
-    dim: int
-    prefix: int
-    structure: str
-    code: str
-    rotation: str
-    shortlist: int
-    encoder: str | None
-    fingerprint: str
-    bytes: int
 
 
 class SearchEngine:
@@ -99,11 +70,13 @@ class SearchEngine:
         """
         loaded = _load(encoder) if isinstance(encoder, str | Path) else encoder
         config = config or SegmentConfig(prefix=min(64, loaded.dim))
-        if config.prefix > loaded.dim:
-            raise CollectionError(
-                f"the prefix of {config.prefix} is wider than the encoder's {loaded.dim} numbers; "
-                f"choose at most {loaded.dim}"
-            )
+        widths = ("prefix", config.prefix), *(("stage", width) for width, _ in config.stages)
+        for name, width in widths:
+            if width > loaded.dim:
+                raise CollectionError(
+                    f"the {name} of {width} is wider than the encoder's {loaded.dim} numbers; "
+                    f"choose at most {loaded.dim}"
+                )
         settings = {
             "encoder": {
                 "source": getattr(loaded, "source", None),
@@ -137,20 +110,25 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
 
-        Raises CollectionError when an existing collection was made with another config.
+        The blocks of the rotation "blocks" are by default the lengths that the encoder was
+        trained for. Raises CollectionError when an existing collection was made with another
+        config.
         """
         if not (Path(path) / "documents.db").exists():
             loaded = _load(encoder or "starter")
             fields = {"prefix": min(64, loaded.dim), **config}
+            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
+                fields["blocks"] = _trained_blocks(loaded)
             return cls.create(path, loaded, SegmentConfig(**fields))
         engine = cls.open(path, encoder)
-        made = engine.collection.settings["index"]
+        made = SegmentConfig.from_dict(engine.collection.settings["index"]).as_dict()
         for name, value in config.items():
-            if made[name] != value:
+            asked = json.loads(json.dumps(value))  # as `made` has it: lists, and enums by value
+            if made[name] != asked:
                 engine.close()
                 raise CollectionError(
-                    f"{path} was made with {name} {made[name]}, got {value}; "
-                    f"leave it out, or index into a new folder"
+                    f"{path} has {name} {made[name]}, got {asked}; "
+                    "leave it out, or index into a new folder"
                 )
         return engine
 
@@ -192,12 +170,14 @@ class SearchEngine:
         *,
         skip_bad: bool = False,
         progress: Callable[[int], None] | None = None,
+        building: Progress | None = None,
     ) -> AddSummary:
         """Encode and commit documents (Document, or a mapping with `_id` and `text`), all or none.
 
         Documents with neither text nor title are left out and named in the summary; with
         `skip_bad`, so are malformed ones and keys that occur twice, which otherwise raise.
-        `progress` is called with the number of documents just encoded.
+        `progress` is called with the number of documents just encoded, `building` with what is
+        done to their vectors then: its name, rows just done and rows in all.
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
@@ -217,7 +197,11 @@ class SearchEngine:
                     malformed.append(str(error))
 
         summary = self.collection.add(
-            stream(), self._encode_documents, skip_bad=skip_bad, progress=progress
+            stream(),
+            self._encode_documents,
+            skip_bad=skip_bad,
+            progress=progress,
+            building=building,
         )
         return AddSummary(summary.added, summary.without_text, (*malformed, *summary.bad))
 
@@ -238,15 +222,21 @@ class SearchEngine:
         return vectors
 
     def search(
-        self, query: str, k: int = 10, *, shortlist: int | None = None, where: str | None = None
-    ) -> list[Hit]:
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        shortlist: int | None = None,
+        where: str | None = None,
+        exact: bool = False,
+    ) -> Hits:
         """The k documents nearest to a question, best first; fewer only if fewer match.
 
         `shortlist`: how many candidates of each segment are scored at full width (default: the
-        segment's own). `where`: a filter on metadata, see searchengine.filters.
-        Raises QueryError and FilterError.
+        segment's own). `where`: a filter on metadata, see searchengine.filters. `exact`: prove
+        that there is nothing nearer; takes no shortlist. Raises QueryError and FilterError.
         """
-        return self.search_batch([query], k, shortlist=shortlist, where=where)[0]
+        return self.search_batch([query], k, shortlist=shortlist, where=where, exact=exact)[0]
 
     def search_batch(
         self,
@@ -255,51 +245,111 @@ class SearchEngine:
         *,
         shortlist: int | None = None,
         where: str | None = None,
-    ) -> list[list[Hit]]:
+        exact: bool = False,
+    ) -> list[Hits]:
         """The hits of many questions, in their order; faster than one by one."""
         if isinstance(queries, str):
             raise QueryError("search_batch takes a list of questions, got one text; use search")
-        for position, query in enumerate(queries, start=1):
-            if not isinstance(query, str):
-                raise QueryError(f"question {position} is a {type(query).__name__}, not a text")
-            if not query.strip():
-                raise QueryError(f"question {position} is blank; ask for something")
+        _check_questions(queries)
         for name, value in (("k", k), ("shortlist", 1 if shortlist is None else shortlist)):
             if type(value) is not int or value < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if exact and shortlist is not None:
+            raise QueryError(
+                f"exact search takes no shortlist, got {shortlist}; leave one of the two out"
+            )
         if not queries or not self.collection.segments:
-            return [[] for _ in queries]
+            return [Hits(proven=True) for _ in queries]
         vectors = self.encoder.encode(queries, role="query")
-        result = self.collection.search(vectors, k, shortlist=shortlist, where=where)
+        result = self.collection.search(vectors, k, shortlist=shortlist, where=where, exact=exact)
         found = result.rows >= 0
         documents = iter(self.collection.store.documents(result.rows[found]))
+        rows = sum(row.rows for row in self.collection.segments)
         return [
-            [
-                Hit(float(score), d.key, d.title, d.text, d.metadata)
-                # The scores first: zip must not take a document that belongs to the next question.
-                for score, d in zip(scores[there], documents, strict=False)
-            ]
-            for scores, there in zip(result.scores, found, strict=True)
+            Hits(
+                (
+                    Hit(float(score), d.key, d.title, d.text, d.metadata)
+                    # Scores first: zip must not take a document that belongs to the next question.
+                    for score, d in zip(scores[there], documents, strict=False)
+                ),
+                proven=result.proven,
+                read=None if result.read is None else float(result.read[i] / rows),
+            )
+            for i, (scores, there) in enumerate(zip(result.scores, found, strict=True))
         ]
 
+    def tune(
+        self,
+        queries: Sequence[str] | None = None,
+        goal: Goal | None = None,
+        *,
+        on_step: Callable[[str], None] | None = None,
+        building: Progress | None = None,
+    ) -> Tuning:
+        """Find the cheapest recipe that holds a recall target, and search by it from now on.
+
+        All segments are replaced in one commit, and what is added later is built alike. Readers
+        go on as they were until they refresh.
+
+        Args:
+            queries: questions like those that will be asked, drawn at random; at least 100. None
+                takes documents for questions.
+            goal: what to hold, and what to make cheap; indexer.tune says how it is shown.
+            on_step: told what is being done.
+            building: as for `add`, while the segments are built anew.
+
+        Raises:
+            QueryError: too few documents, or a blank question.
+            TuneError: too few questions, or a target that cannot be shown to hold.
+            CollectionError: changed by another meanwhile. CollectionBusy: being written to.
+        """
+        if isinstance(queries, str):
+            raise QueryError("tune takes a list of questions, got one text")
+        self.refresh()
+        measured = self.collection.segments
+        rows = sum(row.rows for row in measured)
+        if rows < FEWEST:
+            raise QueryError(
+                f"{self.collection.path} holds {rows} documents, and tuning needs {FEWEST}; "
+                "so few are scored one and all"
+            )
+        if queries is None and rows < 4 * FEWEST:
+            raise QueryError(
+                f"{self.collection.path} holds {rows} documents; a quarter of them is taken for "
+                f"questions, which must be {FEWEST}: give questions, or index {4 * FEWEST}"
+            )
+        segments = list(measured.values())
+        own = None
+        if queries is None:
+            vectors, own = questions_of(segments)
+        else:
+            _check_questions(queries)
+            vectors = self.encoder.encode(queries, role="query")
+        tuning = tune(segments, vectors, goal, own=own, on_step=on_step)
+        self.collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
+        return tuning
+
     def stats(self) -> Stats:
-        """What the collection holds and how it searches."""
-        settings = self.collection.settings
-        index = settings["index"]
-        files = (file for file in self.collection.path.rglob("*") if file.is_file())
+        """What the collection holds and how it is searched."""
+        settings, segments = self.collection.settings, self.collection.segments.values()
+        recipe = SegmentConfig.from_dict(settings["index"])
+        rows = sum(segment.rows for segment in segments)
+        sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
+        tunings = (segment.manifest.tuning for segment in segments)
+        files = (file.stat() for file in self.collection.path.rglob("*") if file.is_file())
         return Stats(
             path=str(self.collection.path),
-            documents=sum(row.rows for row in self.collection.segments),
-            segments=len(self.collection.segments),
+            documents=rows,
+            segments=len(segments),
             dim=settings["encoder"]["dim"],
-            prefix=index["prefix"],
-            structure=index["structure"],
-            code=index["code"],
-            rotation=index["rotation"],
-            shortlist=index["shortlist"],
+            recipe=recipe.as_dict(),
+            scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
+            hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
+            cold_row=sum(size.cold for size in sizes) / rows if rows else None,
+            tuning=next((tuning for tuning in tunings if tuning is not None), None),
             encoder=settings["encoder"]["source"],
             fingerprint=settings["encoder"]["fingerprint"],
-            bytes=sum(file.stat().st_size for file in files),
+            bytes=sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()),
         )
 
     def refresh(self) -> None:
@@ -319,6 +369,27 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_questions(queries: Sequence[str]) -> None:
+    """Raise QueryError for what is no text, or a blank one."""
+    for position, query in enumerate(queries, start=1):
+        if not isinstance(query, str):
+            raise QueryError(f"question {position} is a {type(query).__name__}, not a text")
+        if not query.strip():
+            raise QueryError(f"question {position} is blank; ask for something")
+
+
+def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
+    """The shorter lengths that an encoder was trained for, rising."""
+    trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
+    blocks = tuple(sorted(width for width in trained if width < encoder.dim))
+    if not blocks:
+        raise CollectionError(
+            f"the encoder was trained for its full {encoder.dim} numbers alone, so there are no "
+            "blocks to turn within; choose the rotation pca"
+        )
+    return blocks
 
 
 def _load(source: str | Path) -> TextEncoder:

@@ -168,6 +168,13 @@ class Store:
                 (segment.id, segment.base, segment.rows, segment.manifest_sha256),
             )
 
+    def replace_segments(self, segments: Iterable[SegmentRow]) -> None:
+        """Name these and no others."""
+        with self._named_errors():
+            self._db.execute("DELETE FROM segments")
+        for segment in segments:
+            self.insert_segment(segment)
+
     def settings(self) -> dict[str, Any]:
         """Name → value of every setting."""
         rows = self._read("SELECT name, value FROM settings")

@@ -71,7 +71,11 @@ def test_search(folder: Path) -> None:
 def test_info_and_verify(folder: Path) -> None:
     info = run_json("info", folder / "c.index")
     assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
-    assert (info["encoder"], info["prefix"], info["shortlist"]) == ("starter", 64, 100)
+    assert (info["encoder"], info["recipe"]["prefix"], info["tuning"]) == ("starter", 64, None)
+    lines = run("info", folder / "c.index").stdout.splitlines()
+    assert "recipe       flat fp16 over 64 of 384 numbers, shortlist 100" in lines
+    assert "hot          128 bytes a row, to stay in memory" in lines
+    assert "cold         768 bytes a row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
 
 
@@ -123,7 +127,7 @@ def test_index_adds_to_a_collection_and_refuses_doubles(folder: Path, tmp_path: 
     assert "the key 'a.txt' is in" in again.stderr
     other = run("index", tmp_path / "notes", collection, "--prefix", "32")
     assert other.returncode == 2
-    assert "was made with prefix 64, got 32" in other.stderr
+    assert "has prefix 64, got 32" in other.stderr
     assert run_json("info", collection)["documents"] == 4
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from indexer.segment import SegmentConfig
 from searchengine import Document, Hit, SearchEngine
+from searchengine.engine import Hits
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -86,6 +87,51 @@ def test_filter_is_applied_before_the_shortlist_is_counted(engine: SearchEngine)
     assert engine.search("dog", where="lang = 'fr'") == []
 
 
+def test_stats_of_nothing_and_of_what_is_too_small_for_its_recipe(path: Path) -> None:
+    with SearchEngine.create(path, WordLengths(), SegmentConfig(16, "hnsw")) as engine:
+        assert (engine.stats().hot_row, engine.stats().cold_row) == (None, None)
+        engine.add(DOCUMENTS)
+        assert (engine.stats().recipe["structure"], engine.stats().scanned) == ("hnsw", 1)
+        engine.add({"_id": str(i), "text": "a" * (i % 16 + 1)} for i in range(1000))
+        assert (engine.stats().segments, engine.stats().scanned) == (2, 1)
+
+
+def test_exact_search_is_proven(path: Path) -> None:
+    """With bounds, a shortlist too short to find them, and an oracle."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join("x" * n for n in line) for line in rng.integers(1, 17, (3000, 8))]
+    config = SegmentConfig(prefix=4, shortlist=10, bounds=13, storage="float32")
+    encoder = WordLengths()
+    with SearchEngine.create(path, encoder, config) as engine:
+        engine.add({"_id": str(i), "text": t, "n": i} for i, t in enumerate(texts))
+        scores = encoder.encode(texts) @ encoder.encode(["a bb ccc sixteen sixteen"])[0]
+        for where, allowed in ((None, 3000), ("n < 2000", 2000), ("n < 20", 20)):
+            hits = engine.search("a bb ccc sixteen sixteen", exact=True, where=where)
+            best = np.lexsort((np.arange(allowed), -scores[:allowed]))[:10]
+            assert [hit.score for hit in hits] == pytest.approx(scores[best], abs=1e-5)
+            assert hits.proven and hits.read is not None
+            assert 10 / 3000 <= hits.read <= allowed / 3000
+        quick = engine.search("a bb ccc sixteen sixteen")
+        assert not quick.proven and quick.read is None
+        for question, batched in zip(
+            ("a bb", "ccc"), engine.search_batch(["a bb", "ccc"], exact=True), strict=True
+        ):
+            # A batch is turned by another matrix product, whose last bits differ.
+            alone = [hit.score for hit in engine.search(question, exact=True)]
+            assert batched.proven and [h.score for h in batched] == pytest.approx(alone, abs=1e-6)
+        with pytest.raises(QueryError, match="takes no shortlist, got 5"):
+            engine.search("a", shortlist=5, exact=True)
+
+
+def test_hits_are_a_list(engine: SearchEngine) -> None:
+    hits = engine.search("one dog", k=2)
+    assert isinstance(hits, Hits) and isinstance(hits, list)
+    assert hits == list(hits) and hits.proven  # three rows: all of them were scored
+    assert hits.read == 1.0
+    (nothing,) = engine.search_batch(["dog"], where="lang = 'fr'")
+    assert (nothing, nothing.proven) == ([], True)
+
+
 def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
     before = engine.search("one dog")
     engine.close()
@@ -96,8 +142,10 @@ def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
 
 def test_stats(engine: SearchEngine, path: Path) -> None:
     stats = engine.stats()
-    assert (stats.documents, stats.segments, stats.dim, stats.prefix) == (3, 1, 16, 16)
-    assert (stats.structure, stats.rotation, stats.shortlist) == ("flat", "pca", 100)
+    assert (stats.documents, stats.segments, stats.dim) == (3, 1, 16)
+    assert stats.recipe == SegmentConfig(prefix=16).as_dict()
+    # Two bytes a number; nothing is left out of the prefix here.
+    assert (stats.hot_row, stats.cold_row, stats.scanned, stats.tuning) == (32, 32, 0, None)
     assert stats.fingerprint == "word-lengths" and stats.encoder is None
     files = [f for f in path.rglob("*") if f.is_file()]
     assert stats.bytes == sum(f.stat().st_size for f in files)

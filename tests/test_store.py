@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine.corpus import Document
@@ -38,6 +38,7 @@ def test_round_trip(store: Store) -> None:
     store.verify()
 
 
+@settings(deadline=None)  # the first example makes the database
 @given(ids=st.lists(st.integers(0, 29_999), max_size=30), repeat=st.booleans())
 def test_rank_order_is_kept(
     tmp_path_factory: pytest.TempPathFactory, ids: list[int], repeat: bool
@@ -70,6 +71,17 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     with store.transaction():
         store.insert([Document("new", "x")], first_id=8)
     assert store.next_id() == 9
+
+
+def test_segments_are_replaced_as_a_whole_or_not_at_all(store: Store) -> None:
+    new = [SegmentRow(2, 0, 5, "def"), SegmentRow(3, 5, 3, "ghi")]
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.replace_segments(new)
+        raise ZeroDivisionError
+    assert store.segments() == [SegmentRow(1, 0, 8, "abc")]
+    with store.transaction():
+        store.replace_segments(new)
+    assert store.segments() == new
 
 
 def test_second_writer_is_refused_at_once_and_readers_go_on(store: Store) -> None:

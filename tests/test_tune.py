@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,12 @@ import pytest
 from indexer.arrays import unit_rows
 from indexer.bench import recall
 from indexer.errors import TuneError
-from indexer.segment import SearchResult, Segment, SegmentConfig, Storage
+from indexer.segment import Segment, SegmentConfig, Storage
 from indexer.tune import (
     Goal,
     Objective,
     Point,
-    _best,
     _decide,
-    _exact,
     _Questions,
     _ranks,
     _Step,
@@ -81,23 +78,46 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     assert tuned.ms < max(point.ms for point in tuned.curve)
 
 
-def test_a_query_made_of_a_row_does_not_look_for_it(segments: list[Segment]) -> None:
-    own = np.arange(0, 3000, 10)
-    scores = ROWS[own] @ ROWS.T
-    scores[np.arange(len(own)), own] = -2
-    expected = np.argsort(-scores, axis=1)[:, :10]
-    np.testing.assert_array_equal(_best(partial(_exact, segments), ROWS[own], own, 10), expected)
-    # A row that a careless search did not find: its last place is left out instead.
-    careless = SearchResult(np.array([[4, 7, 9], [7, 4, 9]]), np.zeros((2, 3), np.float32))
-    found = _best(lambda queries, k: careless, ROWS[:2], np.array([4, 5]), 2)
-    assert found.tolist() == [[7, 9], [7, 4]]
-    assert tune(segments, ROWS[own], Goal(0.9), own=own, recipes=RECIPES).source == "documents"
+def test_rows_made_into_queries_are_left_out_of_what_is_measured(
+    segments: list[Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = np.random.default_rng(4).permutation(3000)[:300]
+    built: list[np.ndarray] = []
+
+    def over(self: Segment, config: SegmentConfig, kept: object = None) -> Segment:
+        if kept is not None:
+            built.append(np.asarray(kept) + (0 if self.rows == 1800 else 1800))
+        return original(self, config, kept)
+
+    original = Segment.over
+    monkeypatch.setattr(Segment, "over", over)
+    tuned = tune(segments, ROWS[own], Goal(0.9), own=own, recipes=RECIPES)
+    assert tuned.source == "documents" and tuned.rows == 3000
+    assert len(built) == 2 * len(RECIPES)
+    np.testing.assert_array_equal(np.concatenate(built[:2]), np.setdiff1d(np.arange(3000), own))
+    # The promise holds for queries that no graph has as nodes; these are such.
+    truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
+    assert recall(merged(segments, FRESH, tuned.config), truth) > 0.9
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
+def test_a_trial_index_finds_none_but_the_rows_kept(
+    segments: list[Segment], structure: str
+) -> None:
+    kept = np.arange(0, 1800, 2)
+    config = SegmentConfig.from_dict({"prefix": 16, "structure": structure, "effort": 0})
+    view = segments[0].over(config, kept)
+    for queries in (QUERIES[:100], QUERIES[:1]):
+        found = view.search(queries, 10).rows
+        assert (found % 2 == 0).all() and (found >= 0).all()
+        truth = segments[0].exact(queries, 10, kept).rows
+        assert recall(found, truth) > (0.6 if structure == "ivf" else 0.9)
 
 
 def test_ranks_are_those_of_the_prefix(segments: list[Segment]) -> None:
     queries = QUERIES[:20]
     truth = np.argsort(-(queries @ ROWS.T), axis=1)[:, :5]
-    ranks = _ranks(segments, _Questions(queries, np.full(20, -1), truth), 4)
+    ranks = _ranks(segments, [None, None], _Questions(queries, truth), 4)
     expected = np.empty_like(ranks)
     parts = []
     for segment in segments:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import collection, measuring, mining, training
+from searchengine.cli import collection, measuring, mining, training, tuning
 from searchengine.errors import SearchEngineError
 from trainer.errors import TrainerError
 
@@ -43,6 +43,7 @@ for command in (
     measuring.evaluate,
     collection.index,
     collection.search,
+    tuning.tune,
     collection.bench,
     collection.info,
     collection.verify,

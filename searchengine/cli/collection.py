@@ -3,13 +3,27 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, QUERIES, SHORTLIST, Numbers
+from indexer.config import Code, RotationKind, Structure
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    QUERIES,
+    SHORTLIST,
+    Numbers,
+    Stages,
+)
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
+
+
+def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
+    return click.Choice([str(kind) for kind in kinds])
 
 
 @click.command()
@@ -17,10 +31,32 @@ from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
 @COLLECTION
 @click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
 @click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
-@click.option("--structure", type=click.Choice(["flat", "hnsw"]), help="[default: flat]")
-@click.option("--code", type=click.Choice(["fp32", "fp16", "int8"]), help="Of the prefix.")
-@click.option("--rotation", type=click.Choice(["pca", "identity"]), help="[default: pca]")
+@click.option("--structure", type=_choice(Structure), help="[default: flat]")
+@click.option("--code", type=_choice(Code), help="Of the prefix [default: fp16].")
+@click.option("--rotation", type=_choice(RotationKind), help="[default: pca]")
 @SHORTLIST
+@click.option(
+    "--effort",
+    type=click.IntRange(0),
+    help="How widely a graph or IVF looks [default: by the shortlist].",
+)
+@click.option(
+    "--links", "hnsw_m", type=click.IntRange(2), help="Of a row in a graph [default: 32]."
+)
+@click.option(
+    "--bounds",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Numbers of every vector kept for exact search that reads few rows: 253 suits "
+    "768-wide vectors. N + 11 bytes a row on the disk.",
+)
+@click.option(
+    "--funnel",
+    "stages",
+    type=Stages(),
+    help="Stages between prefix and full width: 256:50 re-scores the shortlist by 256 numbers "
+    "and keeps 50.",
+)
 @click.option("--skip-bad", is_flag=True, help="Go on past bad lines and count them.")
 @AS_JSON
 def index(
@@ -40,7 +76,7 @@ def index(
     Example:
         searchengine index notes/ notes.index
     """
-    from searchengine.console import note, progress, show_json
+    from searchengine.console import note, show_json, steps
     from searchengine.corpus import count_records, read_corpus
     from searchengine.engine import SearchEngine
 
@@ -52,8 +88,14 @@ def index(
     made_here = not collection.exists()
     with SearchEngine.open_or_create(collection, encoder, chosen) as engine:
         try:
-            with progress("Indexing", total) as advance:
-                summary = engine.add(documents, skip_bad=skip_bad, progress=advance)
+            with steps() as heard:
+                heard("Indexing", 0, total)
+                summary = engine.add(
+                    documents,
+                    skip_bad=skip_bad,
+                    progress=lambda done: heard("Indexing", done, total),
+                    building=heard,
+                )
         except BaseException as error:
             if made_here:
                 engine.collection.remove_if_empty()
@@ -88,6 +130,7 @@ def _some(items: Sequence[str], most: int = 10) -> str:
 @click.option("-k", default=10, show_default=True, help="How many hits.")
 @click.option("--where", help="Filter on metadata: year >= 2015 and lang in ('en', 'ko')")
 @SHORTLIST
+@click.option("--exact", is_flag=True, help="Prove that nothing is nearer; slower.")
 @ENCODER
 @AS_JSON
 def search(
@@ -96,6 +139,7 @@ def search(
     k: int,
     where: str | None,
     shortlist: int | None,
+    exact: bool,
     encoder: str | None,
     as_json: bool,
 ) -> None:
@@ -105,16 +149,23 @@ def search(
     Example:
         searchengine search notes.index "when do whales sleep" -k 3
     """
-    from searchengine.console import show_json
+    from searchengine.console import note, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection, encoder) as engine:
-        hits = engine.search(question, k, shortlist=shortlist, where=where)
+        hits = engine.search(question, k, shortlist=shortlist, where=where, exact=exact)
     if as_json:
         show_json([{name: getattr(hit, name) for name in hit.__slots__} for hit in hits])
     else:
         for hit in hits:
             click.echo(str(hit))
+    if exact:
+        of = " that match" if where else ""
+        read = 0 if hits.read is None else 100 * hits.read
+        note(
+            f"proven: these are the true {len(hits)} nearest{of}; "
+            f"{read:.2f} % of the rows were read at full width"
+        )
 
 
 @click.command()
@@ -173,12 +224,14 @@ def info(collection: Path, as_json: bool) -> None:
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection) as engine:
-        stats = asdict(engine.stats())
+        stats = engine.stats()
     if as_json:
-        show_json(stats)
-    else:
-        for name, value in stats.items():
-            click.echo(f"{name:12} {value}")
+        show_json(asdict(stats))
+        return
+    from searchengine.tuning import described
+
+    for name, value in described(stats).items():
+        click.echo(f"{name:12} {value}")
 
 
 @click.command()

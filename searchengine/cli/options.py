@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,41 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         if min(numbers) < 1:
             self.fail(f"expected numbers above zero, got {value!r}", param, ctx)
         return numbers
+
+
+class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
+    """Stages of a funnel, WIDTH:KEEP with commas between: 256:50,512:20."""
+
+    name = "WIDTH:KEEP,…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[int, int], ...]:
+        """Pairs of a width and how many to keep, in the order given."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            pairs = [tuple(map(int, part.split(":"))) for part in value.split(",")]
+            return tuple((width, keep) for width, keep in pairs)
+        except ValueError:
+            self.fail(f"expected WIDTH:KEEP with commas between, got {value!r}", param, ctx)
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes: 500000000, 500MB, 2GiB."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """How many bytes; kB, MB, GB and TB are powers of 1000, KiB to TiB of 1024."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt])(i?))?b?", value.lower())
+        if found is None:
+            self.fail(f"expected bytes, such as 500MB or 2GiB, got {value!r}", param, ctx)
+        number, unit, binary = found.groups()
+        power = " kmgt".index(unit or " ")
+        return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))

@@ -1,0 +1,121 @@
+"""What surrounds tuning: questions made of documents, and what was found in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.config import Structure
+from indexer.segment import Segment
+from indexer.tune import Tuning
+from searchengine.results import Stats
+
+MOST = 2000
+"""So many documents at most are taken for questions, and no more than a quarter of all."""
+
+
+def questions_of(
+    segments: Sequence[Segment],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Documents in place of questions, always the same ones for the same segments.
+
+    Returns:
+        Vectors (q, D) in the encoder's own basis, and their rows (q,), rising, numbered through
+        all segments.
+    """
+    ends = np.cumsum([segment.rows for segment in segments])
+    # What is made into a question is left out of the search: a row of every segment stays.
+    others = np.delete(np.arange(ends[-1]), [0, *ends[:-1]])
+    most = min(MOST, int(ends[-1]) // 4, others.size)
+    chosen = np.random.default_rng(0).choice(others, most, replace=False)
+    own = np.sort(chosen).astype(np.int64)
+    vectors = [
+        segment.vectors(own[(own >= end - segment.rows) & (own < end)] - (end - segment.rows))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
+    return np.concatenate(vectors), own
+
+
+def in_words(recipe: Mapping[str, Any], dim: int) -> str:
+    """A recipe (SegmentConfig.as_dict) as a line: what plays no part in it is left out."""
+    stages = "".join(f", then {keep} by {width}" for width, keep in recipe["stages"])
+    parts = [f"shortlist {recipe['shortlist']}{stages}"]
+    structure = recipe["structure"]
+    if structure in (Structure.HNSW, Structure.NSG):
+        parts.append(f"links {recipe['hnsw_m']}")
+    if structure == Structure.IVF:
+        parts.append(f"lists {recipe['lists'] or 'by the rows'}")
+    if structure in (Structure.IVF, Structure.HNSW):
+        parts.append(f"effort {recipe['effort'] or 'by the shortlist'}")
+    if recipe["bounds"]:
+        parts.append(f"bounds {recipe['bounds']}")
+    over = f"over {recipe['prefix']} of {dim} numbers"
+    return f"{structure} {recipe['code']} {over}, {', '.join(parts)}"
+
+
+def ladder(tuning: Tuning) -> list[dict[str, Any]]:
+    """The operating points of the recipe and shortlist that were chosen, cheapest first."""
+    return [
+        {
+            "effort": point.config.effort,
+            f"recall@{tuning.goal.k}": point.recall,
+            "ms": point.ms,
+            "chosen": "yes" if point.config == tuning.config else "",
+        }
+        for point in tuning.curve
+        if replace(point.config, effort=0) == replace(tuning.config, effort=0)
+    ]
+
+
+def summary(tuning: Tuning, dim: int) -> str:
+    """What was shown, and the recipe it was shown for, in one sentence."""
+    goal = tuning.goal
+    chosen = next(point for point in tuning.curve if point.config == tuning.config)
+    return (
+        f"recall@{goal.k} above {goal.recall:g} with {100 * goal.confidence:g} % confidence on "
+        f"{tuning.held_out} held-out {_asked(tuning.source)} (mean {tuning.recall:.4f}): "
+        f"{in_words(tuning.config.as_dict(), dim)}; "
+        f"{tuning.ms:.2g} ms a question, {chosen.hot_row:.0f} hot bytes a row"
+    )
+
+
+def founded_on(tuning: Mapping[str, Any], rows: int) -> str:
+    """The same of a stored tuning (Tuning.as_dict), with a word on rows that came since."""
+    goal = tuning["goal"]
+    since = "" if rows == tuning["rows"] else f", now {rows}: tune again"
+    return (
+        f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
+        f"confidence on {tuning['held_out']} held-out {_asked(tuning['source'])} "
+        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows{since}"
+    )
+
+
+def described(stats: Stats) -> dict[str, str]:
+    """What a collection holds and how it is searched, a line each."""
+    recipe = stats.recipe
+    turned = f" within {recipe['blocks']}" if recipe["blocks"] else ""
+    scanned = f" ({stats.scanned} too small for it and scanned)" if stats.scanned else ""
+    lines = {
+        "path": stats.path,
+        "documents": str(stats.documents),
+        "segments": f"{stats.segments}{scanned}",
+        "recipe": in_words(recipe, stats.dim),
+        "rotation": f"{recipe['rotation']}{turned}",
+        "storage": recipe["storage"],
+    }
+    if stats.hot_row is not None and stats.cold_row is not None:
+        lines["hot"] = f"{stats.hot_row:.0f} bytes a row, to stay in memory"
+        lines["cold"] = f"{stats.cold_row:.0f} bytes a row, may stay on the disk"
+    untuned = "none; searchengine tune finds the cheapest recipe for a recall target"
+    return lines | {
+        "tuning": founded_on(stats.tuning, stats.documents) if stats.tuning else untuned,
+        "encoder": stats.encoder or "made in Python",
+        "fingerprint": stats.fingerprint,
+        "bytes": str(stats.bytes),
+    }
+
+
+def _asked(source: str) -> str:
+    return "questions" if source == "given" else "documents taken for questions"

@@ -1,0 +1,236 @@
+"""tune, info, exact search and the recipes of index, from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from tiny_model import WORDS, write_sentence_transformer
+
+from indexer.config import Code, RotationKind, Structure
+from indexer.tune import Objective
+from searchengine.cli import cli
+from searchengine.cli.collection import index
+from searchengine.cli.options import Bytes
+from searchengine.cli.tuning import tune
+
+COMMAND = str(Path(sys.executable).with_name("searchengine"))
+
+
+def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def run_json(*arguments: str | Path) -> Any:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, 8)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small encoder, 240 documents, 120 questions, and the collection of the documents."""
+    folder = tmp_path_factory.mktemp("tune")
+    write_sentence_transformer(folder / "model", matryoshka_dims=[32, 16, 8])
+    lines = [
+        json.dumps({"_id": str(i), "text": text, "n": i})
+        for i, text in enumerate(sentences(240, 1))
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    (folder / "questions.txt").write_text("\n".join(sentences(120, 2)))
+    made = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
+    assert made.exit_code == 0, made.stderr
+    assert "Indexing" in made.stderr and "Rotating" in made.stderr and "Building" in made.stderr
+    return folder
+
+
+def test_tune_and_info(folder: Path) -> None:
+    untuned = run("info", folder / "c")
+    assert "tuning       none; searchengine tune" in untuned.stdout
+    goal = ("--target-recall", "0.8", "--confidence", "0.9", "-k", "5")
+    done = process("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    assert "exact search of 240 queries over 240 rows" in done.stderr
+    assert done.stderr.rstrip().endswith("graphs find more easily: --queries takes real ones")
+    assert "effort" in done.stdout and "recall@5" in done.stdout
+    told = done.stdout.splitlines()[-1]
+    assert told.startswith(
+        "recall@5 above 0.8 with 90 % confidence on 120 held-out documents taken for questions"
+    )
+    info = run("info", folder / "c").stdout
+    assert "on 120 held-out documents taken for questions" in info
+    assert "tuned on 240 rows\n" in info
+    assert f"recipe       {told.split('): ')[1].split(';')[0]}\n" in info
+    stats = run_json("info", folder / "c")
+    assert stats["tuning"]["goal"]["recall"] == 0.8
+    assert len(stats["tuning"]["curve"]) == stats["tuning"]["tried"] > 1
+    assert stats["recipe"]["prefix"] == 32
+    assert (stats["hot_row"], stats["cold_row"]) == (64, 64)
+
+
+def test_tune_with_questions_as_json(folder: Path) -> None:
+    found = run_json(
+        *("tune", folder / "c", "--target-recall", "0.8", "--for", "throughput"),
+        *("--queries", folder / "questions.txt", "--encoder", folder / "model"),
+    )
+    assert (found["source"], found["queries"], found["held_out"]) == ("given", 120, 60)
+    assert found["goal"]["objective"] == "throughput"
+    assert found["config"] == run_json("info", folder / "c")["recipe"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--target-recall", "2"), "recall must lie between 0 and 1, got 2.0"),
+        (("--confidence", "1"), "confidence must lie between 0 and 1, got 1.0"),
+        (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
+        (("--max-ram", "1kB"), "no recipe for 240 rows takes at most 1000 bytes"),
+        (("--for", "speed"), "'speed' is not one of 'latency', 'throughput'"),
+        (("--queries", "gone.txt"), "gone.txt"),
+        (("--target-recall", "0.9999"), "give more queries, a lower target"),
+    ],
+)
+def test_tune_refuses(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    before = run_json("info", folder / "c")
+    done = run("tune", folder / "c", *arguments)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert run_json("info", folder / "c") == before
+
+
+def test_too_few_to_tune(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.jsonl").write_text('{"_id": "a", "text": "a dog runs"}\n')
+    run("index", tmp_path / "few.jsonl", tmp_path / "c", "--encoder", folder / "model")
+    done = run("tune", tmp_path / "c")
+    assert done.exit_code == 2
+    assert "holds 1 documents, and tuning needs 100; so few are scored one and all" in done.stderr
+    done = run("tune", tmp_path / "gone")
+    assert done.exit_code == 2 and "no such collection" in done.stderr
+
+
+def test_exact(folder: Path) -> None:
+    question = sentences(1, 3)[0]
+    done = process("search", folder / "c", question, "-k", "3", "--exact")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "proven: these are the true 3 nearest; 100.00 % of the rows were read at full width"
+    )
+    hits = run_json("search", folder / "c", question, "-k", "3", "--exact", "--where", "n < 50")
+    assert all(hit["metadata"]["n"] < 50 for hit in hits) and len(hits) == 3
+    told = run("search", folder / "c", question, "--exact", "--where", "n < 2").stderr
+    assert "the true 2 nearest that match" in told
+    both = run("search", folder / "c", question, "--exact", "--shortlist", "5")
+    assert both.exit_code == 2
+    assert "exact search takes no shortlist, got 5; leave one of the two out" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "recipe"),
+    [
+        ("--structure ivf --effort 3", {"structure": "ivf", "effort": 3}),
+        ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
+        ("--structure nsg --code int8", {"structure": "nsg", "code": "int8"}),
+        ("--code rabitq --rotation itq", {"code": "rabitq", "rotation": "itq"}),
+        ("--rotation blocks --prefix 16", {"rotation": "blocks", "blocks": [8, 16]}),
+        ("--bounds 29 --rotation identity", {"bounds": 29, "rotation": "identity"}),
+        ("--prefix 8 --funnel 16:40,24:20", {"stages": [[16, 40], [24, 20]]}),
+    ],
+)
+def test_recipes_of_index(
+    folder: Path, tmp_path: Path, options: str, recipe: dict[str, Any]
+) -> None:
+    """Every option reaches the collection, which is added to by the same or by no option."""
+    corpus, encoder = folder / "corpus.jsonl", ("--encoder", folder / "model")
+    report = run_json("index", corpus, tmp_path / "c", *encoder, *options.split())
+    assert report["added"] == 240
+    info = run_json("info", tmp_path / "c")
+    assert {name: info["recipe"][name] for name in recipe} == recipe
+    question = sentences(1, 3)[0]
+    near = run_json("search", tmp_path / "c", question, "-k", "3")
+    assert [hit["key"] for hit in near] == [
+        hit["key"] for hit in run_json("search", folder / "c", question, "-k", "3", "--exact")
+    ]
+    (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "a dog runs"}\n')
+    more = run_json("index", tmp_path / "more.jsonl", tmp_path / "c", *options.split())
+    assert more["documents"] == 241
+    assert run("verify", tmp_path / "c").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--structure hnsw --code pq", "the structure hnsw holds the codes fp32, fp16"),
+        ("--code pq --prefix 10", "the code pq needs a prefix that 4 divides, got 10"),
+        ("--funnel 16:50", "stages must widen from prefix 32"),
+        ("--funnel 16-50", "expected WIDTH:KEEP with commas between, got '16-50'"),
+        ("--funnel 64:50", "the stage of 64 is wider than the encoder's 32 numbers"),
+        ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw', 'nsg'"),
+    ],
+)
+def test_recipes_refused(folder: Path, tmp_path: Path, options: str, message: str) -> None:
+    corpus, encoder = folder / "corpus.jsonl", ("--encoder", folder / "model")
+    done = run("index", corpus, tmp_path / "c", *encoder, *options.split())
+    assert done.exit_code == 2 and message in done.stderr, done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
+    for options, message in (
+        ("--funnel 16:40", "has stages [], got [[16, 40]]"),
+        ("--structure hnsw", "has structure flat, got hnsw"),
+        ("--bounds 29", "has bounds 0, got 29"),
+    ):
+        done = run("index", folder / "corpus.jsonl", folder / "c", *options.split())
+        assert done.exit_code == 2
+        assert f"{message}; leave it out, or index into a new folder" in done.stderr
+
+
+def test_blocks_need_an_encoder_that_was_trained_for_some(folder: Path, tmp_path: Path) -> None:
+    write_sentence_transformer(tmp_path / "model")
+    done = run(
+        *("index", folder / "corpus.jsonl", tmp_path / "c", "--rotation", "blocks"),
+        *("--encoder", tmp_path / "model"),
+    )
+    assert done.exit_code == 2
+    assert "trained for its full 32 numbers alone" in done.stderr
+
+
+def test_the_choices_are_all_there_are() -> None:
+    choices = {
+        option.name: list(option.type.choices)  # type: ignore[attr-defined]
+        for option in (*index.params, *tune.params)
+        if hasattr(option.type, "choices")
+    }
+    assert choices == {
+        "structure": list(Structure),
+        "code": list(Code),
+        "rotation": list(RotationKind),
+        "objective": list(Objective),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("500000", 500_000),
+        ("500MB", 500_000_000),
+        ("2GiB", 2 * 1024**3),
+        ("1.5 kb", 1500),
+        ("3t", 3 * 10**12),
+    ],
+)
+def test_bytes(text: str, number: int) -> None:
+    assert Bytes().convert(text, None, None) == number

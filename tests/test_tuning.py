@@ -1,0 +1,339 @@
+"""Tuning a collection: what it changes, what it leaves, and what happens when it is cut short."""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from indexer.config import SegmentConfig
+from indexer.errors import TuneError
+from indexer.tune import Goal, Tuning
+from searchengine import SearchEngine
+from searchengine import engine as engine_module
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.store import Store
+from searchengine.tuning import founded_on, in_words, ladder, questions_of, summary
+
+WIDTH = 48
+GOAL = Goal(recall=0.8, confidence=0.9)
+MADE = SegmentConfig(prefix=4, shortlist=20)
+
+
+def texts(count: int, seed: int) -> list[str]:
+    """Fifteen words each, of any length up to 48 letters."""
+    lengths = np.random.default_rng(seed).integers(1, WIDTH + 1, (count, 15))
+    return [" ".join("x" * n for n in line) for line in lengths]
+
+
+def documents(count: int, seed: int) -> list[dict[str, Any]]:
+    made = enumerate(texts(count, seed))
+    return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in made]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A collection of two segments, one of them small."""
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, WordLengths(WIDTH), MADE) as engine:
+        engine.add(documents(1200, 1))
+        engine.add(documents(100, 2))
+    return path
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
+        yield engine
+
+
+def truth(engine: SearchEngine, question: str, k: int = 10) -> list[str]:
+    return [hit.key for hit in engine.search(question, k, exact=True)]
+
+
+def share_found(engine: SearchEngine, questions: list[str]) -> float:
+    found = engine.search_batch(questions)
+    exact = engine.search_batch(questions, exact=True)
+    return float(np.mean([len({*f} & {*e}) / 10 for f, e in zip(
+        [[hit.key for hit in hits] for hits in found],
+        [[hit.key for hit in hits] for hits in exact],
+        strict=True,
+    )]))  # fmt: skip
+
+
+def test_a_tuned_collection_holds_what_was_asked(engine: SearchEngine, path: Path) -> None:
+    asked = texts(300, 9)
+    before = truth(engine, asked[0])
+    assert share_found(engine, asked) < 0.8
+    steps: list[str] = []
+    built: list[tuple[str, int, int]] = []
+    tuning = engine.tune(asked, GOAL, on_step=steps.append, building=lambda *s: built.append(s))
+    assert steps[0] == "exact search of 300 queries over 1300 rows"
+    assert {(what, rows) for what, _, rows in built} == {("Building", 1300)}
+    assert sum(done for _, done, _ in built) == 1300
+    assert (tuning.rows, tuning.queries, tuning.source) == (1300, 300, "given")
+    assert tuning.recall > 0.8 and share_found(engine, texts(300, 10)) > 0.8
+    assert truth(engine, asked[0]) == before
+    assert [(row.id, row.base, row.rows) for row in engine.collection.segments] == [
+        (3, 0, 1200),
+        (4, 1200, 100),
+    ]
+    for segment in engine.collection.segments.values():
+        assert segment.config == tuning.config.fitting(segment.rows, segment.dim)
+        assert segment.manifest.tuning == json.loads(json.dumps(tuning.as_dict()))
+    engine.verify()
+    # The vectors are the same files, and those of two names count once.
+    old, new = (path / "segments" / name / "vectors.faiss" for name in ("000001", "000003"))
+    assert old.stat().st_ino == new.stat().st_ino
+    everything = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    assert engine.stats().bytes <= everything - old.stat().st_size
+
+
+def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: Path) -> None:
+    with SearchEngine.open(path, WordLengths(WIDTH)) as other:
+        tuning = engine.tune(texts(150, 9), GOAL)
+        other.add(documents(1100, 3))  # opened before, and yet by the new recipe
+        assert [s.config for s in other.collection.segments.values()][-1] == tuning.config
+    # The next writer has removed what was replaced.
+    assert sorted(f.name for f in (path / "segments").iterdir()) == ["000003", "000004", "000005"]
+    with SearchEngine.open(path, WordLengths(WIDTH)) as again:
+        stats = again.stats()
+        assert stats.recipe == tuning.config.as_dict()
+        assert stats.tuning is not None and (stats.tuning["rows"], stats.documents) == (1300, 2400)
+        assert "tuned on 1300 rows, now 2400: tune again" in founded_on(stats.tuning, 2400)
+        assert "tune again" not in founded_on(stats.tuning, 1300)
+        assert again.tune(texts(150, 9), GOAL).rows == 2400
+        assert len(again.collection.segments) == 3
+
+
+def test_without_questions_documents_are_taken(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.tuning.MOST", 200)
+    tuning = engine.tune(goal=GOAL)
+    assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 200, 100)
+    assert "held-out documents taken for questions" in summary(tuning, WIDTH)
+
+
+def test_questions_of_documents(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("searchengine.tuning.MOST", 1290)
+    segments = list(engine.collection.segments.values())
+    vectors, own = questions_of(segments)
+    assert vectors.shape == (1290, WIDTH) and (np.diff(own) > 0).all()
+    assert own[0] < 1200 <= own[-1] < 1300
+    every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
+    assert vectors == pytest.approx(every[own], abs=2e-3)
+    assert np.array_equal(questions_of(segments)[1], own)
+
+
+def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
+    engine: SearchEngine, path: Path
+) -> None:
+    with SearchEngine.open(path, WordLengths(WIDTH)) as reader:
+        question = texts(1, 7)[0]
+        before, exact = reader.search(question), truth(reader, question)
+        held = reader.collection.segments
+        tuning = engine.tune(texts(150, 9), GOAL)
+        engine.add(documents(1, 4))  # removes the folders that the reader has open
+        assert not (path / "segments" / "000001").exists()
+        assert reader.search(question) == before and truth(reader, question) == exact
+        assert reader.stats().recipe["prefix"] == 4
+        reader.verify()  # passes over what is gone
+        reader.refresh()
+        assert reader.stats().recipe == tuning.config.as_dict()
+        assert [row.id for row in reader.collection.segments] == [3, 4, 5]
+        reader.verify()
+        # What was let go is not closed under those who search it still.
+        vectors = WordLengths(WIDTH).encode([question])
+        assert all(segment.search(vectors, 3).rows.size == 3 for segment in held.values())
+
+
+def test_threads_search_while_one_tunes(engine: SearchEngine) -> None:
+    question = texts(1, 7)[0]
+    expected = truth(engine, question)
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def search() -> None:
+        try:
+            while not done.is_set():
+                assert truth(engine, question) == expected
+                engine.search(question, k=3)
+                engine.refresh()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        engine.tune(texts(150, 9), GOAL)
+        engine.add(documents(1, 50 + len(engine.collection.segments)))
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def _tune_and_die(path: Path) -> None:
+    """Killed when all new segments lie complete on disk, before the commit."""
+    Store.replace_segments = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
+        engine.tune(texts(150, 9), GOAL)
+
+
+def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
+    question = texts(1, 7)[0]
+    with SearchEngine.open(path, WordLengths(WIDTH)) as before:
+        hits = before.search(question)
+    writer = multiprocessing.get_context("spawn").Process(target=_tune_and_die, args=(path,))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == -signal.SIGKILL
+    folders = path / "segments"
+    assert len([*folders.iterdir()]) == 4
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
+        assert engine.search(question) == hits and engine.stats().recipe == MADE.as_dict()
+        engine.verify()
+        engine.add(documents(1, 4))
+        assert sorted(f.name for f in folders.iterdir()) == ["000001", "000002", "000003"]
+        engine.tune(texts(150, 9), GOAL)
+        engine.verify()
+
+
+def _tune(path: Path, seed: int, results: Any) -> None:
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
+        try:
+            engine.tune(texts(150, seed), GOAL)
+            results.put("tuned")
+        except CollectionError as error:
+            results.put(f"{type(error).__name__}: {error}")
+
+
+def test_two_that_tune_at_once(path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    writers = [spawn.Process(target=_tune, args=(path, seed, results)) for seed in (9, 10)]
+    for writer in writers:
+        writer.start()
+    said = sorted(results.get(timeout=60) for _ in writers)
+    for writer in writers:
+        writer.join(60)
+    assert "tuned" in said
+    refused = [line for line in said if line != "tuned"]
+    assert all("tune it again" in line or "being written to" in line for line in refused)
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
+        engine.verify()
+        assert [row.rows for row in engine.collection.segments] == [1200, 100]
+        assert share_found(engine, texts(100, 11)) > 0.75
+
+
+@pytest.mark.parametrize("change", ["add", "tune", "writing"])
+def test_what_was_changed_meanwhile_is_left_alone(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another adds, tunes or is writing just then, while this one measures."""
+    with SearchEngine.open(path, WordLengths(WIDTH)) as other:
+        if change == "writing":
+            with other.collection.store.transaction(), pytest.raises(CollectionBusy):
+                engine.tune(texts(150, 9), GOAL)
+            assert engine.stats().recipe == MADE.as_dict()
+            return
+        measured = engine_module.tune
+
+        def slow(*arguments: Any, **named: Any) -> Tuning:
+            monkeypatch.undo()
+            other.tune(texts(150, 8), GOAL) if change == "tune" else other.add(documents(1, 4))
+            return measured(*arguments, **named)
+
+        monkeypatch.setattr(engine_module, "tune", slow)
+        with pytest.raises(CollectionError, match=r"changed by another process.*tune it again"):
+            engine.tune(texts(150, 9), GOAL)
+        committed = other.collection.segments
+        engine.refresh()
+        assert list(engine.collection.segments) == list(committed)
+        engine.tune(texts(150, 9), GOAL)
+        engine.verify()
+
+
+def test_a_failure_half_way_leaves_no_folder(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the second segment is written."""
+    small = list(engine.collection.segments.values())[1]
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(small), "rebuild", _only_the_first(type(small).rebuild, full))
+    with pytest.raises(CollectionError, match=r"No space left on device; nothing was changed"):
+        engine.tune(texts(150, 9), GOAL)
+    assert sorted(f.name for f in (path / "segments").iterdir()) == ["000001", "000002"]
+    assert engine.stats().recipe == MADE.as_dict()
+    engine.verify()
+
+
+def _only_the_first(rebuild: Any, otherwise: Any) -> Any:
+    def first(segment: Any, *arguments: Any, **named: Any) -> Any:
+        return (rebuild if segment.rows == 1200 else otherwise)(segment, *arguments, **named)
+
+    return first
+
+
+def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
+    with pytest.raises(TuneError, match="at least 100 queries"):
+        engine.tune(texts(99, 9), GOAL)
+    with pytest.raises(TuneError, match=r"0.999.*give more queries, a lower target"):
+        engine.tune(texts(100, 9), Goal(recall=0.999))
+    with pytest.raises(QueryError, match="question 2 is blank"):
+        engine.tune(["dog", " "], GOAL)
+    with pytest.raises(QueryError, match="tune takes a list of questions, got one text"):
+        engine.tune("dog", GOAL)
+    assert [row.id for row in engine.collection.segments] == [1, 2]
+    with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), MADE) as few:
+        with pytest.raises(QueryError, match="holds 0 documents, and tuning needs 100"):
+            few.tune(goal=GOAL)
+        few.add(documents(99, 1))
+        with pytest.raises(QueryError, match="holds 99 documents"):
+            few.tune(goal=GOAL)
+        few.close()
+        with pytest.raises(CollectionError, match="is closed"):
+            few.tune(goal=GOAL)
+
+
+def test_in_words() -> None:
+    recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
+    made = "hnsw int8 over 192 of 768 numbers, shortlist 32, links 32, effort 48"
+    assert in_words(recipe.as_dict(), 768) == made
+    lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)), bounds=253)
+    assert in_words(lists.as_dict(), 768) == (
+        "ivf fp16 over 64 of 768 numbers, shortlist 100, then 40 by 128, then 20 by 256, "
+        "lists by the rows, effort by the shortlist, bounds 253"
+    )
+    assert (
+        in_words(SegmentConfig().as_dict(), 64) == "flat fp16 over 64 of 64 numbers, shortlist 100"
+    )
+
+
+def test_ladder_and_summary_tell_what_was_chosen(engine: SearchEngine) -> None:
+    tuning = engine.tune(texts(150, 9), GOAL)
+    rungs = ladder(tuning)
+    assert [rung["chosen"] for rung in rungs].count("yes") == 1
+    same = [
+        p for p in tuning.curve if replace(p.config, effort=0) == replace(tuning.config, effort=0)
+    ]
+    assert [rung["effort"] for rung in rungs] == [point.config.effort for point in same]
+    assert set(rungs[0]) == {"effort", "recall@10", "ms", "chosen"}
+    told = summary(tuning, WIDTH)
+    assert told.startswith(
+        "recall@10 above 0.8 with 90 % confidence on 75 held-out questions (mean"
+    )
+    assert in_words(tuning.config.as_dict(), WIDTH) in told
