@@ -42,12 +42,12 @@ def sentences(count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small encoder, 240 documents, 120 questions, and the collection of the documents."""
+    """A small encoder, 480 documents, 120 questions, and the collection of the documents."""
     folder = tmp_path_factory.mktemp("tune")
     write_sentence_transformer(folder / "model", matryoshka_dims=[32, 16, 8])
     lines = [
         json.dumps({"_id": str(i), "text": text, "n": i})
-        for i, text in enumerate(sentences(240, 1))
+        for i, text in enumerate(sentences(480, 1))
     ]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     (folder / "questions.txt").write_text("\n".join(sentences(120, 2)))
@@ -63,16 +63,16 @@ def test_tune_and_info(folder: Path) -> None:
     goal = ("--target-recall", "0.8", "--confidence", "0.9", "-k", "5")
     done = process("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
     assert done.returncode == 0, done.stderr
-    assert "exact search of 240 queries over 240 rows" in done.stderr
-    assert done.stderr.rstrip().endswith("graphs find more easily: --queries takes real ones")
+    assert "exact search of 120 queries over 480 rows" in done.stderr
+    assert done.stderr.rstrip().endswith("a stand-in for real ones: --queries takes those")
     assert "effort" in done.stdout and "recall@5" in done.stdout
     told = done.stdout.splitlines()[-1]
     assert told.startswith(
-        "recall@5 above 0.8 with 90 % confidence on 120 held-out documents taken for questions"
+        "recall@5 above 0.8 with 90 % confidence on 60 held-out documents taken for questions"
     )
     info = run("info", folder / "c").stdout
-    assert "on 120 held-out documents taken for questions" in info
-    assert "tuned on 240 rows\n" in info
+    assert "on 60 held-out documents taken for questions" in info
+    assert "tuned on 480 rows\n" in info
     assert f"recipe       {told.split('): ')[1].split(';')[0]}\n" in info
     stats = run_json("info", folder / "c")
     assert stats["tuning"]["goal"]["recall"] == 0.8
@@ -97,7 +97,7 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
         (("--target-recall", "2"), "recall must lie between 0 and 1, got 2.0"),
         (("--confidence", "1"), "confidence must lie between 0 and 1, got 1.0"),
         (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
-        (("--max-ram", "1kB"), "no recipe for 240 rows takes at most 1000 bytes"),
+        (("--max-ram", "1kB"), "no recipe for 480 rows takes at most 1000 bytes"),
         (("--for", "speed"), "'speed' is not one of 'latency', 'throughput'"),
         (("--queries", "gone.txt"), "gone.txt"),
         (("--target-recall", "0.9999"), "give more queries, a lower target"),
@@ -155,7 +155,7 @@ def test_recipes_of_index(
     """Every option reaches the collection, which is added to by the same or by no option."""
     corpus, encoder = folder / "corpus.jsonl", ("--encoder", folder / "model")
     report = run_json("index", corpus, tmp_path / "c", *encoder, *options.split())
-    assert report["added"] == 240
+    assert report["added"] == 480
     info = run_json("info", tmp_path / "c")
     assert {name: info["recipe"][name] for name in recipe} == recipe
     question = sentences(1, 3)[0]
@@ -165,7 +165,7 @@ def test_recipes_of_index(
     ]
     (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "a dog runs"}\n')
     more = run_json("index", tmp_path / "more.jsonl", tmp_path / "c", *options.split())
-    assert more["documents"] == 241
+    assert more["documents"] == 481
     assert run("verify", tmp_path / "c").exit_code == 0
 
 

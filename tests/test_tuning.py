@@ -124,14 +124,15 @@ def test_without_questions_documents_are_taken(
 
 
 def test_questions_of_documents(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("searchengine.tuning.MOST", 1290)
     segments = list(engine.collection.segments.values())
     vectors, own = questions_of(segments)
-    assert vectors.shape == (1290, WIDTH) and (np.diff(own) > 0).all()
-    assert own[0] < 1200 <= own[-1] < 1300
+    assert vectors.shape == (325, WIDTH) and (np.diff(own) > 0).all()  # a quarter of 1300
+    assert own[0] < 1200 < own[-1] < 1300 and not {0, 1200} & {*own}
     every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
     assert vectors == pytest.approx(every[own], abs=2e-3)
     assert np.array_equal(questions_of(segments)[1], own)
+    monkeypatch.setattr("searchengine.tuning.MOST", 7)
+    assert len(questions_of(segments)[1]) == 7
 
 
 def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
@@ -303,6 +304,9 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
             few.tune(goal=GOAL)
         few.add(documents(99, 1))
         with pytest.raises(QueryError, match="holds 99 documents"):
+            few.tune(goal=GOAL)
+        few.add(documents(200, 5))
+        with pytest.raises(QueryError, match=r"299 documents; a quarter .* or index 400"):
             few.tune(goal=GOAL)
         few.close()
         with pytest.raises(CollectionError, match="is closed"):
