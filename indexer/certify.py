@@ -17,7 +17,7 @@ rounded up. What is left of rounding is that of the float32 scores of `rerank`, 
 bounds hold: see Bounds.score_slack.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -77,9 +77,7 @@ class Bounds:
         self.rows = int(index.ntotal)
         self.dim = dim
         self.width = self._code.width
-        # An inner product of n float32 numbers is off by at most n/2^24 |q| |x|, terms of higher
-        # order apart (Higham 2002), in whatever order it is summed up.
-        self.score_slack = 1.1 * (dim + 2) * 2.0**-24 * LONGEST
+        self.score_slack = score_slack(dim)
         loose = index.invlists.list_size(1)
         ids = faiss.rev_swig_ptr(index.invlists.get_ids(1), loose) if loose else ()
         self._loose: RowNumbers = np.array(ids, np.int64)
@@ -251,6 +249,49 @@ def _filtered(
             return np.asarray(best[0], np.int64)
         size *= 2
     return rows
+
+
+def scan(
+    shortlist: Callable[[Floats, int], RowNumbers],
+    store: RowStore,
+    rotated: Floats,
+    k: int,
+    available: int,
+    slack: float,
+) -> SearchResult:
+    """The best k of `available` rows, from a scan whose scores may be off by `slack`.
+
+    A row beyond those that the scan gives can be among the best k only while the k-th exact score
+    and the last are closer than both can err at both ends; for such queries more are asked for.
+
+    Args:
+        shortlist: rotated queries and a size to rows (q, size), by a scan of all available rows.
+        store: the full-width rows.
+        rotated: (q, D) float32 unit queries in the basis of the rows.
+    """
+    rows = np.full((len(rotated), k), -1, np.int64)
+    scores = np.full(rows.shape, -np.inf, np.float32)
+    pending = np.arange(len(rotated))
+    size = min(k + ROUNDING, available)
+    while pending.size:
+        some = rotated[pending]
+        found = rerank(store, some, shortlist(some, size), size)
+        kept = min(k, size)
+        rows[pending, :kept], scores[pending, :kept] = found.rows[:, :kept], found.scores[:, :kept]
+        if size == available:
+            break
+        pending = pending[found.scores[:, kept - 1] - found.scores[:, -1] <= 4 * slack]
+        size = min(2 * size, available)
+    return SearchResult(rows, scores)
+
+
+def score_slack(dim: int) -> float:
+    """No float32 score of a unit query of `dim` numbers is further than this from the true one.
+
+    An inner product of n float32 numbers is off by at most n / 2^24 |q| |x|, terms of higher order
+    apart (Higham 2002), in whatever order it is summed up.
+    """
+    return 1.1 * (dim + 2) * 2.0**-24 * LONGEST
 
 
 class _Code:

@@ -39,6 +39,8 @@ SCAN_SHARE = 0.1
 TRAIN_ROWS = 50_000
 """Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 a list if more."""
 
+LEAST_DISTINCT = 100
+
 Mask = npt.NDArray[np.bool_]
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 Progress = Callable[[int], None]
@@ -121,7 +123,7 @@ class CoarseIndex:
             index.own_fields = True
         blocks = prefixes.blocks(order)
         if config.structure is Structure.NSG:
-            blocks = iter([np.concatenate(list(blocks))])
+            blocks = iter([_distinct_enough(np.concatenate(list(blocks)))])
         done = 0
         for block in blocks:
             if block.ndim != 2 or block.shape[1] != config.prefix:
@@ -314,6 +316,17 @@ def empty(config: SegmentConfig, rows: int) -> Any:
     if isinstance(index, faiss.IndexHNSW):
         index.hnsw.efConstruction = config.ef_construction
     return index
+
+
+def _distinct_enough(rows: Floats) -> Floats:
+    """The rows, unless NSG would look among them for neighbours that differ, for ever."""
+    distinct = len({hash(row.tobytes()) for row in rows})
+    if distinct < LEAST_DISTINCT:
+        raise VectorError(
+            f"nsg needs {LEAST_DISTINCT} different prefixes, got {distinct} among {len(rows)} "
+            "rows; take flat or hnsw"
+        )
+    return rows
 
 
 def _train(index: Any, prefixes: PrefixRows) -> None:

@@ -9,6 +9,9 @@ from indexer.errors import SegmentError
 LONGEST = 2048
 """Most rows a query that faiss gives from a GPU."""
 
+SLACK = 2.0**-9
+"""Scores made there may be off by this much more: rows scaled and rounded to float16 once again."""
+
 
 def require_gpu() -> None:
     """Raise SegmentError if faiss sees no GPU, or was built without support for one."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from indexer import gpu
 from indexer.arrays import Floats, RowNumbers, at_least_one, row_numbers, unit_rows
 from indexer.build import (
     MANIFEST,
@@ -26,7 +27,7 @@ from indexer.build import (
     write_segment,
 )
 from indexer.cascade import Cascade
-from indexer.certify import ROUNDING, certify
+from indexer.certify import certify, scan, score_slack
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
 from indexer.durable import link_or_copy, sha256
@@ -292,10 +293,14 @@ class Segment:
             proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, numbers)
             read = np.rint(proof.touched * self.rows).astype(np.int64)
             return replace(proof.result, proven=True, read=read)
-        size = max(1, min(k + ROUNDING, available))
-        scanner = parts.scanner("full", size, numbers is not None)
-        scanned = scanner.shortlist(rotated, size, numbers)
-        result = self.rerank(rotated, scanned, k)
+        if available == 0:
+            return self.rerank(rotated, np.full((len(rotated), 1), -1), k)
+        slack = score_slack(self.dim) + (gpu.SLACK if parts.gpu_full is not None else 0)
+
+        def shortlist(some: Floats, size: int) -> RowNumbers:
+            return parts.scanner("full", size, numbers is not None).shortlist(some, size, numbers)
+
+        result = scan(shortlist, parts.file, rotated, k, available, slack)
         return replace(result, proven=True, read=np.full(len(rotated), available))
 
     def prefix_rows(self, p: int) -> Prefixes:

@@ -105,10 +105,11 @@ def tune(
         views = [s.over(config, rows) for s, rows in zip(segments, kept, strict=True)]
         for size in shortlists:
             said(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
+            point = replace(config, shortlist=size)
             # What costs twice the best so far would not be chosen.
             likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
             most = 2 * min(likely, default=float("inf"))
-            ladders.append(list(_ladder(views, seen, held_out, goal, size, most)))
+            ladders.append(list(_ladder(views, point, seen, held_out, goal, most)))
         del views  # before the next is built: it may take much memory
     curve = tuple(step.point for ladder in ladders for step in ladder)
     best = _decide(ladders, goal, said)
@@ -116,8 +117,8 @@ def tune(
         reached = max(curve, key=lambda point: point.recall)
         raise TuneError(
             f"no recipe was shown to exceed recall@{goal.k} {goal.recall} with confidence "
-            f"{goal.confidence} on {len(held_out.vectors)} held-out queries; the best mean was "
-            f"{reached.recall:.4f} (prefix {reached.config.prefix}, shortlist "
+            f"{goal.confidence} on {len(held_out.vectors)} held-out queries; the best mean on the "
+            f"others was {reached.recall:.4f} (prefix {reached.config.prefix}, shortlist "
             f"{reached.config.shortlist}): give more queries, a lower target, or use exact search"
         )
     return Tuning(
@@ -169,12 +170,15 @@ def _candidates(
     few = seen.part(np.arange(min(_RANKED, len(seen.vectors))))
     enough = goal.recall + 0.2 * (1 - goal.recall)
     rows = sum(segment.rows for segment in segments)
-    sizes = [s for s in (*EFFORTS, LONGEST) if goal.k <= s <= max(rows, goal.k)] or [goal.k]
+    longest = min(LONGEST, rows)
+    sizes = sorted({goal.k, *(s for s in (*EFFORTS, LONGEST) if goal.k <= s <= longest)})
     shortest, within, tried = float("inf"), False, 0
     for width in widths:
+        if recipes is None and (tried == 4 or goal.k > 0.75 * shortest):
+            break
         ranks = _ranks(segments, kept, few, width)
-        usable = [s for s in sorted({goal.k, *sizes}) if (ranks < s).mean() >= enough]
-        if not usable or (recipes is None and (usable[0] > 0.75 * shortest or tried == 4)):
+        usable = [s for s in sizes if (ranks < s).mean() >= enough]
+        if not usable or (recipes is None and usable[0] > 0.75 * shortest):
             continue
         shortest, tried = usable[0], tried + 1
         usual = _usual(base, width, rows, small=goal.max_ram is not None)
@@ -201,16 +205,28 @@ def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[
     NSG is not: it took five times as long to build and was no faster (200k real sentences); nor are
     other codes of a graph, which were no faster either.
     """
-    of = replace(base, prefix=width, lists=0, hnsw_m=32, ef_construction=64, effort=0, stages=())
+    of = replace(
+        base,
+        prefix=width,
+        structure=Structure.FLAT,
+        code=Code.FP16,
+        lists=0,
+        hnsw_m=32,
+        ef_construction=64,
+        effort=0,
+        stages=(),
+    )
     if rows <= SCANNED:
-        yield replace(of, structure=Structure.FLAT, code=Code.FP16)
+        yield of
     if rows >= SMALL:
-        yield replace(of, structure=Structure.HNSW, code=Code.INT8)
+        graph = replace(of, structure=Structure.HNSW, code=Code.INT8)
+        yield graph
         if small:
-            yield replace(of, structure=Structure.HNSW, code=Code.INT8, hnsw_m=16)
+            yield replace(graph, hnsw_m=16)
     if rows >= 10 * SMALL:
         yield replace(of, structure=Structure.IVF, code=Code.INT8)
-        yield replace(of, structure=Structure.IVF, code=Code.FASTSCAN)
+        if width % 2 == 0:
+            yield replace(of, structure=Structure.IVF, code=Code.FASTSCAN)
 
 
 def _ranks(
@@ -238,10 +254,10 @@ def _ranks(
 
 def _ladder(
     views: Sequence[Segment],
+    config: SegmentConfig,
     seen: _Questions,
     held_out: _Questions,
     goal: Goal,
-    size: int,
     most: float,
 ) -> Iterator[_Step]:
     """Points of one recipe and shortlist, from the cheapest to the most careful.
@@ -249,8 +265,7 @@ def _ladder(
     It ends where half of what the target permits to miss is missed no longer, or where a query
     costs more than `most` milliseconds.
     """
-    config = replace(views[0].config, shortlist=size)
-    efforts: Sequence[int] = [e for e in EFFORTS if e >= size] or [size]
+    efforts: Sequence[int] = [e for e in EFFORTS if e >= config.shortlist] or [config.shortlist]
     if config.structure is Structure.IVF:
         lists = max(view.lists for view in views)
         efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
@@ -305,9 +320,11 @@ def _without(segments: Sequence[Segment], own: npt.ArrayLike | None) -> Kept:
 def _recalls(segments: Sequence[Segment], asked: _Questions, k: int) -> Recalls:
     """recall@k of each query (q,) float64; a batch of them is searched at once."""
     found = _search(segments, asked.vectors, k).rows
-    hits = (found[:, :, None] == asked.truth[:, None, :]) & (found[:, :, None] >= 0)
-    there = (asked.truth >= 0).sum(axis=1)
-    return np.asarray(hits.any(axis=2).sum(axis=1) / np.maximum(there, 1), np.float64)
+    shares = [
+        np.isin(truth[truth >= 0], rows).sum() / max(1, (truth >= 0).sum())
+        for truth, rows in zip(asked.truth, found, strict=True)
+    ]
+    return np.asarray(shares, np.float64)
 
 
 def _cost(segments: Sequence[Segment], asked: _Questions, goal: Goal) -> float:

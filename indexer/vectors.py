@@ -144,8 +144,10 @@ class VectorFile:
         """
         dtype = np.dtype(DTYPES[self.storage])
         end = (self.dim if width is None else width) * dtype.itemsize
-        if isinstance(rows, slice) or width is not None:
-            raw = self._bytes[:, :end][rows].copy()
+        if isinstance(rows, slice):
+            raw = self._bytes[rows, :end].copy()
+        elif width is not None:
+            raw = self._bytes[:, :end][rows]
         else:
             raw = self._bytes.take(rows, axis=0)  # faster than [rows]; needs a contiguous source
         return widen(raw.view("<u2")) if self.storage is Storage.FLOAT16 else raw.view(dtype)

@@ -315,8 +315,8 @@ class SearchEngine:
             )
         if queries is None and rows < 4 * FEWEST:
             raise QueryError(
-                f"{self.collection.path} holds {rows} documents; a quarter of them is taken for "
-                f"questions, which must be {FEWEST}: give questions, or index {4 * FEWEST}"
+                f"{self.collection.path} holds {rows} documents, of which {FEWEST} would be "
+                f"taken for questions: give questions, or index {4 * FEWEST}"
             )
         segments = list(measured.values())
         own = None

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from indexer.config import Structure
 from indexer.segment import Segment
-from indexer.tune import Tuning
+from indexer.tune import FEWEST, Tuning
 from searchengine.results import Stats
 
 MOST = 2000
-"""So many documents at most are taken for questions, and no more than a quarter of all."""
+"""So many documents at most are taken for questions, and at most a twentieth of all, or 100."""
 
 
 def questions_of(
@@ -28,7 +28,7 @@ def questions_of(
     ends = np.cumsum([segment.rows for segment in segments])
     # What is made into a question is left out of the search: a row of every segment stays.
     others = np.delete(np.arange(ends[-1]), [0, *ends[:-1]])
-    most = min(MOST, int(ends[-1]) // 4, others.size)
+    most = min(MOST, max(FEWEST, int(ends[-1]) // 20), others.size)
     chosen = np.random.default_rng(0).choice(others, most, replace=False)
     own = np.sort(chosen).astype(np.int64)
     vectors = [

@@ -310,3 +310,11 @@ def test_without_faiss_the_way_out_is_named() -> None:
         "import indexer.config, indexer.manifest, indexer.vectors\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_nsg_refuses_rows_among_which_it_would_look_for_ever() -> None:
+    """Two different rows, a thousand times: faiss's graph would never be connected."""
+    rows = np.repeat(clustered(2), 1000, axis=0)
+    config = SegmentConfig(prefix=WIDTH, structure=Structure.NSG, code=Code.INT8)
+    with pytest.raises(VectorError, match="nsg needs 100 different prefixes, got 2 among 2000"):
+        CoarseIndex.build(Rows(rows), config)

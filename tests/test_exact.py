@@ -59,6 +59,23 @@ def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
         assert segment.exact(QUERIES, 3).rows.tolist() == [[0, -1, -1]] * 25
 
 
+@pytest.mark.parametrize("bounds", [0, 29])
+def test_near_duplicates_are_told_apart(tmp_path: Path, bounds: int) -> None:
+    """Thousands of rows closer than a scan's rounding: the right ones, the lower row first."""
+    rng = np.random.default_rng(5)
+    rows = ROWS[:1] + 3e-6 * rng.standard_normal((3000, DIM)).astype(np.float32)
+    with Segment.build(tmp_path / "s", rows, SegmentConfig(prefix=16, bounds=bounds)) as segment:
+        found, expected = segment.exact(QUERIES, 10), brute(segment, 10)
+        np.testing.assert_array_equal(found.rows, expected.rows)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_none_allowed(tmp_path: Path) -> None:
+    with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
+        found = segment.exact(QUERIES, 3, np.array([], np.int64))
+        assert (found.rows == -1).all() and np.isneginf(found.scores).all()
+
+
 def test_altered_bounds_are_refused(tmp_path: Path) -> None:
     Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16, bounds=29)).close()
     path = tmp_path / "s" / "bounds.faiss"

@@ -114,6 +114,28 @@ def test_a_trial_index_finds_none_but_the_rows_kept(
         assert recall(found, truth) > (0.6 if structure == "ivf" else 0.9)
 
 
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool) -> None:
+    """It is flat whatever the recipe; the large one behind it is not."""
+    folders = [(tmp_path / "tiny", ROWS[:20]), (tmp_path / "large", ROWS[20:])]
+    made = [Segment.build(path, part, SegmentConfig(prefix=8)) for path, part in folders]
+    recipe = SegmentConfig.from_dict({"prefix": 16, "structure": "hnsw", "code": "int8"})
+    own = np.arange(30, 3000, 10) if documents else None
+    queries = QUERIES if own is None else ROWS[own]
+    tuned = tune(made, queries, Goal(0.9), own=own, recipes=[recipe])
+    assert {point.config.structure for point in tuned.curve} == {"hnsw"}
+    assert tuned.config.effort >= tuned.config.shortlist
+
+
+def test_widths_that_do_not_divide_and_prefixes_of_few_numbers(tmp_path: Path) -> None:
+    rows = clustered(10_500, 8)[:, :5]
+    config = SegmentConfig.from_dict({"prefix": 4, "code": "pq"})
+    with Segment.build(tmp_path / "s", rows, config) as segment:
+        tuned = tune([segment], clustered(400, 9)[:, :5], Goal(0.9))
+    assert tuned.config.prefix == 5
+    assert {point.config.structure for point in tuned.curve} >= {"hnsw", "ivf"}
+
+
 def test_ranks_are_those_of_the_prefix(segments: list[Segment]) -> None:
     queries = QUERIES[:20]
     truth = np.argsort(-(queries @ ROWS.T), axis=1)[:, :5]

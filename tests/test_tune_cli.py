@@ -63,15 +63,15 @@ def test_tune_and_info(folder: Path) -> None:
     goal = ("--target-recall", "0.8", "--confidence", "0.9", "-k", "5")
     done = process("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
     assert done.returncode == 0, done.stderr
-    assert "exact search of 120 queries over 480 rows" in done.stderr
+    assert "exact search of 100 queries over 480 rows" in done.stderr
     assert done.stderr.rstrip().endswith("a stand-in for real ones: --queries takes those")
     assert "effort" in done.stdout and "recall@5" in done.stdout
     told = done.stdout.splitlines()[-1]
     assert told.startswith(
-        "recall@5 above 0.8 with 90 % confidence on 60 held-out documents taken for questions"
+        "recall@5 above 0.8 with 90 % confidence on 50 held-out documents taken for questions"
     )
     info = run("info", folder / "c").stdout
-    assert "on 60 held-out documents taken for questions" in info
+    assert "on 50 held-out documents taken for questions" in info
     assert "tuned on 480 rows\n" in info
     assert f"recipe       {told.split('): ')[1].split(';')[0]}\n" in info
     stats = run_json("info", folder / "c")

@@ -119,14 +119,14 @@ def test_without_questions_documents_are_taken(
 ) -> None:
     monkeypatch.setattr("searchengine.tuning.MOST", 200)
     tuning = engine.tune(goal=GOAL)
-    assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 200, 100)
+    assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 100, 50)
     assert "held-out documents taken for questions" in summary(tuning, WIDTH)
 
 
 def test_questions_of_documents(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = list(engine.collection.segments.values())
     vectors, own = questions_of(segments)
-    assert vectors.shape == (325, WIDTH) and (np.diff(own) > 0).all()  # a quarter of 1300
+    assert vectors.shape == (100, WIDTH) and (np.diff(own) > 0).all()
     assert own[0] < 1200 < own[-1] < 1300 and not {0, 1200} & {*own}
     every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
     assert vectors == pytest.approx(every[own], abs=2e-3)
@@ -306,7 +306,7 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
         with pytest.raises(QueryError, match="holds 99 documents"):
             few.tune(goal=GOAL)
         few.add(documents(200, 5))
-        with pytest.raises(QueryError, match=r"299 documents; a quarter .* or index 400"):
+        with pytest.raises(QueryError, match=r"299 documents, of which 100 would .* or index 400"):
             few.tune(goal=GOAL)
         few.close()
         with pytest.raises(CollectionError, match="is closed"):
