@@ -294,7 +294,8 @@ class Segment:
             read = np.rint(proof.touched * self.rows).astype(np.int64)
             return replace(proof.result, proven=True, read=read)
         if available == 0:
-            return self.rerank(rotated, np.full((len(rotated), 1), -1), k)
+            nothing = self.rerank(rotated, np.full((len(rotated), 1), -1), k)
+            return replace(nothing, proven=True, read=np.zeros(len(rotated), np.int64))
         slack = score_slack(self.dim) + (gpu.SLACK if parts.gpu_full is not None else 0)
 
         def shortlist(some: Floats, size: int) -> RowNumbers:

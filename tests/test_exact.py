@@ -74,6 +74,7 @@ def test_none_allowed(tmp_path: Path) -> None:
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
         found = segment.exact(QUERIES, 3, np.array([], np.int64))
         assert (found.rows == -1).all() and np.isneginf(found.scores).all()
+        assert found.proven and found.read is not None and not found.read.any()
 
 
 def test_altered_bounds_are_refused(tmp_path: Path) -> None:
