@@ -12,7 +12,7 @@ import numpy.typing as npt
 from indexer import rotation
 from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
 from indexer.certify import Bounds
-from indexer.coarse import TRAIN_ROWS, CoarseIndex
+from indexer.coarse import CoarseIndex
 from indexer.config import SMALL, RotationKind, SegmentConfig, Storage
 from indexer.durable import sync_file, sync_folder
 from indexer.errors import SegmentError, VectorError
@@ -25,6 +25,7 @@ ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
 BOUNDS = "bounds.faiss"
 _SPOOL = "spool.tmp"
+_BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once
 
 ROTATION_SAMPLE = 100_000
 """Most rows that a rotation is fitted on; more are sampled evenly."""
@@ -80,8 +81,7 @@ class _Spool:
         return self._file.blocks()
 
     def sample(self) -> Iterator[Floats]:
-        for numbers in _sampled(self._file.rows):
-            yield self._file.take(numbers)
+        return self._file.sample(ROTATION_SAMPLE)
 
 
 def _sampled(rows: int) -> Iterator[RowNumbers]:
@@ -144,7 +144,7 @@ def finish_segment(
     if config.rotation is not RotationKind.IDENTITY:
         names.append(ROTATION)
     if config.bounds:
-        sample = stored.take(evenly(stored.rows, TRAIN_ROWS))
+        sample = np.concatenate(list(stored.sample(_BOUNDS_SAMPLE)))
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
         names.append(BOUNDS)
         sync_file(path / BOUNDS)

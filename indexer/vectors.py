@@ -158,6 +158,13 @@ class VectorFile:
             yield self.take(slice(start, min(start + BLOCK_ROWS, self.rows)), width)
             self.release()
 
+    def sample(self, count: int, width: int | None = None) -> Iterator[Floats]:
+        """At most `count` rows, evenly spread, BLOCK_ROWS at a time, cut to `width`."""
+        numbers = evenly(self.rows, count)
+        for start in range(0, numbers.size, BLOCK_ROWS):
+            yield self.take(numbers[start : start + BLOCK_ROWS], width)
+            self.release()  # the system maps sixteen pages where one is touched
+
     def release(self) -> None:
         """Let go of the pages read so far, which else count as this process's memory.
 
@@ -193,4 +200,5 @@ class Prefixes:
 
     def sample(self, count: int) -> Floats:
         """At most `count` of them, evenly spread."""
-        return self.take(evenly(self.rows, count))
+        parts = self.file.sample(count, self.width)
+        return np.concatenate([prefix(part, self.width) for part in parts])
