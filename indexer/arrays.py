@@ -1,5 +1,7 @@
 """The arrays that pass the door: their types, and the checks made once, on entry."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -70,6 +72,13 @@ def _unusable(norms: npt.NDArray[np.float64], first: int) -> str:
 def evenly(rows: int, most: int) -> RowNumbers:
     """At most `most` of the row numbers 0 … rows - 1, evenly spread, rising."""
     return np.linspace(0, rows - 1, min(rows, most)).astype(np.int64)
+
+
+def evenly_in_blocks(rows: int, most: int) -> Iterator[RowNumbers]:
+    """The same, BLOCK_ROWS at a time."""
+    numbers = evenly(rows, most)
+    for start in range(0, numbers.size, BLOCK_ROWS):
+        yield numbers[start : start + BLOCK_ROWS]
 
 
 def row_numbers(allowed: npt.ArrayLike, rows: int) -> RowNumbers:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer import rotation
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
-from indexer.config import SMALL, RotationKind, SegmentConfig, Storage
+from indexer.config import RotationKind, SegmentConfig, Storage
 from indexer.durable import sync_file, sync_folder
 from indexer.errors import SegmentError, VectorError
 from indexer.manifest import FileEntry, Manifest
@@ -57,7 +57,7 @@ class _Array:
             yield unit_rows(self._vectors[start : start + BLOCK_ROWS], first=start)
 
     def sample(self) -> Iterator[Floats]:
-        for numbers in _sampled(len(self._vectors)):
+        for numbers in evenly_in_blocks(len(self._vectors), ROTATION_SAMPLE):
             try:
                 yield unit_rows(self._vectors[numbers])
             except VectorError:
@@ -82,13 +82,6 @@ class _Spool:
 
     def sample(self) -> Iterator[Floats]:
         return self._file.sample(ROTATION_SAMPLE)
-
-
-def _sampled(rows: int) -> Iterator[RowNumbers]:
-    """Row numbers of the rotation's sample, evenly spread, BLOCK_ROWS at a time."""
-    numbers = evenly(rows, ROTATION_SAMPLE)
-    for start in range(0, numbers.size, BLOCK_ROWS):
-        yield numbers[start : start + BLOCK_ROWS]
 
 
 def write_segment(
@@ -173,7 +166,7 @@ def _write_vectors(
 ) -> VectorFile:
     """Store the (rotated) unit rows, and the rotation if there is one."""
     dim, stream = _opened(vectors)
-    config.fitting(SMALL, dim)  # refuses what is too wide before anything is written
+    config.check_width(dim)
     with VectorWriter(path / VECTORS, dim, config.storage) as writer:
         if config.rotation is RotationKind.IDENTITY:
             for block in stream:

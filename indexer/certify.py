@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats, RowNumbers, at_least_one
-from indexer.coarse import CoarseIndex, faiss, native_threads, selector_of
+from indexer.coarse import CoarseIndex, faiss, native_threads, read_index, selector_of, write_index
 from indexer.errors import SegmentError, VectorError
 from indexer.rerank import RowStore, SearchResult, rerank
 
@@ -130,10 +130,7 @@ class Bounds:
         Raises:
             SegmentError: faiss cannot read it, or it holds no bounds of rows D wide.
         """
-        try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise SegmentError(f"faiss cannot read {path}: {error}") from error
+        index = read_index(path, mapped=True)
         ours = isinstance(index, faiss.IndexIVFScalarQuantizer) and index.nlist == 2
         if not ours or not 1 <= index.d - LENGTHS <= dim:
             raise SegmentError(f"{path} holds no bounds of rows {dim} wide; index again")
@@ -141,10 +138,7 @@ class Bounds:
 
     def save(self, path: Path) -> None:
         """Write the codes to a file. OSError if the disk does not take it."""
-        try:
-            faiss.write_index(self._index, str(path))
-        except RuntimeError as error:  # how faiss reports every failed write
-            raise OSError(f"could not write {path}: {error}") from error
+        write_index(self._index, path)
 
     def candidates(
         self, rotated: Floats, at_least: Floats, allowed: RowNumbers | None = None

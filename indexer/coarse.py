@@ -151,10 +151,7 @@ class CoarseIndex:
         Raises:
             SegmentError: faiss cannot read it, or it is no structure that this package writes.
         """
-        try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError as error:
-            raise SegmentError(f"faiss cannot read {path}: {error}") from error
+        index = read_index(path, mapped=mapped)
         inner = index.index if isinstance(index, faiss.IndexIDMap) else index
         if (
             _structure(faiss.downcast_index(inner)) is None
@@ -165,10 +162,7 @@ class CoarseIndex:
 
     def save(self, path: Path) -> None:
         """Write the index to a file. OSError if the disk does not take it."""
-        try:
-            faiss.write_index(self.index, str(path))
-        except RuntimeError as error:  # how faiss reports every failed write
-            raise OSError(f"could not write {path}: {error}") from error
+        write_index(self.index, path)
 
     def search_parameters(
         self, size: int, effort: int = 0, selector: Any = None, share: float = 1.0
@@ -264,6 +258,22 @@ class CoarseIndex:
         if self.structure is Structure.IVF:
             return faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
         return None if selector is None else faiss.SearchParameters(sel=selector)
+
+
+def read_index(path: Path, *, mapped: bool) -> Any:
+    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it."""
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+    except RuntimeError as error:
+        raise SegmentError(f"faiss cannot read {path}: {error}") from error
+
+
+def write_index(index: Any, path: Path) -> None:
+    """A faiss index to a file. OSError if the disk does not take it."""
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # how faiss reports every failed write
+        raise OSError(f"could not write {path}: {error}") from error
 
 
 @contextmanager

@@ -236,17 +236,21 @@ class SegmentConfig:
         Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing.
 
         Raises:
-            SegmentConfigError: the prefix, a stage or a block is wider than the vectors.
+            SegmentConfigError: as `check_width`.
         """
+        self.check_width(dim)
+        if rows >= SMALL or (self.structure is Structure.FLAT and self.code in _UNTRAINED):
+            return self
+        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
+
+    def check_width(self, dim: int) -> None:
+        """Raise SegmentConfigError if the prefix, a stage or a block is wider than the vectors."""
         widths = (("prefix", self.prefix), *(("stages", width) for width, _ in self.stages))
         for name, width in (*widths, *(("blocks", end) for end in self.blocks)):
             if width > dim:
                 raise SegmentConfigError(
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
                 )
-        if rows >= SMALL or (self.structure is Structure.FLAT and self.code in _UNTRAINED):
-            return self
-        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

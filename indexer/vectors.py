@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.prefix import prefix
@@ -160,9 +160,8 @@ class VectorFile:
 
     def sample(self, count: int, width: int | None = None) -> Iterator[Floats]:
         """At most `count` rows, evenly spread, BLOCK_ROWS at a time, cut to `width`."""
-        numbers = evenly(self.rows, count)
-        for start in range(0, numbers.size, BLOCK_ROWS):
-            yield self.take(numbers[start : start + BLOCK_ROWS], width)
+        for numbers in evenly_in_blocks(self.rows, count):
+            yield self.take(numbers, width)
             self.release()  # the system maps sixteen pages where one is touched
 
     def release(self) -> None:

@@ -1,5 +1,7 @@
 """Shared fixtures: where the real data lies, and an encoder a human can compute."""
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -59,3 +61,18 @@ class Numbers:
         if on_batch is not None:
             on_batch(len(texts))
         return np.array([[float(v) for v in t.split()] for t in texts], dtype=np.float32)
+
+
+def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
+    """The n-th sync from now on fails, as a full disk makes it fail; returns a count of them."""
+    real, calls = os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return lambda: calls

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import disk_full_at
 
 from indexer.errors import SegmentConfigError, SegmentError
 from indexer.segment import RotationKind, Segment, SegmentConfig, Structure
@@ -164,16 +165,7 @@ def test_an_existing_folder_is_left_alone(segment: Segment, tmp_path: Path) -> N
 def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
     segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    real, calls = os.fsync, 0
-
-    def fsync(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    disk_full_at(monkeypatch, call)
     with pytest.raises(OSError, match="No space left"):
         segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
     assert [*tmp_path.iterdir()] == []

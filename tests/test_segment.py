@@ -1,6 +1,5 @@
 """Segments: build, open, search, and what happens to damaged ones."""
 
-import errno
 import json
 import os
 import re
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import disk_full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -431,19 +431,10 @@ def test_a_full_disk_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     """The n-th sync of the build fails, as a full disk makes it fail."""
-    real, calls = os.fsync, 0
-
-    def fsync(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    syncs = disk_full_at(monkeypatch, call)
     with pytest.raises(OSError, match="No space left"):
         Segment.build(tmp_path / "s", iter([ROWS]), config())
-    assert calls == call
+    assert syncs() == call
     assert [*tmp_path.iterdir()] == []
 
 
