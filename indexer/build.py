@@ -9,19 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from indexer import rotation
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from indexer.basis import Basis, turned
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import RotationKind, SegmentConfig, Storage
-from indexer.durable import sync_file, sync_folder
-from indexer.errors import SegmentError, VectorError
-from indexer.manifest import FileEntry, Manifest
+from indexer.durable import link_or_copy, sync_file, sync_folder
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.manifest import ROTATION, FileEntry, Manifest
 from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter
 
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
-ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
 BOUNDS = "bounds.faiss"
 _SPOOL = "spool.tmp"
@@ -90,11 +89,47 @@ def write_segment(
     config: SegmentConfig,
     provenance: Mapping[str, str],
     progress: Progress | None = None,
+    adopted: Basis | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
     with new_folder(path):
-        stored = _write_vectors(path, vectors, config, progress or _silent)
-        finish_segment(path, stored, config, provenance, progress=progress)
+        stored, basis = _write_vectors(path, vectors, config, progress or silent, adopted)
+        finish_segment(stored, config, basis, provenance, progress=progress)
+
+
+def rewrite_segment(
+    path: Path,
+    file: VectorFile,
+    basis: Basis,
+    manifest: Manifest,
+    config: SegmentConfig,
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
+    check_same(manifest.config, config, ("rotation", "blocks", "storage"))
+    with new_folder(path):
+        link_or_copy(file.path, path / VECTORS)
+        finish_segment(
+            VectorFile(path / VECTORS, file.rows, file.dim, file.storage),
+            config,
+            basis.linked(path),
+            manifest.provenance,
+            vectors=manifest.files[manifest.vectors_file],
+            tuning=tuning,
+            progress=progress,
+        )
+
+
+def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str]) -> None:
+    """Raise SegmentConfigError if a recipe asks for other stored rows than there are."""
+    for name in names:
+        made, asked = getattr(stored, name), getattr(config, name)
+        if made != asked:
+            raise SegmentConfigError(
+                f"{name} is {made} in the stored vectors, got {asked}; index again to change it"
+            )
 
 
 @contextmanager
@@ -116,32 +151,46 @@ def new_folder(path: Path) -> Iterator[None]:
 
 
 def finish_segment(
-    path: Path,
     stored: VectorFile,
     config: SegmentConfig,
+    basis: Basis,
     provenance: Mapping[str, str],
     *,
+    vectors: FileEntry | None = None,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> None:
-    """Build what is searched over vectors (and a rotation) that are there, and the manifest."""
+) -> Manifest:
+    """Build what is searched over vectors (and a rotation) that are there, and the manifest.
+
+    Args:
+        stored: the rows, in the folder of the new segment.
+        config: the recipe.
+        basis: what the rows are stored in; its file is in that folder too.
+        provenance, tuning: for the manifest.
+        vectors: size and checksum of the rows' file where they are known.
+        progress: hears of rows "Building".
+    """
+    path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
-    heard = progress or _silent
+    heard = progress or silent
     coarse = CoarseIndex.build(
         Prefixes(stored, config.prefix),
         config,
         lambda done: heard("Building", done, stored.rows),
     )
     coarse.save(path / COARSE)
-    names = [VECTORS, COARSE]
-    if config.rotation is not RotationKind.IDENTITY:
-        names.append(ROTATION)
+    sync_file(path / COARSE)
+    files = {
+        VECTORS: vectors or FileEntry.of(path / VECTORS),
+        COARSE: FileEntry.of(path / COARSE),
+    }
+    if basis.entry is not None:
+        files[ROTATION] = basis.entry
     if config.bounds:
         sample = np.concatenate(list(stored.sample(_BOUNDS_SAMPLE)))
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
-        names.append(BOUNDS)
         sync_file(path / BOUNDS)
-    sync_file(path / COARSE)
+        files[BOUNDS] = FileEntry.of(path / BOUNDS)
     manifest = Manifest(
         rows=stored.rows,
         dim=stored.dim,
@@ -149,27 +198,37 @@ def finish_segment(
         vectors_file=VECTORS,
         vectors_offset=stored.offset,
         vectors_dtype=DTYPES[config.storage],
-        files={name: FileEntry.of(path / name) for name in names},
+        files=files,
         provenance=provenance,
         tuning=tuning,
+        fitted_on=basis.fitted_on,
     )
     (path / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     sync_file(path / MANIFEST)
+    return manifest
 
 
-def _silent(_doing: str, _done: int, _total: int) -> None:
+def silent(_doing: str, _done: int, _total: int) -> None:
     """No progress is wanted."""
 
 
 def _write_vectors(
-    path: Path, vectors: Blocks, config: SegmentConfig, progress: Progress
-) -> VectorFile:
-    """Store the (rotated) unit rows, and the rotation if there is one."""
+    path: Path,
+    vectors: Blocks,
+    config: SegmentConfig,
+    progress: Progress,
+    adopted: Basis | None,
+) -> tuple[VectorFile, Basis]:
+    """Store the unit rows in their basis: the adopted one, or one fitted on all of them."""
     dim, stream = _opened(vectors)
     config.check_width(dim)
     with VectorWriter(path / VECTORS, dim, config.storage) as writer:
-        if config.rotation is RotationKind.IDENTITY:
+        if adopted is not None or config.rotation is RotationKind.IDENTITY:
+            basis = _linked(adopted, dim, path)
+            turning = basis.turning()
             for block in stream:
+                if turning is not None:
+                    block = turned(unit_rows(block, dim=dim, first=writer.rows), turning)
                 writer.append(block)
         else:
             spool = path / _SPOOL
@@ -178,29 +237,27 @@ def _write_vectors(
                 source = _Array(vectors)
             else:
                 source = _Spool(spool, stream, dim)
-            turn = _fitted(source, config)
-            # In float64, rounded once: BLAS sums a row in an order that depends on its place in
-            # the block, and in float32 equal rows would be stored as different ones.
-            wide = turn.astype(np.float64)
+            basis = Basis.fitted(source.sample, source.rows, config, path)
+            turning = basis.turning()
             for block in source.blocks():
-                writer.append((block.astype(np.float64) @ wide).astype(np.float32))
+                writer.append(turned(block, turning))
                 progress("Rotating", len(block), source.rows)
-            np.save(path / ROTATION, turn, allow_pickle=False)
-            sync_file(path / ROTATION)
             del source  # unmap before the file goes
             spool.unlink(missing_ok=True)
         writer.seal()
-    return VectorFile(path / VECTORS, writer.rows, dim, config.storage)
+    return VectorFile(path / VECTORS, writer.rows, dim, config.storage), basis
 
 
-def _fitted(source: _Source, config: SegmentConfig) -> Floats:
-    """The rotation that the recipe names."""
-    if config.rotation is RotationKind.BLOCKS:
-        return rotation.blockwise(source.sample(), config.blocks)
-    turn = rotation.pca(source.sample())
-    if config.rotation is RotationKind.ITQ:
-        return rotation.itq(turn, source.sample(), config.prefix)
-    return turn
+def _linked(adopted: Basis | None, dim: int, path: Path) -> Basis:
+    """The adopted basis, its file in the folder; the identity if there is none."""
+    if adopted is None or adopted.matrix is None:
+        return Basis()
+    if len(adopted.matrix) != dim:
+        raise VectorError(
+            f"vectors must be {len(adopted.matrix)} wide, as those of the segment whose rotation "
+            f"is taken, got {dim}"
+        )
+    return adopted.linked(path)
 
 
 def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:

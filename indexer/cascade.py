@@ -6,12 +6,15 @@ steps that can be looked at; they are its oracle.
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from indexer.allowed import Allowed
 from indexer.arrays import Floats, RowNumbers
-from indexer.coarse import CoarseIndex, faiss, first, native_threads, selector_of
+from indexer.coarse import CoarseIndex, first
 from indexer.locality import locality
+from indexer.native import faiss, native_threads
 from indexer.rerank import SearchResult
 
 MANY = 64
@@ -19,7 +22,9 @@ MANY = 64
 they walk over the same rows, which are then still in the cache (1.2 to 1.5 times the queries a
 second; 10,000 over 200k real sentences, two cores)."""
 
-_KEPT = 64  # operating points whose parameters are kept
+_KEPT = 64  # operating points whose parameters are kept, for each set of allowed rows
+
+_Points = dict[tuple[int, int, int], Any]
 
 
 class Cascade:
@@ -33,7 +38,8 @@ class Cascade:
         self._index = faiss.IndexRefine(staged, full.index)
         self._parts = (head, staged, coarse, full)  # faiss holds no references of its own
         self._coarse = coarse
-        self._kept: dict[tuple[int, int, int], Any] = {}
+        self._kept: _Points = {}
+        self._kept_for: WeakKeyDictionary[Allowed, _Points] = WeakKeyDictionary()
 
     def search(
         self,
@@ -41,7 +47,7 @@ class Cascade:
         k: int,
         size: int,
         effort: int = 0,
-        allowed: RowNumbers | None = None,
+        allowed: Allowed | None = None,
     ) -> SearchResult:
         """The best k of a shortlist of `size` rows a query, k <= size.
 
@@ -57,7 +63,7 @@ class Cascade:
         return self._search(rotated, k, size, effort, allowed)
 
     def _search(
-        self, rotated: Floats, k: int, size: int, effort: int, allowed: RowNumbers | None
+        self, rotated: Floats, k: int, size: int, effort: int, allowed: Allowed | None
     ) -> SearchResult:
         def ask(some: Floats, most: int) -> tuple[Floats, RowNumbers]:
             parameters = self._parameters(most, size, effort, allowed)
@@ -69,22 +75,19 @@ class Cascade:
 
         return SearchResult(*first(ask, np.ascontiguousarray(rotated, np.float32), k, size)[::-1])
 
-    def _parameters(self, most: int, size: int, effort: int, allowed: RowNumbers | None) -> Any:
+    def _parameters(self, most: int, size: int, effort: int, allowed: Allowed | None) -> Any:
         """What faiss is asked with. Making them takes as long as a short walk: they are kept."""
+        points = self._kept if allowed is None else self._kept_for.setdefault(allowed, {})
         key = (most, size, effort)
-        kept = self._kept.get(key) if allowed is None else None
+        kept = points.get(key)
         if kept is not None:
             return kept
-        rows = self._coarse.rows
-        selector = None if allowed is None else selector_of(allowed, rows)
-        share = 1.0 if allowed is None else allowed.size / rows
-        staged = self._coarse.search_parameters(size, effort, selector, share)
+        staged = self._coarse.search_parameters(size, effort, allowed)
         # faiss multiplies and cuts: half a row more, so that the size survives the rounding
         parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
         if staged is not None:
             parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
-        if allowed is None:
-            if len(self._kept) > _KEPT:
-                self._kept.clear()
-            self._kept[key] = parameters
+        if len(points) > _KEPT:
+            points.clear()
+        points[key] = parameters
         return parameters

@@ -25,9 +25,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from indexer.allowed import Allowed
 from indexer.arrays import Floats, RowNumbers, at_least_one
-from indexer.coarse import CoarseIndex, faiss, native_threads, read_index, selector_of, write_index
+from indexer.coarse import CoarseIndex
 from indexer.errors import SegmentError, VectorError
+from indexer.native import faiss, native_threads, read_index, selector_of, write_index
 from indexer.rerank import RowStore, SearchResult, rerank
 
 LENGTHS = 3
@@ -141,21 +143,21 @@ class Bounds:
         write_index(self._index, path)
 
     def candidates(
-        self, rotated: Floats, at_least: Floats, allowed: RowNumbers | None = None
+        self, rotated: Floats, at_least: Floats, allowed: Allowed | None = None
     ) -> list[RowNumbers]:
         """Every row whose score, as `rerank` computes it, can be `at_least` or more.
 
         Args:
             rotated: (q, D) float32 queries in the basis of the rows.
             at_least: (q,) one score per query; -inf asks for all rows.
-            allowed: row numbers to consider, strictly rising; None for all.
+            allowed: the rows to consider; None for all.
 
         Returns:
             One rising array of row numbers per query.
         """
-        selector = None if allowed is None else selector_of(allowed, self.rows)
+        selector = None if allowed is None else allowed.selector
         parameters = faiss.SearchParametersIVF(nprobe=2, sel=selector)
-        loose = self._loose if allowed is None else np.intersect1d(self._loose, allowed)
+        loose = self._loose if allowed is None else self._loose[allowed.mask[self._loose]]
         found = []
         for query, wanted in zip(rotated.astype(np.float64), at_least, strict=True):
             slack = self.score_slack * np.linalg.norm(query)
@@ -186,7 +188,7 @@ def certify(
     rotated: Floats,
     k: int,
     found: RowNumbers,
-    allowed: RowNumbers | None = None,
+    allowed: Allowed | None = None,
 ) -> Certified:
     """Turn any answer into the exact one.
 
@@ -198,7 +200,7 @@ def certify(
         k: rows per query, >= 1.
         found: (q, s) row numbers without repeats in a line, -1 for none: the answer to start from.
             The better its k-th score, the fewer rows are read; the result is the same.
-        allowed: row numbers that may be found, strictly rising; None for all.
+        allowed: the rows that may be found; None for all.
 
     Returns:
         Rows and scores equal to `rerank` over all (allowed) rows, to the last bit.
@@ -210,7 +212,7 @@ def certify(
     if rotated.ndim != 2 or rotated.shape[1] != bounds.dim:
         raise VectorError(f"queries must be (q, {bounds.dim}), got shape {rotated.shape}")
     if allowed is not None:
-        found = np.where(np.isin(found, allowed), found, -1)
+        found = np.where(allowed.mask[found] & (found >= 0), found, -1)
     start = rerank(store, rotated, found, k)
     best_rows, best_scores = np.empty_like(start.rows), np.empty_like(start.scores)
     touched = np.empty(len(rotated), np.float32)

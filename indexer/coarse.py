@@ -6,29 +6,18 @@ shortlist contains every shorter one.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
+from indexer.allowed import Allowed
 from indexer.arrays import Floats, RowNumbers
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.locality import locality
-from indexer.threads import threads
-
-try:
-    import faiss as _faiss
-except ModuleNotFoundError as error:
-    if error.name != "faiss":
-        raise
-    raise ImportError(
-        "faiss is not installed: pip install 'searchengine[cpu]' (or 'searchengine[gpu]')"
-    ) from error
-
-faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
+from indexer.native import bitmap, faiss, native_threads, read_index, write_index
 
 LEAST_EFFORT = 32
 """Lowest efSearch that a shortlist's size stands for."""
@@ -41,7 +30,10 @@ TRAIN_ROWS = 50_000
 
 LEAST_DISTINCT = 100
 
-Mask = npt.NDArray[np.bool_]
+MOSTLY = 0.75
+"""From this share of allowed rows all are scanned and the others left out of what was found: to
+ask of every row whether it is allowed takes faiss three times as long as the scan itself."""
+
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 Progress = Callable[[int], None]
 
@@ -87,6 +79,7 @@ class CoarseIndex:
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
+        self._selectors: WeakKeyDictionary[Allowed, Any] = WeakKeyDictionary()
 
     @classmethod
     def build(
@@ -164,9 +157,7 @@ class CoarseIndex:
         """Write the index to a file. OSError if the disk does not take it."""
         write_index(self.index, path)
 
-    def search_parameters(
-        self, size: int, effort: int = 0, selector: Any = None, share: float = 1.0
-    ) -> Any:
+    def search_parameters(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> Any:
         """What faiss is asked with for a shortlist of `size`; None if it takes no parameters.
 
         An effort of 0 follows the size: a graph looks at as many candidates as it is to give (time
@@ -174,6 +165,7 @@ class CoarseIndex:
         one, or more: 20k real sentences), an IVF at a sixteenth of its lists. A graph spends its
         effort on rows that are not allowed as well, so the fewer are, the wider it must look.
         """
+        selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
         match self.structure:
             case Structure.HNSW:
                 walked = int(max(effort or LEAST_EFFORT, size) / share)
@@ -185,14 +177,14 @@ class CoarseIndex:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
 
     def shortlist(
-        self, queries: Floats, size: int, allowed: RowNumbers | None = None, effort: int = 0
+        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
     ) -> RowNumbers:
         """The rows whose prefixes score highest.
 
         Args:
             queries: (q, width) float32. Their length does not matter, only their direction.
             size: rows wanted per query, >= 1.
-            allowed: row numbers that may be returned, rising; None for all.
+            allowed: the rows that may be returned; None for all.
             effort: how widely to look, see SegmentConfig; 0 follows the size.
 
         Returns:
@@ -214,17 +206,12 @@ class CoarseIndex:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
 
         def scan(some: Floats, ask: int) -> tuple[Floats, RowNumbers]:
-            parameters = self._scan(allowed)
-            with native_threads(len(some)):
-                scores, rows = self._flat.search(some, ask, params=parameters)
-            return scores, rows if self._ids is None else self._ids[rows]
+            return self._scan(some, ask, allowed)
 
         if not self.walks(available):
             found[:, :wanted] = first(scan, queries, wanted, available)[1]
             return found
-        selector = None if allowed is None else selector_of(allowed, self.rows)
-        share = available / self.rows
-        parameters = self.search_parameters(wanted, effort, selector, share)
+        parameters = self.search_parameters(wanted, effort, allowed)
         with native_threads(len(queries)):
             _, walked = self.index.search(queries, wanted, params=parameters)
         found[:, :wanted] = walked
@@ -249,48 +236,44 @@ class CoarseIndex:
         """Whether a search can be restricted to some rows; flat product quantizers cannot."""
         return not isinstance(self._flat, faiss.IndexPQ | faiss.IndexPQFastScan)
 
-    def _scan(self, allowed: RowNumbers | None) -> Any:
-        """faiss's parameters for scoring every (allowed) row."""
-        mask = None if allowed is None else _mask(allowed, self.rows)
-        if mask is not None and self._ids is not None:
-            mask = mask[self._ids]
-        selector = None if mask is None else _bitmap(mask)
+    def _scan(
+        self, queries: Floats, ask: int, allowed: Allowed | None
+    ) -> tuple[Floats, RowNumbers]:
+        """Scores and rows (q, ask) of a scan; `ask` is at most the number of allowed rows."""
+        if allowed is None or allowed.size == allowed.total:
+            return self._scanned(queries, ask, None)
+        if allowed.share < MOSTLY:
+            return self._scanned(queries, ask, self._selector(allowed))
+        # Twice as many as there would be if those left out were spread evenly.
+        more = ask + min(allowed.total - allowed.size, round(2 * ask / allowed.share) - ask + 10)
+        scores, rows = self._scanned(queries, more, None)
+        kept = allowed.mask[rows]
+        order = np.argsort(~kept, axis=1, kind="stable")[:, :ask]
+        scores = np.take_along_axis(scores, order, axis=1)
+        rows = np.take_along_axis(rows, order, axis=1)
+        short = np.flatnonzero(np.count_nonzero(kept, axis=1) < ask)
+        if short.size:
+            selector = self._selector(allowed)
+            scores[short], rows[short] = self._scanned(queries[short], ask, selector)
+        return scores, rows
+
+    def _scanned(self, queries: Floats, ask: int, selector: Any) -> tuple[Floats, RowNumbers]:
+        """What faiss finds among all that are in the selector, by the numbers of the segment."""
+        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         if self.structure is Structure.IVF:
-            return faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
-        return None if selector is None else faiss.SearchParameters(sel=selector)
+            parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
+        with native_threads(len(queries)):
+            scores, rows = self._flat.search(queries, ask, params=parameters)
+        return scores, rows if self._ids is None else self._ids[rows]
 
-
-def read_index(path: Path, *, mapped: bool) -> Any:
-    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it."""
-    try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
-    except RuntimeError as error:
-        raise SegmentError(f"faiss cannot read {path}: {error}") from error
-
-
-def write_index(index: Any, path: Path) -> None:
-    """A faiss index to a file. OSError if the disk does not take it."""
-    try:
-        faiss.write_index(index, str(path))
-    except RuntimeError as error:  # how faiss reports every failed write
-        raise OSError(f"could not write {path}: {error}") from error
-
-
-@contextmanager
-def native_threads(queries: int) -> Iterator[None]:
-    """A share of the process's threads for one faiss call, and no more than queries.
-
-    faiss shares out queries and not rows. A thread without work still has to arrive at the barrier:
-    on a busy machine one query waits whole time slices for it (16 ms instead of 0.2 ms was seen).
-    The setting is the calling thread's own, so searches in other threads do not feel it.
-    """
-    with threads.take(queries) as taken:
-        before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(taken)
-        try:
-            yield
-        finally:
-            faiss.omp_set_num_threads(before)
+    def _selector(self, allowed: Allowed) -> Any:
+        """The allowed rows by the places in which they lie, which a graph's map shuffles."""
+        if self._ids is None:
+            return allowed.selector
+        made = self._selectors.get(allowed)
+        if made is None:
+            made = self._selectors[allowed] = bitmap(allowed.mask[self._ids])
+        return made
 
 
 def first(search: Search, queries: Floats, size: int, available: int) -> tuple[Floats, RowNumbers]:
@@ -361,18 +344,3 @@ def _structure(index: Any) -> Structure | None:
     if hasattr(faiss, "GpuIndexFlat"):
         kinds[faiss.GpuIndexFlat] = Structure.FLAT
     return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)
-
-
-def selector_of(allowed: RowNumbers, rows: int) -> Any:
-    """A faiss selector of the allowed rows: one bit per row, tested in constant time."""
-    return _bitmap(_mask(allowed, rows))
-
-
-def _mask(allowed: RowNumbers, rows: int) -> Mask:
-    mask = np.zeros(rows, np.bool_)
-    mask[allowed] = True
-    return mask
-
-
-def _bitmap(mask: Mask) -> Any:
-    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

@@ -233,15 +233,18 @@ class SegmentConfig:
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":
         """What a segment of so many rows is really built as: a small one is scanned.
 
-        Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing.
+        Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing; nor do
+        bounds.
 
         Raises:
             SegmentConfigError: as `check_width`.
         """
         self.check_width(dim)
-        if rows >= SMALL or (self.structure is Structure.FLAT and self.code in _UNTRAINED):
+        if rows >= SMALL:
             return self
-        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
+        if self.structure is Structure.FLAT and self.code in _UNTRAINED:
+            return replace(self, bounds=0) if self.bounds else self
+        return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0, bounds=0)
 
     def check_width(self, dim: int) -> None:
         """Raise SegmentConfigError if the prefix, a stage or a block is wider than the vectors."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.coarse import empty, faiss
+from indexer.coarse import empty
 from indexer.config import SegmentConfig, Structure
+from indexer.native import faiss
 from indexer.vectors import DTYPES
 
 _ID = 8  # a row number in a list or a map of faiss

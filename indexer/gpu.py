@@ -3,8 +3,9 @@
 Graphs are walked on the CPU, whose caches suit them better than a copy over the bus would.
 """
 
-from indexer.coarse import CoarseIndex, PrefixRows, faiss
+from indexer.coarse import CoarseIndex, PrefixRows
 from indexer.errors import SegmentError
+from indexer.native import faiss
 
 LONGEST = 2048
 """Most rows a query that faiss gives from a GPU."""

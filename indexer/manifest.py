@@ -11,10 +11,12 @@ from indexer.config import SegmentConfig
 from indexer.durable import sha256
 from indexer.errors import SegmentConfigError, SegmentError
 
-FORMAT = 2
-READABLE = (1, 2)
-"""Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning."""
+FORMAT = 3
+READABLE = (1, 2, 3)
+"""Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning; 3
+says what the rotation was fitted on, which may be rows of another segment."""
 METRIC = "cosine"
+ROTATION = "rotation.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Manifest:
         files: every other file of the folder, the vectors' too, by name.
         provenance: where the vectors came from, e.g. the encoder's fingerprint.
         tuning: what the operating point is founded on (indexer.tune), None if it was not tuned.
+        fitted_on: rows that the rotation was fitted on (a sample of them, if they are many), which
+            may be those of another segment; 0 for the identity.
     """
 
     rows: int
@@ -53,6 +57,13 @@ class Manifest:
     files: Mapping[str, FileEntry]
     provenance: Mapping[str, str]
     tuning: Mapping[str, Any] | None = None
+    fitted_on: int = 0
+
+    @property
+    def rotation_sha256(self) -> str | None:
+        """The checksum of the rotation, None for the identity: equal in segments that share one."""
+        entry = self.files.get(ROTATION)
+        return None if entry is None else entry.sha256
 
     def to_json(self) -> str:
         """The text of manifest.json; its last key is the checksum of all that precedes it."""
@@ -73,6 +84,7 @@ class Manifest:
             },
             "provenance": dict(sorted(self.provenance.items())),
             "tuning": self.tuning,
+            "fitted_on": self.fitted_on,
         }
         values["sha256"] = _checksum(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -93,7 +105,7 @@ class Manifest:
             raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
         if values["format"] not in READABLE:
             raise SegmentError(
-                f"{source} has format {values['format']!r} and this version reads format 1 or 2; "
+                f"{source} has format {values['format']!r} and this version reads formats 1 to 3; "
                 "install the version that wrote it, or index again"
             )
         stated = values.pop("sha256", None)
@@ -114,6 +126,10 @@ class Manifest:
             if not isinstance(values[name], int) or values[name] < 1:
                 raise SegmentConfigError(f"{name} must be at least 1, got {values[name]!r}")
         vectors = values["vectors"]
+        # Before format 3 every rotation was fitted on the rows beside it.
+        fitted_on = values.get("fitted_on", values["rows"] if ROTATION in values["files"] else 0)
+        if not isinstance(fitted_on, int) or fitted_on < 0:
+            raise SegmentConfigError(f"fitted_on must be at least 0, got {fitted_on!r}")
         return cls(
             rows=values["rows"],
             dim=values["dim"],
@@ -127,6 +143,7 @@ class Manifest:
             },
             provenance={str(key): str(value) for key, value in values["provenance"].items()},
             tuning=values.get("tuning"),
+            fitted_on=fitted_on,
         )
 
 

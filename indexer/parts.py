@@ -6,14 +6,14 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from indexer import gpu
-from indexer.build import BOUNDS, COARSE, MANIFEST, ROTATION
+from indexer.build import BOUNDS, COARSE, MANIFEST
 from indexer.cascade import Cascade
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import Device, RotationKind, Structure
 from indexer.durable import sha256
 from indexer.errors import SegmentError
-from indexer.manifest import Manifest
+from indexer.manifest import ROTATION, Manifest
 from indexer.rotation import Turn
 from indexer.vectors import Prefixes, VectorFile
 
@@ -31,8 +31,13 @@ class Parts(NamedTuple):
     gpu_coarse: CoarseIndex | None = None
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest, device: Device) -> Self:
+    def open(
+        cls, folder: Path, manifest: Manifest, device: Device, shared: Turn | None = None
+    ) -> Self:
         """Check every file's size, and the contents of all but the vectors; then map them.
+
+        A turn that is shared is that of another open segment, of the same rotation: it takes the
+        place of this one's file, which is then not read.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown; there is
@@ -43,8 +48,9 @@ class Parts(NamedTuple):
             needed.add(ROTATION)
         if manifest.config.bounds:
             needed.add(BOUNDS)
+        unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
-            check_file(folder, manifest, name, contents=name != manifest.vectors_file)
+            check_file(folder, manifest, name, contents=name not in unread)
         coarse = CoarseIndex.open(folder / COARSE, mapped=True)
         if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
             raise SegmentError(
@@ -56,7 +62,7 @@ class Parts(NamedTuple):
         )
         full = CoarseIndex.open(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
-        turn = load_rotation(folder, manifest)
+        turn = load_rotation(folder, manifest) if shared is None else shared
         parts = cls(file, full, coarse, Cascade(coarse, full), bounds, turn)
         return parts.on_gpu() if device is Device.GPU else parts
 

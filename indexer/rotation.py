@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats
-from indexer.coarse import faiss, native_threads
 from indexer.errors import SegmentConfigError, VectorError
+from indexer.native import faiss, native_threads
 from indexer.prefix import prefix
 
 Blocks = Iterable[npt.NDArray[np.floating]]

@@ -6,36 +6,35 @@ the stored full-width rows of the shortlist give the scores (adaptive retrieval,
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
-from indexer import gpu
+from indexer import searching
+from indexer.allowed import Allowed, restriction
 from indexer.arrays import Floats, RowNumbers, at_least_one, row_numbers, unit_rows
+from indexer.basis import Basis
 from indexer.build import (
     MANIFEST,
-    ROTATION,
     Blocks,
     Progress,
-    finish_segment,
-    new_folder,
+    check_same,
+    rewrite_segment,
     write_segment,
 )
 from indexer.cascade import Cascade
-from indexer.certify import certify, scan, score_slack
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import link_or_copy, sha256
-from indexer.errors import SegmentConfigError, SegmentError
+from indexer.durable import sha256
+from indexer.errors import SegmentError
 from indexer.manifest import Manifest
+from indexer.merge import Part, write_merged
 from indexer.parts import Parts, check_file
-from indexer.rerank import SearchResult, narrow, rerank
-from indexer.vectors import Prefixes, VectorFile
+from indexer.rerank import SearchResult, rerank
+from indexer.vectors import Prefixes
 
 __all__ = [
     "Code",
@@ -47,9 +46,6 @@ __all__ = [
     "Storage",
     "Structure",
 ]
-
-EXACT_ALLOWED = 1000
-"""A filter that leaves at most this many rows makes the coarse stage pointless: score them all."""
 
 
 class Segment:
@@ -75,6 +71,7 @@ class Segment:
         vectors: Blocks,
         config: SegmentConfig,
         *,
+        rotation_of: "Segment | None" = None,
         provenance: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Self:
@@ -88,25 +85,88 @@ class Segment:
             path: the folder to make; must not exist.
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0.
             config: how to build.
+            rotation_of: an open segment whose rotation is taken, and its file linked: nothing is
+                fitted, and a stream is stored as it comes.
             provenance: free text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, rows just done and rows in all.
 
         Raises:
             SegmentError: the folder exists.
-            SegmentConfigError: the prefix is wider than the vectors.
+            SegmentConfigError: the prefix is wider than the vectors, or the other segment's
+                rotation is of another kind.
             VectorError: a row is zero, not finite or of another width; or there is none.
             OSError: the disk does not take it.
         """
-        write_segment(Path(path), vectors, config, dict(provenance or {}), progress)
-        return cls.open(path)
+        adopted = None
+        if rotation_of is not None:
+            check_same(rotation_of.manifest.config, config, ("rotation", "blocks"))
+            adopted = rotation_of._basis()
+        write_segment(Path(path), vectors, config, dict(provenance or {}), progress, adopted)
+        return cls.open(path, rotation_of=rotation_of)
 
     @classmethod
-    def open(cls, path: str | Path, *, device: Device | str = Device.CPU) -> Self:
+    def merge(
+        cls,
+        path: str | Path,
+        parts: "Sequence[tuple[Segment, Allowed | npt.ArrayLike | None]]",
+        config: SegmentConfig,
+        *,
+        refit: bool | None = None,
+        provenance: Mapping[str, str] | None = None,
+        tuning: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Write rows of several segments into a new one and open it, safely as `build` does.
+
+        Of the segments' rotations the one fitted on most rows is kept; rows stored in it are
+        copied byte for byte, others are turned. Memory is a block of rows and the finished index.
+
+        Args:
+            path: the folder to make; must not exist.
+            parts: open segments, each with the rows to take, rising; None takes all. They follow
+                each other in this order, numbered from 0, and may be closed afterwards.
+            config: how to build.
+            refit: whether the rotation is fitted anew, on all the rows; None does it when they are
+                so many more than it was fitted on that it pays (indexer.merge.GROWTH). It always
+                is where no part has one of the kind that `config` names.
+            provenance, tuning: for the manifest.
+            progress: called with the step, rows just done and rows in all.
+
+        Raises:
+            SegmentError: the folder exists, or a part is closed.
+            SegmentConfigError: the prefix is wider than the vectors.
+            VectorError: no rows, parts of different widths, or rows that a part has not.
+            OSError: the disk does not take it.
+        """
+        made = write_merged(
+            Path(path),
+            [segment._part(rows) for segment, rows in parts],
+            config,
+            refit=refit,
+            provenance=dict(provenance or {}),
+            tuning=tuning,
+            progress=progress,
+        )
+        kept = made.rotation_sha256
+        same = (part for part, _ in parts if part.manifest.rotation_sha256 == kept)
+        return cls.open(path, rotation_of=next(same, None))
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        device: Device | str = Device.CPU,
+        rotation_of: "Segment | None" = None,
+    ) -> Self:
         """Open a folder after checking it: format, sizes, and the checksums of all but the vectors.
 
         The vectors are mapped, not read: their size and header are checked here, their checksum
         by `verify`. On the device "gpu" scans without a filter run there, from copies in its
         memory; graphs are walked on the CPU all the same.
+
+        `rotation_of` is a segment that is open already: if it has the same rotation, that one is
+        shared instead of read once more (2.3 MB, three times in memory, at 768 wide).
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown.
@@ -117,7 +177,13 @@ class Segment:
         except FileNotFoundError:
             raise SegmentError(f"{folder / MANIFEST} is missing: {folder} is no segment") from None
         manifest = Manifest.from_json(text, str(folder / MANIFEST))
-        parts = Parts.open(folder, manifest, Device(device))
+        shared = None
+        if (
+            rotation_of is not None
+            and rotation_of.manifest.rotation_sha256 == manifest.rotation_sha256
+        ):
+            shared = rotation_of._opened().turn
+        parts = Parts.open(folder, manifest, Device(device), shared)
         return cls(folder, manifest, hashlib.sha256(text).hexdigest(), parts)
 
     def rebuild(
@@ -141,28 +207,16 @@ class Segment:
         Raises:
             SegmentError: the folder exists. SegmentConfigError: another rotation or storage.
         """
-        for name in ("rotation", "blocks", "storage"):
-            made, asked = getattr(self.manifest.config, name), getattr(config, name)
-            if made != asked:
-                raise SegmentConfigError(
-                    f"{name} is {made} in the stored vectors, got {asked}; index again to change it"
-                )
-        folder = Path(path)
-        with new_folder(folder):
-            for name in (self.manifest.vectors_file, ROTATION):
-                if (self.path / name).exists():
-                    link_or_copy(self.path / name, folder / name)
-            file = self._opened().file
-            stored = VectorFile(folder / file.path.name, file.rows, file.dim, file.storage)
-            finish_segment(
-                folder,
-                stored,
-                config,
-                self.manifest.provenance,
-                tuning=tuning,
-                progress=progress,
-            )
-        return self.open(folder)
+        rewrite_segment(
+            Path(path),
+            self._opened().file,
+            self._basis(),
+            self.manifest,
+            config,
+            tuning=tuning,
+            progress=progress,
+        )
+        return self.open(path, rotation_of=self)
 
     @property
     def rows(self) -> int:
@@ -195,14 +249,15 @@ class Segment:
         return unit if turn is None else turn.apply(unit)
 
     def shortlist(
-        self, rotated: Floats, size: int, allowed: npt.ArrayLike | None = None
+        self, rotated: Floats, size: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> RowNumbers:
         """Candidates for rotated queries (q, D), from their prefix alone.
 
         Args:
             rotated: what `rotate` returned.
             size: candidates per query, >= 1.
-            allowed: row numbers that may be found, strictly rising; None for all.
+            allowed: the rows that may be found: Allowed, or numbers as Allowed.of takes them;
+                None for all.
 
         Returns:
             (q, size) int64 with exactly min(size, number of allowed rows) rows per query, then -1.
@@ -211,16 +266,8 @@ class Segment:
             VectorError: size < 1, or `allowed` is no rising set of this segment's rows.
         """
         at_least_one("shortlist", size)
-        numbers = None if allowed is None else row_numbers(allowed, self.rows)
-        available = self.rows if numbers is None else numbers.size
-        if size < available:
-            head = rotated[:, : self._config.prefix]
-            coarse = self._opened().scanner("coarse", size, numbers is not None)
-            return coarse.shortlist(head, size, numbers, self._config.effort)
-        everything = np.arange(self.rows) if numbers is None else numbers
-        found = np.full((len(rotated), size), -1, np.int64)
-        found[:, :available] = everything
-        return found
+        only = restriction(allowed, self.rows)
+        return searching.shortlist(self._opened(), self._config, rotated, size, only)
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
         """Exact cosines of the candidates (q, s), the best k; padded with -1 and -inf."""
@@ -231,7 +278,7 @@ class Segment:
         queries: npt.ArrayLike,
         k: int,
         shortlist: int | None = None,
-        allowed: npt.ArrayLike | None = None,
+        allowed: Allowed | npt.ArrayLike | None = None,
     ) -> SearchResult:
         """The best k rows of each query: rerank ∘ shortlist ∘ rotate.
 
@@ -242,7 +289,8 @@ class Segment:
             queries: (q, D), any length > 0.
             k: rows per query, >= 1; with fewer allowed rows the rest is padding.
             shortlist: candidates to score, the configured number if None; raised to k.
-            allowed: row numbers that may be found, strictly rising; None for all.
+            allowed: the rows that may be found: Allowed, made once for many searches, or row
+                numbers, strictly rising; None for all.
 
         Returns:
             (q, k) rows and full-width cosines, sorted by (-score, row).
@@ -252,29 +300,12 @@ class Segment:
         """
         wanted = self._config.shortlist if shortlist is None else shortlist
         size = max(at_least_one("shortlist", wanted), at_least_one("k", k))
-        numbers = None if allowed is None else row_numbers(allowed, self.rows)
-        available = self.rows if numbers is None else numbers.size
-        if available <= size or (numbers is not None and available <= EXACT_ALLOWED):
-            return self.exact(queries, k, numbers)
+        only = restriction(allowed, self.rows)
         rotated = self.rotate(queries)
-        parts = self._opened()
-        if self._config.stages or not parts.coarse.walks(available):
-            if numbers is not None and not parts.coarse.selects:
-                return self.exact(queries, k, numbers)
-            candidates = self.shortlist(rotated, size, numbers)
-            for width, keep in self._config.stages:
-                candidates = narrow(parts.file, rotated, candidates, width, max(keep, k))
-            return self.rerank(rotated, candidates, k)
-        found = parts.cascade.search(rotated, k, size, self._config.effort, numbers)
-        short = np.flatnonzero(found.rows[:, -1] < 0)  # the walk ended before it found enough
-        if short.size:
-            again = self.shortlist(rotated[short], size, numbers)
-            mended = self.rerank(rotated[short], again, k)
-            found.rows[short], found.scores[short] = mended.rows, mended.scores
-        return found
+        return searching.search(self._opened(), self._config, rotated, k, size, only)
 
     def exact(
-        self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
+        self, queries: npt.ArrayLike, k: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> SearchResult:
         """The best k of all (allowed) rows, proven.
 
@@ -282,27 +313,8 @@ class Segment:
         width, and `read` says how many; without, all of them are.
         """
         at_least_one("k", k)
-        numbers = None if allowed is None else row_numbers(allowed, self.rows)
-        rotated = self.rotate(queries)
-        available = self.rows if numbers is None else numbers.size
-        parts = self._opened()
-        startable = numbers is None or parts.coarse.selects
-        if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
-            size = max(k, self._config.shortlist)
-            start = self.shortlist(rotated, min(size, available), numbers)
-            proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, numbers)
-            read = np.rint(proof.touched * self.rows).astype(np.int64)
-            return replace(proof.result, proven=True, read=read)
-        if available == 0:
-            nothing = self.rerank(rotated, np.full((len(rotated), 1), -1), k)
-            return replace(nothing, proven=True, read=np.zeros(len(rotated), np.int64))
-        slack = score_slack(self.dim) + (gpu.SLACK if parts.gpu_full is not None else 0)
-
-        def shortlist(some: Floats, size: int) -> RowNumbers:
-            return parts.scanner("full", size, numbers is not None).shortlist(some, size, numbers)
-
-        result = scan(shortlist, parts.file, rotated, k, available, slack)
-        return replace(result, proven=True, read=np.full(len(rotated), available))
+        only = restriction(allowed, self.rows)
+        return searching.exact(self._opened(), self._config, self.rotate(queries), k, only)
 
     def prefix_rows(self, p: int) -> Prefixes:
         """The re-normalised prefixes of all rows."""
@@ -365,6 +377,15 @@ class Segment:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _basis(self) -> Basis:
+        turn = self._opened().turn
+        return Basis.of(self.path, self.manifest, None if turn is None else turn.matrix)
+
+    def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
+        only = restriction(rows, self.rows)
+        numbers = None if only is None else only.rows
+        return Part(self._opened().file, numbers, self._basis(), self.manifest.config)
 
     def _opened(self) -> Parts:
         if self._parts is None:

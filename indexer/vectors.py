@@ -75,6 +75,11 @@ class VectorWriter:
         self._file.write(unit.astype(DTYPES[self.storage]).tobytes())
         self.rows += unit.shape[0]
 
+    def append_stored(self, rows: npt.NDArray[np.uint8]) -> None:
+        """Add rows as another file of this width and storage holds them (VectorFile.raw)."""
+        self._file.write(np.ascontiguousarray(rows).data)
+        self.rows += len(rows)
+
     def seal(self) -> None:
         """Write the final header, force everything to the disk and close."""
         if self.rows == 0:
@@ -151,6 +156,10 @@ class VectorFile:
         else:
             raw = self._bytes.take(rows, axis=0)  # faster than [rows]; needs a contiguous source
         return widen(raw.view("<u2")) if self.storage is Storage.FLOAT16 else raw.view(dtype)
+
+    def raw(self, rows: RowNumbers | slice) -> npt.NDArray[np.uint8]:
+        """The bytes of some rows (n, bytes a row); of a slice not copied, so soon to be used."""
+        return self._bytes[rows]
 
     def blocks(self, width: int | None = None) -> Iterator[Floats]:
         """All rows in order, BLOCK_ROWS at a time, cut to `width`."""

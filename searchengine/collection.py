@@ -1,185 +1,152 @@
-"""The folder: segments of vectors and documents.db, one writer, atomic commits.
+"""The folder: segments of vectors and documents.db, one writer, any number of readers."""
 
-A commit is one SQLite transaction that names a segment whose files are already complete and synced.
-Until then the segment's folder is garbage, which the next writer removes; so at every instant a
-reader sees all of a commit or none of it.
-"""
-
+import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
-import numpy.typing as npt
-
 from indexer.build import Progress
 from indexer.durable import sync_folder
 from indexer.errors import SegmentError
-from indexer.rerank import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
+from searchengine.adding import Adding, AddOptions, AddSummary, Reading
+from searchengine.changes import Changes
 from searchengine.corpus import Document
-from searchengine.errors import CollectionBusy, CollectionError, EmptyCorpus
-from searchengine.intake import Intake
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.lexical import Tokenizer
+from searchengine.snapshot import Snapshot
 from searchengine.store import SegmentRow, Store
+from searchengine.writer import Writer, due, folder_of, os_errors, writing
 
-Vectors = npt.NDArray[np.float32]
-Encode = Callable[[list[Document]], Vectors]
-
-
-@dataclass(frozen=True, slots=True)
-class AddSummary:
-    """What `add` did: documents added, keys left out for want of text, and bad records left out."""
-
-    added: int
-    without_text: tuple[str, ...]
-    bad: tuple[str, ...]
+_log = logging.getLogger(__name__)
+_TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
 
 
 class Collection:
-    """An open collection. It shows the commits it was opened on until `refresh`.
+    """An open collection. It shows the commit it was opened on until `refresh`, or its own next.
 
-    Safe to search from several threads while one adds: what is shown is swapped whole.
+    Safe to read from several threads while one writes: what is shown is swapped whole.
+
+    Attributes:
+        path: the folder.
+        wait: seconds to wait for another writer before CollectionBusy.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wait: float = 0) -> None:
         """Open. Raises CollectionError when the folder is none, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
         self.path = path.absolute()  # a later chdir must not lead elsewhere
-        self.store = Store(self.path / "documents.db")
-        self._segments: dict[SegmentRow, Segment] = {}
+        self.wait = wait
         self._changing = Lock()
-        self._closed = False
-        try:
-            self.settings: dict[str, Any] = {}
-            self.refresh()
-        except BaseException:
-            self.close()
-            raise
+        self._shown: Snapshot | None = self._newest({})
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> "Collection":
+    def create(cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer) -> "Collection":
         """Make an empty collection, whole or not at all, and open it."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
         scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
-        with _os_errors(path):
+        with os_errors(path):
             (scratch / "segments").mkdir(parents=True)
             try:
-                store = Store(scratch / "documents.db", create=True)
-                try:
-                    with store.transaction():
-                        for name, value in settings.items():
-                            store.set(name, value)
-                finally:
-                    store.close()
+                with Store(scratch / "documents.db", create=True) as store, store.transaction():
+                    changes = Changes(store)
+                    for name, value in settings.items():
+                        changes.set(name, value)
+                    changes.index_text(tokenizer)
                 sync_folder(scratch)
-                try:
-                    scratch.rename(path)
-                except OSError as error:
-                    if not path.exists():
-                        raise
-                    raise CollectionBusy(
-                        f"{path} was made by another process just now; run this again to add to it"
-                    ) from error
-                sync_folder(path.parent)
+                _move(scratch, path)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return cls(path)
 
+    @contextmanager
+    def reading(self) -> Iterator[Snapshot]:
+        """The state shown now, which stays as it is throughout the block."""
+        with self._changing:
+            snapshot = self._current()
+            snapshot.readers += 1
+        try:
+            yield snapshot
+        finally:
+            with self._changing:
+                snapshot.readers -= 1
+                if snapshot is not self._shown and not snapshot.readers:
+                    snapshot.close()
+
     @property
     def segments(self) -> Mapping[SegmentRow, Segment]:
-        """The segments shown now; a snapshot, which no later add or refresh changes."""
-        if self._closed:
-            raise CollectionError(f"{self.path} is closed; open it again")
-        return self._segments
+        """The segments shown now."""
+        return self._current().segments
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """How the collection is built, as shown now."""
+        return self._current().settings
+
+    @property
+    def store(self) -> Store:
+        """The tables as shown now."""
+        return self._current().store
 
     def refresh(self) -> None:
-        """Show the commits made since opening.
-
-        What no commit names any more is let go, not closed: another thread may be searching it.
-        """
-        with self._changing:
-            held = self.segments
-            committed = self.store.segments()
-            while True:
-                try:
-                    shown = {row: held.get(row) or self._open_segment(row) for row in committed}
-                    break
-                except (CollectionError, OSError):
-                    # Replaced just now, and removed by the next writer? Then there are others.
-                    before, committed = committed, self.store.segments()
-                    if committed == before:
-                        raise
-            self.settings = self.store.settings()
-            self._segments = shown
+        """Show the newest commit."""
+        self._show(self._newest(self._current().segments))
 
     def add(
-        self,
-        documents: Iterable[Document],
-        encode: Encode,
-        *,
-        skip_bad: bool = False,
-        progress: Callable[[int], None] | None = None,
-        building: Progress | None = None,
+        self, documents: Iterable[Document], reading: Reading, options: AddOptions
     ) -> AddSummary:
-        """Commit documents as one new segment; searchable when this returns.
+        """Commit documents, in place of those of the same keys; see SearchEngine.add."""
+        adding = Adding(self.path, documents, reading, options)
+        with self._own_store() as store:
+            while adding.goes_on:
+                with self._writing(store) as writer:
+                    adding.take(writer)
+                self._merge_due(store, options.building)
+        return adding.summary()
 
-        `encode` gives float32 (n, D) unit rows; `progress` hears how many documents a block held,
-        `building` what is done with the rows after that (indexer.build.Progress).
-        Raises DuplicateKey (unless `skip_bad`), EmptyCorpus, CollectionBusy; then nothing changes.
-        """
-        intake = Intake(self.path, skip_bad)
-        _ = self.segments  # refuses a closed collection before anything is written
-        # A connection of its own: whoever searches through self.store sees nothing half done.
-        store = Store(self.store.path)
-        try:
-            with store.transaction():
-                committed = store.segments()
-                self._remove_garbage(committed)
-                base = next_id = store.next_id()
-                outside: list[OSError] = []
+    def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
+        """Forget documents by key, or all that match a filter; how many there were."""
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                if where is not None:
+                    documents = writer.changes.documents_matching(where)
+                else:
+                    documents = list(store.ids_of(keys or ()).values())
+                writer.changes.remove(documents)
+            self._merge_due(store, None)
+        return len(documents)
 
-                def blocks() -> Iterator[Vectors]:
-                    nonlocal next_id
-                    try:
-                        for block in intake.blocks(store, documents):
-                            store.insert(block, next_id)
-                            next_id += len(block)
-                            yield encode(block)
-                            if progress:
-                                progress(len(block))
-                    except OSError as error:  # the caller's own, from documents or encode
-                        outside.append(error)
-                        raise
+    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
+        """Merge into the metadata of documents; all or none. Raises QueryError on unknown keys."""
+        with self._own_store() as store, self._writing(store) as writer:
+            ids = store.ids_of(patches)
+            unknown = [key for key in patches if key not in ids]
+            if unknown:
+                raise QueryError(
+                    f"{self.path} has no document {unknown[0]!r}; nothing was changed, "
+                    "add it first or leave it out"
+                )
+            writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
 
-                vectors = blocks()
-                first = next(vectors, None)
-                if first is None:
-                    raise EmptyCorpus(intake.nothing())
-                number = max((row.id for row in committed), default=0) + 1
-                with _os_errors(self.path, outside):
-                    config = SegmentConfig.from_dict(store.settings()["index"])
-                    rows = chain((first,), vectors)
-                    segment = self._build_segment(number, rows, config, building)
-                try:
-                    row = SegmentRow(number, base, segment.rows, segment.manifest_sha256)
-                    store.insert_segment(row)
-                except BaseException:
-                    segment.close()
-                    raise
-        finally:
-            store.close()
-        with self._changing:
-            self._segments = {**self.segments, row: segment}
-        return AddSummary(next_id - base, tuple(intake.without_text), tuple(intake.bad))
+    def index_fields(self, names: Iterable[str]) -> None:
+        """Keep an index of metadata fields, which filters then use."""
+        with self._own_store() as store, self._writing(store) as writer:
+            for name in names:
+                writer.changes.index_field(name)
+
+    def optimize(self, progress: Progress | None = None) -> None:
+        """One segment, without what was deleted, its rotation fitted anew; searched throughout."""
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                writer.merge(store.segments(), refit=True, progress=progress)
+            store.tidy()
 
     def rebuild(
         self,
@@ -202,169 +169,132 @@ class Collection:
             CollectionError: the collection is another than was measured.
             CollectionBusy: another is writing. Then nothing changes.
         """
-        _ = self.segments  # refuses a closed collection before anything is written
         rows = sum(row.rows for row in measured)
 
         def heard(doing: str, done: int, _: int) -> None:
             if building is not None:
                 building(doing, done, rows)
 
-        rebuilt: dict[SegmentRow, Segment] = {}
-        store = Store(self.store.path)
-        try:
-            with store.transaction():
-                committed = store.segments()
-                if committed != list(measured):
-                    raise CollectionError(
-                        f"{self.path} was changed by another process while it was measured; "
-                        "nothing was changed here, tune it again"
-                    )
-                self._remove_garbage(committed)
-                try:
-                    with _os_errors(self.path):
-                        for number, row in enumerate(committed, start=committed[-1].id + 1):
-                            segment = measured[row].rebuild(
-                                self._folder(number), config, tuning=tuning, progress=heard
-                            )
-                            new = SegmentRow(number, row.base, row.rows, segment.manifest_sha256)
-                            rebuilt[new] = segment
-                    store.replace_segments(rebuilt)
-                    store.set("index", config.as_dict())
-                except BaseException:
-                    for row in rebuilt:
-                        shutil.rmtree(self._folder(row.id), ignore_errors=True)
-                    raise
-        finally:
-            store.close()
-        with self._changing:
-            self.settings = {**self.settings, "index": config.as_dict()}
-            self._segments = rebuilt
-
-    def search(
-        self,
-        queries: Vectors,
-        k: int,
-        *,
-        shortlist: int | None = None,
-        where: str | None = None,
-        exact: bool = False,
-    ) -> SearchResult:
-        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
-
-        k is cut to the number of rows; where fewer than that match, the rest is −1 and −inf. The
-        filter is applied before the shortlist is counted; each segment gives one of its own.
-        `exact` proves that there is nothing better, and needs no shortlist.
-        """
-        rows = max(1, sum(row.rows for row in self.segments))
-        k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
-        matching = None if where is None else self.store.matching(where)
-
-        def search(row: SegmentRow, segment: Segment) -> SearchResult:
-            allowed = None
-            if matching is not None:
-                low, high = np.searchsorted(matching, [row.base, row.base + row.rows])
-                allowed = matching[low:high] - row.base
-            if exact:
-                return segment.exact(queries, k, allowed)
-            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
-
-        return self.merge(search, k)
-
-    def merge(self, search: Callable[[SegmentRow, Segment], SearchResult], k: int) -> SearchResult:
-        """The k best over all segments of what `search` finds in each; rows become passage ids."""
-        segments = self.segments
-        if not segments:
-            raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
-        found = [search(row, segment) for row, segment in segments.items()]
-        return merge(found, [row.base for row in segments], k)
-
-    def verify(self) -> None:
-        """Check every checksum and SQLite's own integrity. Raises on the first fault.
-
-        Segments that are shown but named by no commit any more are passed over.
-        """
-        self.store.verify()
-        committed = set(self.store.segments())
-        for row, segment in self.segments.items():
-            if row not in committed:
-                continue
-            with self._named_segment(row):
-                segment.verify()
+        with self._own_store() as store, self._writing(store) as writer:
+            writer.rebuild(measured, config, tuning, heard)
 
     def remove_if_empty(self) -> None:
         """Remove the folder if nothing was ever committed, and close; others cannot write then."""
-        with self.store.transaction():
-            if not self.store.segments():
+        with self._own_store() as store, store.transaction():
+            if not store.segments():
                 shutil.rmtree(self.path)
         self.close()
 
     def close(self) -> None:
         """Let go of the files; closing twice is harmless."""
         with self._changing:
-            self._closed = True
-            for segment in self._segments.values():
-                segment.close()
-            self._segments = {}
-        self.store.close()
+            shown, self._shown = self._shown, None
+            if shown is not None and not shown.readers:
+                shown.close()
+                for segment in shown.segments.values():
+                    segment.close()
 
-    def _folder(self, number: int) -> Path:
-        return self.path / "segments" / f"{number:06d}"
+    def _current(self) -> Snapshot:
+        if self._shown is None:
+            raise CollectionError(f"{self.path} is closed; open it again")
+        return self._shown
 
-    def _open_segment(self, row: SegmentRow) -> Segment:
-        with self._named_segment(row):
-            segment = Segment.open(self._folder(row.id))
+    def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
+        """The last commit; segments that are `held` open are not opened again."""
+
+        def open_segment(row: SegmentRow) -> Segment:
+            return held.get(row) or self._open_segment(row, held)
+
+        for _ in range(_TRIES):
+            before = self._committed()
+            try:
+                return Snapshot(self.path, open_segment)
+            except (CollectionError, OSError):
+                # Replaced just now, and removed by the next writer? Then there are others.
+                if self._committed() == before:
+                    raise
+        return Snapshot(self.path, open_segment)
+
+    def _committed(self) -> list[SegmentRow]:
+        with Store(self.path / "documents.db") as store:
+            return store.segments()
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Show another state; the former is closed as soon as nobody reads it."""
+        with self._changing:
+            before = self._shown
+            if before is None or before.commit >= snapshot.commit:
+                snapshot.close()  # closed meanwhile, or overtaken by another thread
+                return
+            self._shown = snapshot
+            if not before.readers:
+                before.close()
+
+    @contextmanager
+    def _own_store(self) -> Iterator[Store]:
+        """A connection to write by: whoever reads sees nothing half done."""
+        self._current()  # refuses a closed collection before anything is written
+        with Store(self.path / "documents.db") as store:
+            yield store
+
+    @contextmanager
+    def _writing(self, store: Store) -> Iterator[Writer]:
+        """A transaction; what it commits is shown when the block has ended."""
+        opened: dict[SegmentRow, Segment] = {}
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                held = self._current().segments
+                opened[row] = held.get(row) or self._open_segment(row, held)
+            return opened[row]
+
+        with writing(self.path, store, open_segment, self.wait) as writer:
+            yield writer
+        held = {**self._current().segments, **opened, **writer.opened}
+        self._show(self._newest(held))
+
+    def _merge_due(self, store: Store, progress: Progress | None) -> None:
+        """Keep the number of segments low, in commits of their own."""
+        try:
+            while due(store):
+                with self._writing(store) as writer:
+                    writer.merge(due(store), progress=progress)
+        except CollectionBusy:
+            pass  # another came first; whoever writes last merges
+        except CollectionError as error:  # what was asked for is committed all the same
+            _log.warning(
+                "segments were not merged, which the next change will try again: %s", error
+            )
+
+    def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
+        """Open and check a segment; it shares the rotation of one that is `held`, if it has it."""
+        like = max(held.values(), key=lambda segment: segment.rows, default=None)
+        with self.named_segment(row):
+            segment = Segment.open(folder_of(self.path, row.id), rotation_of=like)
             if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
-                raise SegmentError(
-                    f"{self._folder(row.id)}: manifest.json is not the committed one"
-                )
+                raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
             return segment
 
     @contextmanager
-    def _named_segment(self, row: SegmentRow) -> Iterator[None]:
+    def named_segment(self, row: SegmentRow) -> Iterator[None]:
         """A segment's fault as the collection's, with what was lost and what was not."""
         try:
             yield
         except SegmentError as error:
             raise CollectionError(
-                f"{error}; the documents are whole in {self.store.path}: restore the folder "
-                f"{self._folder(row.id)} from a copy, or index anew"
+                f"{error}; the documents are whole in {self.path / 'documents.db'}: restore the "
+                f"folder {folder_of(self.path, row.id)} from a copy, or index anew"
             ) from error
 
-    def _remove_garbage(self, committed: list[SegmentRow]) -> None:
-        """Remove what a writer that died has left: folders that no commit names."""
-        named = {self._folder(row.id) for row in committed}
-        with _os_errors(self.path):
-            for folder in (self.path / "segments").iterdir():
-                # What is not named like a segment is none of ours.
-                if folder.name.isdigit() and folder.is_dir() and folder not in named:
-                    shutil.rmtree(folder)
 
-    def _build_segment(
-        self,
-        number: int,
-        blocks: Iterable[Vectors],
-        config: SegmentConfig,
-        building: Progress | None,
-    ) -> Segment:
-        """Write and sync a segment and open it; until a commit names it, it is garbage."""
-        provenance = {"encoder": self.settings["encoder"]["fingerprint"]}
-        return Segment.build(
-            self._folder(number), blocks, config, provenance=provenance, progress=building
-        )
-
-
-@contextmanager
-def _os_errors(path: Path, outside: list[OSError] | None = None) -> Iterator[None]:
-    """Disk full, read-only folder, …: as CollectionError, with the promise that nothing changed.
-
-    Errors listed in `outside` are not about the collection and pass as they are.
-    """
+def _move(scratch: Path, path: Path) -> None:
+    """Give a finished folder its name."""
     try:
-        yield
+        scratch.rename(path)
     except OSError as error:
-        if outside and error in outside:
+        if not path.exists():
             raise
-        raise CollectionError(
-            f"{path}: {error.strerror or error}; nothing was changed, "
-            "make room or choose a folder that can be written"
+        raise CollectionBusy(
+            f"{path} was made by another process just now; run this again to add to it"
         ) from error
+    sync_folder(path.parent)

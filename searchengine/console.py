@@ -1,9 +1,10 @@
 """What the command line shows: tables, progress, JSON. Everything but results goes to stderr."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import click
 from rich.console import Console
@@ -21,6 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 
+class Heard(Protocol):
+    """Hears what is being done."""
+
+    def __call__(self, what: str, done: int, total: int | None, rate: str = "") -> None:
+        """The step, the number just done, how many there are, and how fast it goes."""
+
+
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; the block calls what it is given with the number just done."""
@@ -30,7 +38,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 
 @contextmanager
-def steps() -> Iterator[Callable[[str, int, int | None], None]]:
+def steps() -> Iterator[Heard]:
     """A progress bar on stderr for every step that the block tells of.
 
     It calls what it is given with the step, the number just done, and how many there are.
@@ -42,18 +50,38 @@ def steps() -> Iterator[Callable[[str, int, int | None], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[rate]}"),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def heard(what: str, done: int, total: int | None) -> None:
+        def heard(what: str, done: int, total: int | None, rate: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.advance(tasks[what], done)
+                tasks[what] = bar.add_task(what, total=total, rate=rate)
+            bar.update(tasks[what], advance=done, rate=rate)
 
         yield heard
         for task in bar.tasks:
             bar.update(task.id, total=task.completed)  # the total may have been a guess
+
+
+@contextmanager
+def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], Heard]]:
+    """The progress of an add: documents, tokens a second and time left; and of its steps.
+
+    Gives what is called with the documents read and tokens encoded, and what `steps` gives.
+    """
+    started, tokens = time.monotonic(), 0
+    with steps() as heard:
+        heard("Indexing", 0, total)
+
+        def read(documents: int, more: int) -> None:
+            nonlocal tokens
+            tokens += more
+            rate = tokens / (time.monotonic() - started)
+            heard("Indexing", documents, total, f"{rate:,.0f} tokens/s" if tokens else "")
+
+        yield read, heard
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:

@@ -46,7 +46,7 @@ def run_demo(folder: Path) -> None:
         if not engine.collection.segments:
             documents = list(read_corpus(sample))
             with progress("Indexing", len(documents)) as advance:
-                engine.add(documents, progress=advance)
+                engine.add(documents, progress=lambda done, _: advance(done))
         for question in QUESTIONS:
             click.secho(f"\n{question}", bold=True)
             for hit in engine.search(question, k=3):

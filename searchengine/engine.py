@@ -5,44 +5,39 @@ engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
 engine.search("how do whales sleep", k=5)
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from indexer.build import Progress
-from indexer.config import RotationKind, SegmentConfig
-from indexer.footprint import footprint
+from indexer.config import SegmentConfig
 from indexer.tune import FEWEST, Goal, Tuning, tune
-from searchengine.collection import AddSummary, Collection
+from searchengine import answers, care
+from searchengine.adding import AddOptions, AddSummary
+from searchengine.blueprint import Blueprint
+from searchengine.collection import Collection
 from searchengine.corpus import Document
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
+from searchengine.encoding import (
+    PassageReader,
+    TextEncoder,
+    check_built_by,
+    check_questions,
+    check_vectors,
+    load,
+    load_built_by,
+)
+from searchengine.errors import QueryError, SearchEngineError
+from searchengine.lexical import Tokenizer
+from searchengine.passages import PassageConfig
+from searchengine.query import Mode, Options, Query
+from searchengine.ranking import rank
 from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import questions_of
-from trainer.errors import TrainerError
 
 __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
-
-Vectors = npt.NDArray[np.float32]
-Role = Literal["query", "document"]
-
-
-class TextEncoder(Protocol):
-    """What the engine asks of an encoder; trainer.encoder.Encoder is one."""
-
-    @property
-    def dim(self) -> int:
-        """Width of the vectors."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for encoders that give equal vectors, different for others."""
-
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
-        """Float32 (n, dim) rows of length 1, in the order given."""
 
 
 class SearchEngine:
@@ -60,45 +55,39 @@ class SearchEngine:
         cls,
         path: str | Path,
         encoder: TextEncoder | str | Path = "starter",
-        config: SegmentConfig | None = None,
+        config: SegmentConfig | Mapping[str, Any] | None = None,
+        *,
+        passages: PassageConfig | bool = True,
+        tokenizer: Tokenizer | str = Tokenizer.PORTER,
     ) -> "SearchEngine":
         """Make an empty collection.
 
         `encoder`: a model folder, a hub name, "starter", or an object with dim, fingerprint and
-        encode. `config` says how vectors are indexed; by default a flat shortlist over the rotated
-        first 64 numbers. Raises CollectionError when the folder is in use.
+        encode. The others say how the collection is built, see searchengine.blueprint. Raises
+        CollectionError when the folder is in use.
         """
-        loaded = _load(encoder) if isinstance(encoder, str | Path) else encoder
-        config = config or SegmentConfig(prefix=min(64, loaded.dim))
-        widths = ("prefix", config.prefix), *(("stage", width) for width, _ in config.stages)
-        for name, width in widths:
-            if width > loaded.dim:
-                raise CollectionError(
-                    f"the {name} of {width} is wider than the encoder's {loaded.dim} numbers; "
-                    f"choose at most {loaded.dim}"
-                )
-        settings = {
-            "encoder": {
-                "source": getattr(loaded, "source", None),
-                "fingerprint": loaded.fingerprint,
-                "dim": loaded.dim,
-            },
-            "index": config.as_dict(),
-        }
-        return cls(Collection.create(Path(path), settings), loaded)
+        loaded = load(encoder) if isinstance(encoder, str | Path) else encoder
+        built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
+        settings = built.settings(loaded)
+        return cls(Collection.create(Path(path), settings, built.tokenizer), loaded)
 
     @classmethod
     def open(
-        cls, path: str | Path, encoder: TextEncoder | str | Path | None = None
+        cls,
+        path: str | Path,
+        encoder: TextEncoder | str | Path | None = None,
+        *,
+        wait: float = 0,
     ) -> "SearchEngine":
         """Open a collection. Its own encoder is loaded on first use unless another source is given.
 
+        Where another is writing, writing raises CollectionBusy at once, or after `wait` seconds.
         Raises CollectionError (none there, or damaged) and EncoderMismatch.
         """
-        collection = Collection(Path(path))
+        collection = Collection(Path(path), wait)
         try:
             if isinstance(encoder, str | Path):
-                encoder = _load(encoder)
+                encoder = load(encoder)
             return cls(collection, encoder)
         except BaseException:
             collection.close()
@@ -106,85 +95,84 @@ class SearchEngine:
 
     @classmethod
     def open_or_create(
-        cls, path: str | Path, encoder: str | Path | None, config: Mapping[str, Any]
+        cls,
+        path: str | Path,
+        encoder: str | Path | None,
+        config: Mapping[str, Any],
+        *,
+        passages: PassageConfig | bool | None = None,
+        tokenizer: Tokenizer | str | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
 
-        The blocks of the rotation "blocks" are by default the lengths that the encoder was
-        trained for. Raises CollectionError when an existing collection was made with another
-        config.
+        Raises CollectionError when an existing collection was built otherwise than is asked.
         """
         if not (Path(path) / "documents.db").exists():
-            loaded = _load(encoder or "starter")
-            fields = {"prefix": min(64, loaded.dim), **config}
-            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
-                fields["blocks"] = _trained_blocks(loaded)
-            return cls.create(path, loaded, SegmentConfig(**fields))
+            return cls.create(
+                path,
+                encoder or "starter",
+                config,
+                passages=True if passages is None else passages,
+                tokenizer=tokenizer or Tokenizer.PORTER,
+            )
         engine = cls.open(path, encoder)
-        made = SegmentConfig.from_dict(engine.collection.settings["index"]).as_dict()
-        for name, value in config.items():
-            asked = json.loads(json.dumps(value))  # as `made` has it: lists, and enums by value
-            if made[name] != asked:
-                engine.close()
-                raise CollectionError(
-                    f"{path} has {name} {made[name]}, got {asked}; "
-                    "leave it out, or index into a new folder"
-                )
+        try:
+            engine._blueprint().check_asked(path, config, passages, tokenizer)
+        except BaseException:
+            engine.close()
+            raise
         return engine
 
     @property
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
         if self._encoder is None:
-            source = self.collection.settings["encoder"]["source"]
-            if source is None:
-                raise CollectionError(
-                    f"{self.collection.path} was built by an encoder made in Python; "
-                    "pass it again: SearchEngine.open(path, encoder=…)"
-                )
-            try:
-                loaded = _load(source)
-            except TrainerError as error:
-                raise CollectionError(
-                    f"{self.collection.path} was built by the encoder {source}, which cannot be "
-                    f"loaded ({error}); if it has moved, say where: --encoder PATH, or encoder=…"
-                ) from error
-            self._adopt(loaded)
+            built = self.collection.settings["encoder"]
+            self._adopt(load_built_by(built, self.collection.path))
         assert self._encoder is not None
         return self._encoder
 
     def _adopt(self, encoder: TextEncoder) -> None:
-        built = self.collection.settings["encoder"]
-        if (encoder.dim, encoder.fingerprint) != (built["dim"], built["fingerprint"]):
-            raise EncoderMismatch(
-                f"{self.collection.path} was built by the encoder {built['source'] or 'in memory'} "
-                f"({built['dim']} wide, fingerprint {built['fingerprint'][:12]}), got one of "
-                f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
-                "encoder that built it, or index the corpus anew"
-            )
+        check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
         self._encoder = encoder
+
+    def _blueprint(self) -> Blueprint:
+        return Blueprint.from_settings(self.collection.settings)
 
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         skip_bad: bool = False,
-        progress: Callable[[int], None] | None = None,
+        commit_every: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
-        """Encode and commit documents (Document, or a mapping with `_id` and `text`), all or none.
+        """Encode and commit documents (Document, or a mapping with `_id` and `text`).
 
-        Documents with neither text nor title are left out and named in the summary; with
-        `skip_bad`, so are malformed ones and keys that occur twice, which otherwise raise.
-        `progress` is called with the number of documents just encoded, `building` with what is
-        done to their vectors then: its name, rows just done and rows in all.
+        A document whose key is stored replaces what is there; where only its metadata has changed,
+        or nothing, it is not encoded again. What is added can be found when this returns.
+
+        Args:
+            documents: taken as a stream. Those with neither text nor title are left out.
+            skip_bad: leave out malformed documents and keys that come twice, which otherwise raise.
+            commit_every: None commits all or none. A number commits after every so many new
+                documents; if it is interrupted, the same call again goes on after the last commit.
+            progress: called with the documents just read and the tokens just encoded.
+            building: called with what is done to vectors then: its name, rows just done and in all.
+
+        Raises:
+            CorpusError, DuplicateKey, EmptyCorpus: bad documents. CollectionBusy: another writes.
+            Then nothing has changed since the last commit.
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
-        _ = self.encoder  # loaded before the write lock is taken: it can take seconds
+        # The encoder is loaded before the write lock is taken: it can take seconds.
+        reading = PassageReader(self.encoder, self._blueprint().passages)
+        options = AddOptions(skip_bad, commit_every, progress, building)
         malformed: list[str] = []
 
-        def stream() -> Iterable[Document]:
+        def stream() -> Iterator[Document]:
             for position, document in enumerate(documents, start=1):
                 if isinstance(document, Document):
                     yield document
@@ -196,87 +184,99 @@ class SearchEngine:
                         raise
                     malformed.append(str(error))
 
-        summary = self.collection.add(
-            stream(),
-            self._encode_documents,
-            skip_bad=skip_bad,
-            progress=progress,
-            building=building,
-        )
-        return AddSummary(summary.added, summary.without_text, (*malformed, *summary.bad))
+        summary = self.collection.add(stream(), reading, options)
+        for message in malformed:
+            summary.bad.add(message)
+        return summary
 
-    def _encode_documents(self, documents: list[Document]) -> Vectors:
-        vectors = self.encoder.encode([d.full_text for d in documents], role="document")
-        if vectors.shape != (len(documents), self.encoder.dim):
-            raise CollectionError(
-                f"the encoder gave an array of {vectors.shape} for {len(documents)} documents; "
-                f"expected ({len(documents)}, {self.encoder.dim})"
-            )
-        unusable = ~(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
-        if unusable.any():
-            document = documents[int(unusable.argmax())]
-            raise CollectionError(
-                f"{document.origin or 'add'}: the encoder gave NaN, infinity or zero for the "
-                f"document {document.key!r}; leave it out or mend the encoder"
-            )
-        return vectors
+    def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
+        """Forget documents by their keys, or all that match a filter; how many there were."""
+        if isinstance(keys, str):
+            raise QueryError("delete takes a list of keys; put one key into a list")
+        if (keys is None) == (where is None):
+            raise QueryError("delete takes either keys or a filter")
+        return self.collection.delete(None if keys is None else list(keys), where)
 
-    def search(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        shortlist: int | None = None,
-        where: str | None = None,
-        exact: bool = False,
-    ) -> Hits:
-        """The k documents nearest to a question, best first; fewer only if fewer match.
+    def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        """Merge into the metadata of documents, by key; nothing is encoded.
 
-        `shortlist`: how many candidates of each segment are scored at full width (default: the
-        segment's own). `where`: a filter on metadata, see searchengine.filters. `exact`: prove
-        that there is nothing nearer; takes no shortlist. Raises QueryError and FilterError.
+        As in a JSON merge patch (RFC 7396): what is given replaces, objects are merged, None
+        removes. All or none; raises QueryError on a key that is not there.
         """
-        return self.search_batch([query], k, shortlist=shortlist, where=where, exact=exact)[0]
+        self.collection.update(metadata)
+
+    def index_fields(self, *names: str) -> None:
+        """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
+        self.collection.index_fields(names)
+
+    def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
+        """Write all segments as one: without what was deleted, the rotation fitted anew.
+
+        The operating point stays; with `retune` it is found again, for the goal it was found for,
+        or `tune`'s own. Readers go on meanwhile. `progress` as `building` of `add`.
+        """
+        self.collection.optimize(progress)
+        if retune:
+            tunings = (segment.manifest.tuning for segment in self.collection.segments.values())
+            stored = next((tuning for tuning in tunings if tuning is not None), None)
+            goal = None if stored is None else Goal(**stored["goal"])
+            self.tune(goal=goal, building=progress)
+
+    def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
+        """The k documents nearest to a question or a vector (D,), best first.
+
+        `options`: see searchengine.query. Raises QueryError and FilterError.
+        """
+        if isinstance(query, str):
+            return self.search_batch([query], k, **options)[0]
+        return self.search_batch(np.asarray(query)[None], k, **options)[0]
 
     def search_batch(
-        self,
-        queries: Sequence[str],
-        k: int = 10,
-        *,
-        shortlist: int | None = None,
-        where: str | None = None,
-        exact: bool = False,
+        self, queries: Sequence[str] | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
     ) -> list[Hits]:
-        """The hits of many questions, in their order; faster than one by one."""
+        """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
+        asked = Query(k, **options)
+        questions, vectors = self._asked(queries, asked)
+        with self.collection.reading() as snapshot:
+            count = len(vectors if questions is None else questions)  # type: ignore[arg-type]
+            if not count or not snapshot.rows:
+                return [Hits(proven=True) for _ in range(count)]
+            rankings = rank(snapshot, asked, questions, vectors)
+            return answers.hits(snapshot, rankings, questions, by_words=asked.mode == Mode.TEXT)
+
+    def _asked(
+        self, queries: Sequence[str] | npt.ArrayLike, asked: Query
+    ) -> tuple[Sequence[str] | None, npt.NDArray[np.float32] | None]:
+        """Questions, if they are texts, and their vectors, if they are needed."""
         if isinstance(queries, str):
             raise QueryError("search_batch takes a list of questions, got one text; use search")
-        _check_questions(queries)
-        for name, value in (("k", k), ("shortlist", 1 if shortlist is None else shortlist)):
-            if type(value) is not int or value < 1:
-                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if exact and shortlist is not None:
-            raise QueryError(
-                f"exact search takes no shortlist, got {shortlist}; leave one of the two out"
-            )
-        if not queries or not self.collection.segments:
-            return [Hits(proven=True) for _ in queries]
-        vectors = self.encoder.encode(queries, role="query")
-        result = self.collection.search(vectors, k, shortlist=shortlist, where=where, exact=exact)
-        found = result.rows >= 0
-        documents = iter(self.collection.store.documents(result.rows[found]))
-        rows = sum(row.rows for row in self.collection.segments)
-        return [
-            Hits(
-                (
-                    Hit(float(score), d.key, d.title, d.text, d.metadata)
-                    # Scores first: zip must not take a document that belongs to the next question.
-                    for score, d in zip(scores[there], documents, strict=False)
-                ),
-                proven=result.proven,
-                read=None if result.read is None else float(result.read[i] / rows),
-            )
-            for i, (scores, there) in enumerate(zip(result.scores, found, strict=True))
-        ]
+        if isinstance(queries, np.ndarray):
+            if asked.mode != Mode.VECTOR:
+                raise QueryError(f"the mode {asked.mode} needs questions in words, got vectors")
+            return None, check_vectors(queries, self.collection.settings["encoder"]["dim"])
+        questions: list[str] = list(queries)  # type: ignore[arg-type]
+        check_questions(questions)
+        if asked.mode == Mode.TEXT or not questions:
+            return questions, None
+        return questions, self.encoder.encode(questions, role="query")
+
+    def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
+        """The k documents nearest to a stored one, itself left out; by the mean of its passages.
+
+        Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
+        """
+        asked = Query(k, **options)
+        if asked.mode != Mode.VECTOR:
+            raise QueryError(f"what is similar is found by vectors, got the mode {asked.mode}")
+        with self.collection.reading() as snapshot:
+            own = snapshot.store.ids_of([key]).get(key)
+            if own is None:
+                raise QueryError(f"{self.collection.path} has no document {key!r}")
+            passages = snapshot.store.passages_of([own])
+            vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
+            mean = vectors.mean(axis=0, keepdims=True)
+            rankings = rank(snapshot, asked, None, mean, without=own)
+            return answers.hits(snapshot, rankings, None)[0]
 
     def tune(
         self,
@@ -310,12 +310,12 @@ class SearchEngine:
         rows = sum(row.rows for row in measured)
         if rows < FEWEST:
             raise QueryError(
-                f"{self.collection.path} holds {rows} documents, and tuning needs {FEWEST}; "
+                f"{self.collection.path} holds {rows} passages, and tuning needs {FEWEST}; "
                 "so few are scored one and all"
             )
         if queries is None and rows < 4 * FEWEST:
             raise QueryError(
-                f"{self.collection.path} holds {rows} documents, of which {FEWEST} would be "
+                f"{self.collection.path} holds {rows} passages, of which {FEWEST} would be "
                 f"taken for questions: give questions, or index {4 * FEWEST}"
             )
         segments = list(measured.values())
@@ -323,7 +323,7 @@ class SearchEngine:
         if queries is None:
             vectors, own = questions_of(segments)
         else:
-            _check_questions(queries)
+            check_questions(queries)
             vectors = self.encoder.encode(queries, role="query")
         tuning = tune(segments, vectors, goal, own=own, on_step=on_step)
         self.collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
@@ -331,34 +331,34 @@ class SearchEngine:
 
     def stats(self) -> Stats:
         """What the collection holds and how it is searched."""
-        settings, segments = self.collection.settings, self.collection.segments.values()
-        recipe = SegmentConfig.from_dict(settings["index"])
-        rows = sum(segment.rows for segment in segments)
-        sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
-        tunings = (segment.manifest.tuning for segment in segments)
-        files = (file.stat() for file in self.collection.path.rglob("*") if file.is_file())
-        return Stats(
-            path=str(self.collection.path),
-            documents=rows,
-            segments=len(segments),
-            dim=settings["encoder"]["dim"],
-            recipe=recipe.as_dict(),
-            scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
-            hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
-            cold_row=sum(size.cold for size in sizes) / rows if rows else None,
-            tuning=next((tuning for tuning in tunings if tuning is not None), None),
-            encoder=settings["encoder"]["source"],
-            fingerprint=settings["encoder"]["fingerprint"],
-            bytes=sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()),
-        )
+        with self.collection.reading() as snapshot:
+            return care.stats(snapshot)
 
     def refresh(self) -> None:
         """See what others have committed since this engine was opened."""
         self.collection.refresh()
 
     def verify(self) -> None:
-        """Check every file against its checksum. Raises CollectionError on the first fault."""
-        self.collection.verify()
+        """Check every file against its checksum, and that tables and segments agree.
+
+        Raises CollectionError on the first fault.
+        """
+        care.verify(self.collection)
+
+    def backup(self, path: str | Path) -> None:
+        """Copy the last commit to a new folder, whole or not at all, while others read and write.
+
+        Raises CollectionError when the folder is there, or the disk does not take it.
+        """
+        care.backup(self.collection, Path(path))
+
+    def export(self, path: str | Path) -> int:
+        """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
+
+        Returns the number of documents. Raises CollectionError when the folder is there.
+        """
+        with self.collection.reading() as snapshot:
+            return care.export(snapshot, Path(path))
 
     def close(self) -> None:
         """Let go of the files."""
@@ -369,31 +369,3 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_questions(queries: Sequence[str]) -> None:
-    """Raise QueryError for what is no text, or a blank one."""
-    for position, query in enumerate(queries, start=1):
-        if not isinstance(query, str):
-            raise QueryError(f"question {position} is a {type(query).__name__}, not a text")
-        if not query.strip():
-            raise QueryError(f"question {position} is blank; ask for something")
-
-
-def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
-    """The shorter lengths that an encoder was trained for, rising."""
-    trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
-    blocks = tuple(sorted(width for width in trained if width < encoder.dim))
-    if not blocks:
-        raise CollectionError(
-            f"the encoder was trained for its full {encoder.dim} numbers alone, so there are no "
-            "blocks to turn within; choose the rotation pca"
-        )
-    return blocks
-
-
-def _load(source: str | Path) -> TextEncoder:
-    """The trainer's encoder. Imported here: torch takes seconds, and not every call encodes."""
-    from trainer.encoder import Encoder
-
-    return Encoder.load(source)

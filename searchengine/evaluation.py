@@ -15,9 +15,12 @@ from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
 from indexer.rerank import SearchResult, merge, rerank
 from indexer.segment import Segment
-from searchengine.corpus import kind, read_jsonl, read_lines
-from searchengine.engine import SearchEngine, Vectors
+from searchengine.corpus import Document
+from searchengine.encoding import Vectors
+from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
+from searchengine.lines import bad, kind, read_jsonl, read_lines, some_fields
+from searchengine.snapshot import Snapshot
 
 try:
     import ir_measures
@@ -28,6 +31,7 @@ except ModuleNotFoundError as error:
 
 Qrels = dict[str, dict[str, int]]
 _DEPTH = 100  # ranks kept, for recall@100
+_SEVERAL = 4  # so many passages are ranked for each rank, where documents have several
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +66,30 @@ def read_queries(path: str | Path) -> dict[str, str]:
     path = Path(path)
     queries: dict[str, str] = {}
     for place, key, text in _query_records(path):
-        if not isinstance(text, str) or not text.strip():
-            raise CorpusError(f"{place}: the question is blank or no text")
+        if not text.strip():
+            raise bad(place, "the question is blank")
         if key in queries:
-            raise CorpusError(f"{place}: the question {key!r} occurs twice")
+            raise bad(place, f"the question {key!r:.80} occurs twice")
         queries[key] = text
     if not queries:
-        raise CorpusError(f"{path}: no questions in it")
+        raise bad(path, "no questions in it")
     return queries
 
 
-def _query_records(path: Path) -> Iterator[tuple[str, str, Any]]:
+def _query_records(path: Path) -> Iterator[tuple[str, str, str]]:
     if kind(path) in (".jsonl", ".ndjson"):
         for place, record in read_jsonl(path):
             if "_id" not in record:
-                raise CorpusError(f"{place}: no field '_id' (fields: {', '.join(record)})")
-            yield place, str(record["_id"]), record.get("text")
+                raise bad(place, f"no field '_id' (fields: {some_fields(record)})")
+            asked = {"_id": record["_id"], "text": record.get("text")}
+            question = Document.from_mapping(asked, origin=place)  # checks them
+            yield place, question.key, question.text
     elif kind(path) == ".txt":
         for number, line in read_lines(path):
             if line.strip():
                 yield f"{path}:{number}", str(number), line.strip()
     else:
-        raise CorpusError(f"{path}: expected questions in a .jsonl or .txt file (.gz too)")
+        raise bad(path, "expected questions in a .jsonl or .txt file (.gz too)")
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -96,13 +102,11 @@ def read_qrels(path: str | Path) -> Qrels:
         if not cells or (number == 1 and not re.search(r"\d", cells[-1])):
             continue
         if len(cells) not in (3, 4) or not re.fullmatch(r"-?[0-9]{1,9}", cells[-1]):
-            raise CorpusError(
-                f"{path}:{number}: expected query-id, corpus-id and a whole-number score, "
-                f"got {line.strip()!r}"
-            )
+            what = "expected query-id, corpus-id and a whole-number score"
+            raise bad(f"{path}:{number}", f"{what}, got {line.strip()[:200]!r}")
         qrels.setdefault(cells[0], {})[cells[-2]] = int(cells[-1])
     if not qrels:
-        raise CorpusError(f"{path}: no judgements in it")
+        raise bad(path, "no judgements in it")
     return qrels
 
 
@@ -135,37 +139,39 @@ def retrieval(
         if not 1 <= dim <= engine.encoder.dim:
             raise QueryError(f"a prefix must be between 1 and {engine.encoder.dim}, got {dim}")
     vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
-    collection = engine.collection
-    exact = collection.merge(lambda _, segment: segment.exact(vectors, _DEPTH), _DEPTH)
-    exact_metrics = _measure(engine, judged, exact.rows, qrels)
-    for dim in dims:
-        if dim == engine.encoder.dim:
-            yield RetrievalRow(dim, None, *exact_metrics, exact_metrics[0], 1.0)
-            continue
-        found, bare = _by_prefix(engine, vectors, dim, shortlist)
-        ndcg, recall_100 = _measure(engine, judged, found.rows, qrels)
-        prefix_ndcg, _ = _measure(engine, judged, bare.rows, qrels)
-        exact_recall = recall(found.rows[:, :10], exact.rows[:, :10])
-        yield RetrievalRow(dim, shortlist, ndcg, recall_100, prefix_ndcg, exact_recall)
+    with engine.collection.reading() as snapshot:
+        documents, passages = snapshot.counts
+        # A document may come by several of its passages, and counts once.
+        depth = _DEPTH if passages == documents else _SEVERAL * _DEPTH
+        exact = snapshot.merge(lambda _, segment, live: segment.exact(vectors, depth, live), depth)
+        exact_metrics = _measure(snapshot, judged, exact.rows, qrels)
+        for dim in dims:
+            if dim == engine.encoder.dim:
+                yield RetrievalRow(dim, None, *exact_metrics, exact_metrics[0], 1.0)
+                continue
+            found, bare = _by_prefix(snapshot, vectors, dim, shortlist, depth)
+            ndcg, recall_100 = _measure(snapshot, judged, found.rows, qrels)
+            prefix_ndcg, _ = _measure(snapshot, judged, bare.rows, qrels)
+            exact_recall = recall(found.rows[:, :10], exact.rows[:, :10])
+            yield RetrievalRow(dim, shortlist, ndcg, recall_100, prefix_ndcg, exact_recall)
 
 
 def _by_prefix(
-    engine: SearchEngine, vectors: Vectors, dim: int, shortlist: int
+    snapshot: Snapshot, vectors: Vectors, dim: int, shortlist: int, depth: int
 ) -> tuple[SearchResult, SearchResult]:
     """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
     config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
-    segments = engine.collection.segments
     two_stages, alone = [], []
-    for segment in segments.values():
+    for row, segment in snapshot.segments.items():
         rotated = segment.rotate(vectors)
         coarse = CoarseIndex.build(segment.prefix_rows(dim), config)
-        size = min(max(shortlist, _DEPTH), segment.rows)
-        candidates = coarse.shortlist(rotated[:, :dim], size)
-        two_stages.append(segment.rerank(rotated, candidates[:, :shortlist], _DEPTH))
-        by_prefix = rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, _DEPTH)
+        size = min(max(shortlist, depth), segment.rows)
+        candidates = coarse.shortlist(rotated[:, :dim], size, snapshot.live[row])
+        two_stages.append(segment.rerank(rotated, candidates[:, :shortlist], depth))
+        by_prefix = rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, depth)
         alone.append(by_prefix)
-    bases = [row.base for row in segments]
-    return merge(two_stages, bases, _DEPTH), merge(alone, bases, _DEPTH)
+    bases = [row.base for row in snapshot.segments]
+    return merge(two_stages, bases, depth), merge(alone, bases, depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +187,15 @@ class _Prefixes:
 
 
 def _measure(
-    engine: SearchEngine, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
+    snapshot: Snapshot, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
 ) -> tuple[float, float]:
     """Mean nDCG@10 and recall@100 of ranked passage ids (q, depth), padded with −1."""
-    found_keys = iter(engine.collection.store.keys(ids[ids >= 0]))
-    # Ranks stand for scores, so that the library cannot break ties its own way.
-    run = {
-        key: {next(found_keys): float(-rank) for rank in range(int((row >= 0).sum()))}
-        for key, row in zip(keys, ids, strict=True)
-    }
+    found_keys = iter(snapshot.store.keys(ids[ids >= 0]))
+    run: dict[str, dict[str, float]] = {}
+    for key, row in zip(keys, ids, strict=True):
+        ranked = dict.fromkeys(next(found_keys) for _ in range(int((row >= 0).sum())))
+        # Ranks stand for scores, so that the library cannot break ties its own way.
+        run[key] = {found: float(-rank) for rank, found in enumerate([*ranked][:_DEPTH])}
     ndcg, recall_100 = ir_measures.nDCG @ 10, ir_measures.R @ 100
     judged = {key: qrels[key] for key in keys}
     found = ir_measures.calc_aggregate([ndcg, recall_100], judged, run)
@@ -216,10 +222,10 @@ def bench_grid(
 ) -> Grid:
     """A grid that fits a collection; without prefixes or shortlists, the usual ones that do.
 
-    k is cut to the number of documents. Raises QueryError when the collection is empty, a prefix
-    is wider than the vectors, or a shortlist is below k or above the number of documents.
+    k is cut to the number of passages. Raises QueryError when the collection is empty, a prefix
+    is wider than the vectors, or a shortlist is below k or above the number of passages.
     """
-    rows, dim = engine.stats().documents, engine.encoder.dim
+    rows, dim = engine.stats().passages, engine.encoder.dim
     if not rows:
         raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
     k = min(k, rows)

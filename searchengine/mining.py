@@ -23,7 +23,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from indexer.segment import Segment, SegmentConfig, Storage, Structure
-from searchengine.engine import TextEncoder, Vectors
+from searchengine.encoding import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
 from trainer.data import identity, read_examples
 from trainer.positives import Kind

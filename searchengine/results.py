@@ -1,26 +1,50 @@
 """What the engine answers with."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-_SHOWN = 160  # characters of a text in a printed hit
+from searchengine.snippets import snippet
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document found; `score` is the full-width cosine, between −1 and 1."""
+    """A document found.
+
+    Attributes:
+        score: what hits are sorted by. By vectors the full-width cosine of the best passage,
+            between −1 and 1; by words BM25; by both, the fused score.
+        key, title, text, metadata: the document.
+        start, end: its best passage, as character offsets into the text.
+        question: what was asked; empty for a vector.
+    """
 
     score: float
     key: str
     title: str
     text: str
     metadata: Mapping[str, Any]
+    start: int
+    end: int
+    question: str = field(default="", repr=False)
+
+    @property
+    def passage(self) -> str:
+        """The text of the best passage."""
+        return self.text[self.start : self.end]
+
+    @property
+    def snippet(self) -> str:
+        """The part of the passage that has most words of the question, to show."""
+        return snippet(self.text, self.question, self.start, self.end)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All there is to show, for JSON."""
+        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
-        text = " ".join(self.text.split())
-        shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-        return f"{self.score:.3f}  {self.key}  {self.title}\n       {shown}"
+        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
 
 
 class Hits(list[Hit]):
@@ -46,7 +70,12 @@ class Stats:
     """What a collection holds and how it is searched.
 
     Attributes:
-        path, documents, segments: where it is, and how much there is.
+        path, documents, passages, segments: where it is, and how much there is.
+        tombstones: rows of passages that were deleted, until a merge drops them.
+        commit: how many commits were made.
+        cut: tokens and overlap of passages (searchengine.passages); None: documents are whole.
+        tokenizer: of the index of words.
+        fields: metadata that is indexed.
         dim: numbers of a vector.
         recipe: how segments are built and searched, see indexer.config.SegmentConfig.
         scanned: segments too small for the recipe's structure, which are flat.
@@ -59,7 +88,13 @@ class Stats:
 
     path: str
     documents: int
+    passages: int
     segments: int
+    tombstones: int
+    commit: int
+    cut: Mapping[str, Any] | None
+    tokenizer: str
+    fields: tuple[str, ...]
     dim: int
     recipe: Mapping[str, Any]
     scanned: int

@@ -1,15 +1,22 @@
 """The tables of documents.db, as numbered migrations. Never edit one that was released: add one.
 
-documents   one row a document: its key, title, text and metadata (a JSON object)
-passages    what is encoded: passages.id = the segment's base + the row in its vectors file;
-            start and end are offsets (in characters) into the document's text
-segments    the folders of vectors that a commit has named, each with its manifest's checksum
-settings    name → JSON value: the encoder the collection was built by
+documents     one row a document: its key, title, text, metadata (a JSON object) and digest
+passages      what is encoded: passages.id = the segment's base + the row in its vectors file;
+              start and end are offsets (in characters) into the document's text
+segments      the folders of vectors that a commit has named, each with its manifest's checksum
+tombstones    passages that a segment still has a row for, and the collection no longer
+settings      name → JSON value: the encoder the collection was built by, how it is built
+fields, field_values    metadata that is indexed on request, see searchengine.fields
+text_index    words, see searchengine.lexical
 """
+
+import json
 
 import sqlite_utils
 from sqlite_utils import Migrations
 
+from searchengine import fields, lexical
+from searchengine.corpus import Document
 from searchengine.errors import CollectionError
 
 migrations = Migrations("searchengine")
@@ -43,6 +50,34 @@ def m001_initial(db: sqlite_utils.Database) -> None:
         db.execute(statement)
 
 
+@migrations()
+def m002_changes(db: sqlite_utils.Database) -> None:
+    """Digests, by which unchanged documents are known; tombstones; passages by document."""
+    db.execute("ALTER TABLE documents ADD COLUMN digest BLOB NOT NULL DEFAULT x''")
+    db.register_function(_digest, deterministic=True)
+    db.execute("UPDATE documents SET digest = _digest(title, text)")
+    db.execute("CREATE TABLE tombstones (passage INTEGER PRIMARY KEY)")
+    db.execute("CREATE INDEX passages_document ON passages (document)")
+
+
+@migrations()
+def m003_fields(db: sqlite_utils.Database) -> None:
+    """Indexed metadata."""
+    for statement in fields.SCHEMA:
+        db.execute(statement)
+
+
+@migrations()
+def m004_text(db: sqlite_utils.Database) -> None:
+    """A word index for collections that were made without one; new ones choose their tokenizer."""
+    if db.execute("SELECT count(*) FROM settings").fetchone()[0]:
+        lexical.create(db.conn, lexical.Tokenizer.PORTER)
+        db.execute(
+            "INSERT INTO settings (name, value) VALUES ('tokenizer', ?)",
+            (json.dumps(lexical.Tokenizer.PORTER),),
+        )
+
+
 def upgrade(db: sqlite_utils.Database, name: str) -> None:
     """Apply what is pending. Raises CollectionError when `name` was written by a newer version."""
     known = {migration.name for migration in migrations._migrations}
@@ -53,4 +88,19 @@ def upgrade(db: sqlite_utils.Database, name: str) -> None:
             f"{', '.join(newer)}); upgrade searchengine to open it"
         )
     if migrations.pending(db):
-        migrations.apply(db)
+        if db.execute("PRAGMA query_only").fetchone()[0]:
+            raise CollectionError(
+                f"{name} was written by an older version of searchengine and must be upgraded "
+                "once; make the folder writable and open it again"
+            )
+        db.execute("BEGIN IMMEDIATE")  # of two that open it at once, one upgrades
+        try:
+            migrations.apply(db)
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+
+
+def _digest(title: str, text: str) -> bytes:
+    return Document("of an older format", text, title).digest

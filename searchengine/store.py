@@ -1,26 +1,32 @@
-"""documents.db: documents and passages, returned in the order asked; segments and settings."""
+"""documents.db, read: documents and passages in the order asked; segments and settings."""
 
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import sqlite_utils
 
+from searchengine import fields, lexical
 from searchengine.corpus import Document
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.filters import compile_sql, parse
+from searchengine.filters import compile_sql, field_name, field_named, json_path, parse
 from searchengine.schema import upgrade
 
 _BUSY_MS = 5_000
+_COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
+_FREE = 4  # a file of which a fourth part is free is written anew
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
+
+Ids = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,20 @@ class SegmentRow:
     rows: int
     manifest_sha256: str
 
+    def part_of(self, passages: Ids) -> Ids:
+        """Which of these passage ids (rising) lie in this segment, as row numbers."""
+        low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
+        return passages[low:high] - self.base
+
+
+class Passage(NamedTuple):
+    """A passage: its document's id, and where it lies in the document's text."""
+
+    id: int
+    document: int
+    start: int
+    end: int
+
 
 class Store:
     """One connection to documents.db. Readers never wait for a writer (WAL)."""
@@ -41,7 +61,7 @@ class Store:
             raise CollectionError(f"{path} is missing; {path.parent} is no collection")
         self.path = path
         self._one_at_a_time = Lock()
-        with self._named_errors():
+        with self.named_errors():
             self._connection = sqlite3.connect(
                 _uri(path, create), uri=True, isolation_level=None, check_same_thread=False
             )
@@ -50,15 +70,22 @@ class Store:
                 self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 if create:
                     self._db.enable_wal()
-                elif not self._db["documents"].exists():
+                elif _frozen(path):
+                    self._db.execute("PRAGMA query_only = 1")
+                if not create and not self._db["documents"].exists():
                     raise CollectionError(f"{path} is a database without documents, no collection")
                 upgrade(self._db, str(path))
             except BaseException:
                 self._connection.close()
                 raise
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for one who writes in a transaction."""
+        return self._connection
+
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def named_errors(self) -> Iterator[None]:
         """SQLite's errors as CollectionError, with the file's name and what to do."""
         try:
             yield
@@ -66,160 +93,261 @@ class Store:
             if "locked" in str(error):
                 raise CollectionBusy(
                     f"{self.path.parent} is being written to by another process; "
-                    "try again when it has finished"
+                    "try again when it has finished, or wait for it: --wait SECONDS"
                 ) from error
             raise CollectionError(
                 f"{self.path}: {error}; see that the disk has room and the folder can be written"
             ) from error
         except sqlite3.ProgrammingError as error:
             raise CollectionError(f"{self.path.parent} is closed; open it again") from error
-        except sqlite3.DatabaseError as error:
-            raise CollectionError(
-                f"{self.path} is damaged ({error}); restore it from a copy or index anew"
-            ) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise self.damaged(str(error)) from error
+
+    def damaged(self, how: str) -> CollectionError:
+        """What to raise when the file holds what cannot be."""
+        return CollectionError(
+            f"{self.path} is damaged ({how}); restore it from a copy or index anew"
+        )
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of the block or nothing. Raises CollectionBusy at once if another is writing."""
-        with self._named_errors():
-            self._db.execute("PRAGMA busy_timeout = 0")
+    def transaction(self, wait: float = 0) -> Iterator[None]:
+        """All of the block or nothing.
+
+        Raises CollectionBusy if another is still writing after `wait` seconds.
+        """
+        with self.named_errors():
+            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * wait)}")
             try:
                 self._db.execute("BEGIN IMMEDIATE")
             finally:
                 self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         try:
             yield  # its errors are its own
-            with self._named_errors():
+            with self.named_errors():
                 self._db.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
 
-    def stored_keys(self, keys: Sequence[str]) -> set[str]:
-        """Which of these keys the collection has."""
-        return {row[0] for row in self._rows("SELECT key FROM documents WHERE key IN ({})", keys)}
+    def hold(self) -> None:
+        """From now on, until `close`, everything is read as it is at this moment."""
+        with self.named_errors():
+            self._db.execute("BEGIN")
+            self._db.execute("SELECT count(*) FROM settings").fetchone()
 
-    def next_id(self) -> int:
-        """The id that the next document and passage get."""
-        return int(self._read("SELECT ifnull(max(id), -1) + 1 FROM passages")[0][0])
+    def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages of these ids, in their order."""
+        asked = [int(i) for i in ids]
+        sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
+        rows = self._rows(sql, list(dict.fromkeys(asked)))
+        return self._in_order({row[0]: self._passage(row) for row in rows}, asked)
 
-    def insert(self, documents: Sequence[Document], first_id: int) -> None:
-        """Write documents, one whole passage each, with ids from `first_id` on."""
-        numbered = list(enumerate(documents, start=first_id))
-        with self._named_errors():
-            self._connection.executemany(
-                "INSERT INTO documents (id, key, title, text, metadata) VALUES (?, ?, ?, ?, ?)",
-                (
-                    (i, d.key, d.title, d.text, json.dumps(dict(d.metadata), ensure_ascii=False))
-                    for i, d in numbered
-                ),
-            )
-            self._connection.executemany(
-                "INSERT INTO passages (id, document, start, end) VALUES (?, ?, 0, ?)",
-                ((i, i, len(d.text)) for i, d in numbered),
-            )
+    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
+        sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
+        return sorted(self._passage(row) for row in self._rows(sql, list(documents)))
 
-    def documents(self, passage_ids: Iterable[int]) -> list[Document]:
-        """The documents of these passages, in the order of the ids."""
-        ids = [int(i) for i in passage_ids]
+    def documents(self, ids: Iterable[int]) -> list[Document]:
+        """The documents of these ids, in their order."""
+        asked = [int(i) for i in ids]
+        sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
         found: dict[int, Document] = {}
+        with self.named_errors():
+            for i, key, title, text, metadata in self._rows(sql, list(dict.fromkeys(asked))):
+                found[i] = Document(key, text, title, json.loads(metadata))
+        return self._in_order(found, asked)
+
+    def all_documents(self) -> Iterator[Document]:
+        """Every document, in the order first added, a few at a time."""
+        after = -1
+        sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 500"
+        while ids := [row[0] for row in self.read(sql, (after,))]:
+            yield from self.documents(ids)
+            after = ids[-1]
+
+    def altered(self) -> str | None:
+        """The key of a document whose text is not the one that was stored, if there is one."""
         sql = (
-            "SELECT passages.id, key, title, text, metadata FROM passages "
-            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
+            "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         )
-        for row in self._rows(sql, ids):
-            passage, key, title, text, metadata = row
-            found[passage] = Document(key, text, title, json.loads(metadata))
-        return [found[i] for i in ids]
+        after = -1
+        while rows := self.read(sql, (after,)):
+            for _, key, title, text, digest in rows:
+                if Document(key, text, title).digest != digest:
+                    return str(key)
+            after = rows[-1][0]
+        return None
+
+    def fields(self) -> tuple[str, ...]:
+        """The metadata fields that are indexed, as filters name them."""
+        with self.named_errors(), self._one_at_a_time:
+            return tuple(field_name(field) for field in fields.indexed(self._connection))
+
+    def index_complaint(self) -> str | None:
+        """What is wrong with the indexes of words and fields; None if nothing is.
+
+        Takes the write lock for a moment.
+        """
+        with self.named_errors(), self._one_at_a_time:
+            complaint = lexical.check(self._connection) or fields.check(self._connection)
+        wanted, there = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
+        if complaint is None and wanted != there:
+            return f"its index of words is {there} where the settings say {wanted}"
+        return complaint
+
+    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id of the documents that are there."""
+        sql = "SELECT key, id FROM documents WHERE key IN ({})"
+        return dict(self._rows(sql, list(dict.fromkeys(keys))))
 
     def keys(self, passage_ids: Iterable[int]) -> list[str]:
         """The keys of these passages' documents, in the order of the ids."""
-        ids = [int(i) for i in passage_ids]
+        asked = [int(i) for i in passage_ids]
         sql = (
             "SELECT passages.id, key FROM passages "
             "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
         )
-        found = dict(self._rows(sql, list(dict.fromkeys(ids))))
-        return [found[i] for i in ids]
+        found = dict(self._rows(sql, list(dict.fromkeys(asked))))
+        return self._in_order(found, asked)
 
-    def matching(self, where: str) -> npt.NDArray[np.int64]:
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, equal for equal ones; for those that lack
+        the field, something of their own."""
+        path = json_path(field_named(name))
+        sql = (
+            "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
+            "FROM documents WHERE id IN ({})"
+        )
+        rows = self._rows(sql, list(documents), (path, path))
+        return {
+            i: ("missing", i) if kind is None else (_COMPARED.get(kind, kind), value)
+            for i, kind, value in rows
+        }
+
+    def condition(self, where: str | None) -> tuple[str, list[Any]]:
+        """A filter as an SQL condition over `documents`, and its parameters."""
+        if where is None:
+            return "1", []
+        node = parse(where)  # before anything is read: its error is the caller's own
+        with self.named_errors(), self._one_at_a_time:
+            indexed = fields.indexed(self._connection)
+        return compile_sql(node, "documents.metadata", indexed)
+
+    def matching(self, where: str) -> Ids:
         """Ids of the passages whose document matches a filter, ascending, int64."""
-        condition, parameters = compile_sql(parse(where), "documents.metadata")
+        condition, parameters = self.condition(where)
         sql = (
             "SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document "
             f"WHERE {condition} ORDER BY passages.id"
         )
-        return np.fromiter((row[0] for row in self._read(sql, parameters)), dtype=np.int64)
+        return self.numbers(sql, parameters)
+
+    def count(self, where: str) -> int:
+        """How many documents match a filter."""
+        condition, parameters = self.condition(where)
+        sql = f"SELECT count(*) FROM documents WHERE {condition}"
+        return int(self.read(sql, parameters)[0][0])
+
+    def counts(self) -> tuple[int, int]:
+        """How many documents and passages there are."""
+        documents, passages = self.read(
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
+        )[0]
+        return documents, passages
+
+    def tombstones(self) -> Ids:
+        """Ids of the passages that have a row in a segment and are no more, rising."""
+        return self.numbers("SELECT passage FROM tombstones ORDER BY passage")
 
     def segments(self) -> list[SegmentRow]:
         """The committed segments, oldest first."""
-        with self._named_errors():
-            rows = self._db.query(
-                "SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY id"
-            )
-            return [SegmentRow(**row) for row in rows]
-
-    def insert_segment(self, segment: SegmentRow) -> None:
-        """Name a segment whose files are complete and synced."""
-        with self._named_errors():
-            self._db.execute(
-                "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
-                (segment.id, segment.base, segment.rows, segment.manifest_sha256),
-            )
-
-    def replace_segments(self, segments: Iterable[SegmentRow]) -> None:
-        """Name these and no others."""
-        with self._named_errors():
-            self._db.execute("DELETE FROM segments")
-        for segment in segments:
-            self.insert_segment(segment)
+        rows = self.read("SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY base")
+        if not all(isinstance(number, int) for row in rows for number in row[:3]):
+            raise self.damaged("the table of segments holds what is no number")
+        return [SegmentRow(*row) for row in rows]
 
     def settings(self) -> dict[str, Any]:
         """Name → value of every setting."""
-        rows = self._read("SELECT name, value FROM settings")
-        return {name: json.loads(value) for name, value in rows}
+        rows = self.read("SELECT name, value FROM settings")
+        with self.named_errors():
+            return {name: json.loads(value) for name, value in rows}
 
-    def set(self, name: str, value: Any) -> None:
-        """Write one setting."""
-        with self._named_errors():
-            self._db.execute(
-                "INSERT INTO settings (name, value) VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, json.dumps(value)),
-            )
+    def tidy(self) -> None:
+        """Give room that is free inside the file back, where it is much; nobody has to wait."""
+        free, pages = self.read("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
+        with suppress(CollectionBusy), self.named_errors():
+            if _FREE * free > pages:
+                self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # waits for nobody
 
-    def verify(self) -> None:
-        """SQLite's own integrity check. Raises CollectionError with its first complaint."""
-        complaint = self._read("PRAGMA integrity_check")[0][0]
-        if complaint != "ok":
-            raise CollectionError(f"{self.path} is damaged ({complaint}); restore it from a copy")
+    def copy_to(self, path: Path) -> None:
+        """Write the database as this connection sees it to a new file."""
+        with self.named_errors():
+            target = sqlite3.connect(path)
+            try:
+                self._connection.backup(target)
+            finally:
+                target.close()
 
     def close(self) -> None:
         """Close the connection; closing twice is harmless."""
         self._connection.close()
 
-    def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a statement.
 
         Nothing stays open behind it: on one connection an unfinished statement of one thread holds
         every other at its own, older snapshot.
         """
-        with self._named_errors(), self._one_at_a_time:
+        with self.named_errors(), self._one_at_a_time:
             return self._connection.execute(sql, parameters).fetchall()
 
-    def _rows(self, sql: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        """Rows of a statement with one `IN ({})`, asked in chunks that SQLite can bind."""
+    def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
+        """The first column of a statement's rows, int64."""
+        found = [row[0] for row in self.read(sql, parameters)]
+        if not all(isinstance(number, int) for number in found):
+            raise self.damaged("a number is none")
+        return np.array(found, dtype=np.int64)
+
+    def _passage(self, row: tuple[Any, ...]) -> Passage:
+        if not all(isinstance(number, int) for number in row):
+            raise self.damaged(f"passage {row[0]!r} lies nowhere")
+        return Passage(*row)
+
+    def _in_order(self, found: Mapping[int, T], asked: Sequence[int]) -> list[T]:
+        try:
+            return [found[i] for i in asked]
+        except KeyError as error:
+            raise self.damaged(f"it has no row {error}, of which its segments speak") from error
+
+    def _rows(
+        self, sql: str, values: Sequence[Any], before: Sequence[Any] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows of a statement that ends in one `IN ({})`, asked in chunks that SQLite can bind.
+
+        `before` are the parameters that come before it.
+        """
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
-            yield from self._read(sql.format(", ".join("?" * len(chunk))), chunk)
+            yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))
+
+
+def _frozen(path: Path) -> bool:
+    """Whether the file lies in a folder that cannot be written, and nobody is writing."""
+    wal = path.with_name(path.name + "-wal")
+    return not os.access(path.parent, os.W_OK) and not wal.exists()
 
 
 def _uri(path: Path, create: bool) -> str:
     """How SQLite opens the file: never made by mistake, and readable in a read-only folder."""
-    mode = "rwc" if create else "rw"
-    unwritable = not create and not os.access(path.parent, os.W_OK)
-    if unwritable and not path.with_name(path.name + "-wal").exists():
+    if not create and _frozen(path):
         # WAL wants to write beside the file, even to read it; nobody can change it here.
         return f"{path.absolute().as_uri()}?immutable=1"
-    return f"{path.absolute().as_uri()}?mode={mode}"
+    return f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"

@@ -97,20 +97,31 @@ def described(stats: Stats) -> dict[str, str]:
     recipe = stats.recipe
     turned = f" within {recipe['blocks']}" if recipe["blocks"] else ""
     scanned = f" ({stats.scanned} too small for it and scanned)" if stats.scanned else ""
+    cut = "documents are whole"
+    if stats.cut is not None:
+        size, overlap = stats.cut["tokens"], stats.cut["overlap"]
+        overlapping = "an eighth" if overlap is None else overlap
+        cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
+    lighten = "; searchengine optimize drops them" if stats.tombstones else ""
     lines = {
         "path": stats.path,
         "documents": str(stats.documents),
+        "passages": f"{stats.passages} ({cut})",
         "segments": f"{stats.segments}{scanned}",
+        "tombstones": f"{stats.tombstones}{lighten}",
+        "commit": str(stats.commit),
         "recipe": in_words(recipe, stats.dim),
         "rotation": f"{recipe['rotation']}{turned}",
         "storage": recipe["storage"],
+        "words": stats.tokenizer,
+        "fields": ", ".join(stats.fields) or "none indexed",
     }
     if stats.hot_row is not None and stats.cold_row is not None:
         lines["hot"] = f"{stats.hot_row:.0f} bytes a row, to stay in memory"
         lines["cold"] = f"{stats.cold_row:.0f} bytes a row, may stay on the disk"
     untuned = "none; searchengine tune finds the cheapest recipe for a recall target"
     return lines | {
-        "tuning": founded_on(stats.tuning, stats.documents) if stats.tuning else untuned,
+        "tuning": founded_on(stats.tuning, stats.passages) if stats.tuning else untuned,
         "encoder": stats.encoder or "made in Python",
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer import certify as module
+from indexer.allowed import Allowed
 from indexer.arrays import unit_rows
 from indexer.certify import Bounds, certify
 from indexer.coarse import CoarseIndex
@@ -86,7 +87,8 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
         stored = store.take(slice(None))
         sample = stored[: data.draw(st.integers(1, n))]
         bounds = Bounds.build([stored[: n // 2], stored[n // 2 :]], width, sample)
-        certified = certify(bounds, store, full, queries, k, found, allowed)
+        only = None if allowed is None else Allowed.of(allowed, n)
+        certified = certify(bounds, store, full, queries, k, found, only)
         expected = everything(store, queries, k, allowed)
     np.testing.assert_array_equal(certified.result.rows, expected.rows)
     np.testing.assert_array_equal(certified.result.scores, expected.scores)
@@ -178,7 +180,7 @@ def test_by_hand() -> None:
     for limit, expected in ((0.63, [0, 1]), (0.66, [0]), (0.999, [0]), (1.03, [])):
         (found,) = bounds.candidates(query, np.array([limit], np.float32))
         assert found.tolist() == expected, limit
-    (found,) = bounds.candidates(query, np.array([-np.inf]), np.array([1]))
+    (found,) = bounds.candidates(query, np.array([-np.inf]), Allowed.of([1], bounds.rows))
     assert found.tolist() == [1]
 
 
@@ -188,7 +190,7 @@ def test_rows_outside_the_sample_are_always_candidates() -> None:
     bounds = Bounds.build([rows], 4, rows[:3])
     (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32))
     assert found.tolist() == [7]
-    (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32), np.array([3, 9]))
+    (found,) = bounds.candidates(rows[:1], np.array([1.5], np.float32), Allowed.of([3, 9], 50))
     assert found.tolist() == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.allowed import Allowed
 from indexer.arrays import evenly
 from indexer.coarse import CoarseIndex
 from indexer.config import CODES, Code, SegmentConfig, Structure
@@ -95,6 +96,10 @@ ROWS = clustered(1500)
 QUERIES = clustered(40, seed=1)
 
 
+def only(allowed: np.ndarray | None) -> Allowed | None:
+    return None if allowed is None else Allowed.of(allowed, len(ROWS))
+
+
 @cache
 def built(structure: Structure, code: Code) -> CoarseIndex:
     return build(ROWS, structure, code)
@@ -134,7 +139,8 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
         assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
         for allowed in (None, *filters):
             np.testing.assert_array_equal(
-                again.shortlist(QUERIES, 30, allowed), index.shortlist(QUERIES, 30, allowed)
+                again.shortlist(QUERIES, 30, only(allowed)),
+                index.shortlist(QUERIES, 30, only(allowed)),
             )
 
 
@@ -155,7 +161,7 @@ SELECTING = [
 def test_only_allowed_rows_are_found(structure: Structure, code: Code, share: float) -> None:
     rng = np.random.default_rng(3)
     allowed = np.flatnonzero(rng.random(len(ROWS)) < share)
-    found = built(structure, code).shortlist(QUERIES, 20, allowed)
+    found = built(structure, code).shortlist(QUERIES, 20, only(allowed))
     assert np.isin(found, allowed).all()
     assert all(len({*line}) == 20 for line in found)
     # The lists of an IVF and the half steps of a walk miss some where half of the rows pass.
@@ -167,7 +173,7 @@ def test_only_allowed_rows_are_found(structure: Structure, code: Code, share: fl
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_never_fewer_than_there_are(structure: Structure, code: Code, count: int) -> None:
     allowed = np.arange(count) * 8
-    found = built(structure, code).shortlist(QUERIES, 7, allowed)
+    found = built(structure, code).shortlist(QUERIES, 7, only(allowed))
     assert found.shape == (40, 7)
     assert (np.sort(found[:, :count], axis=1) == allowed).all()
     assert (found[:, count:] == -1).all()
@@ -192,7 +198,7 @@ def test_a_graph_is_laid_out_in_another_order_and_finds_rows_by_number(
     np.testing.assert_array_equal(stored, ROWS[ids])
     # Row 700 is the nearest to itself, under its own number: on a walk, and in a scan.
     assert index.shortlist(ROWS[700:701], 1)[0, 0] == 700
-    assert index.shortlist(ROWS[700:701], 1, np.arange(0, 1500, 20))[0, 0] == 700
+    assert index.shortlist(ROWS[700:701], 1, only(np.arange(0, 1500, 20)))[0, 0] == 700
 
 
 def test_a_narrow_filter_is_scanned_and_not_walked() -> None:
@@ -200,7 +206,7 @@ def test_a_narrow_filter_is_scanned_and_not_walked() -> None:
     index = built(Structure.HNSW, Code.FP16)
     for step, walked in ((11, False), (2, True)):
         faiss.cvar.hnsw_stats.reset()
-        index.shortlist(QUERIES, 20, np.arange(0, 1500, step))
+        index.shortlist(QUERIES, 20, only(np.arange(0, 1500, step)))
         assert (faiss.cvar.hnsw_stats.ndis > 0) is walked
         assert index.walks(len(range(0, 1500, step))) is walked
 
@@ -240,7 +246,7 @@ def test_a_graph_that_underfills_is_completed_by_a_scan() -> None:
     rows = prefix((groups + 0.01 * rng.standard_normal((600, WIDTH))).astype(np.float32), WIDTH)
     index = build(rows, Structure.HNSW, Code.FP16, hnsw_m=2, ef_construction=2)
     allowed = np.arange(300, 600)
-    found = index.shortlist(rows[:20], 250, allowed)
+    found = index.shortlist(rows[:20], 250, Allowed.of(allowed, len(rows)))
     assert np.isin(found, allowed).all()
     assert all(len({*line}) == 250 for line in found)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as OraclePooling
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
 
 import trainer.saving
@@ -24,6 +25,7 @@ from trainer.errors import ModelError
 from trainer.folder import read_model
 from trainer.modules import Dense, LayerNorm, Normalize, Pooling, PoolingMode, SentenceModule, pool
 from trainer.network import max_tokens
+from trainer.tokens import TokenIds
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -200,6 +202,88 @@ def test_surrogates_do_not_crash(tiny: Path) -> None:
 def test_only_lists_of_str(tiny: Path, texts: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Encoder.load(tiny).encode(texts)
+
+
+# -------------------------------------------------------------------------------------------- spans
+
+
+def test_token_spans_are_the_texts_own_tokens(tiny: Path) -> None:
+    encoder = Encoder.load(tiny, precision="fp32")
+    first, none, long = encoder.token_spans(["The whale, sée", "", "a dog " * 400])
+    # "sée" is s ##e ##e; the comma is unknown, and a token all the same.
+    assert first.tolist() == [[0, 3], [4, 9], [9, 10], [11, 12], [12, 13], [13, 14]]
+    assert first.dtype == np.int32 and none.shape == (0, 2)
+    assert len(long) == 800 and long[-1].tolist() == [2396, 2399]
+    assert encoder.token_spans([]) == []
+    lone = encoder.token_spans(["dog \ud83d sea", "dog \ud83d\ude00 sea"])
+    assert [spans[-1].tolist() for spans in lone] == [[6, 9], [7, 10]]
+    with pytest.raises(ModelError, match="texts is a str"):
+        encoder.token_spans("one text")
+
+
+@pytest.mark.parametrize("role, prompt", [("query", 3), ("document", 0), (None, 1)])
+def test_room_is_what_is_read(tmp_path: Path, role: Any, prompt: int) -> None:
+    prompts = {"query": "the dog: ", "default": "red "}
+    folder = write_sentence_transformer(
+        tmp_path / "m", prompts=prompts, default_prompt_name="default"
+    )
+    encoder = Encoder.load(folder, precision="fp32")
+    room = encoder.room(role)
+    assert room == 24 - 2 - prompt
+    same = ["dog"] * (room - 1)
+    fits, other = (" ".join([*same, last]) for last in ("sea", "house"))
+    assert [len(spans) for spans in encoder.token_spans([fits])] == [room]
+    read, read_too, one_more = encoder.encode([fits, other, fits + " house"], role=role)
+    assert read @ read_too < 0.9999  # the last token is read
+    np.testing.assert_allclose(one_more, read, atol=1e-6)  # and none behind it
+
+
+def test_room_is_never_negative(tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", prompts={"query": "dog " * 30})
+    assert Encoder.load(folder, precision="fp32").room("query") == 0
+
+
+def small_tokenizer(kind: str) -> Any:
+    """As transformers has one: byte-level BPE as in RoBERTa, or pieces of words as in XLM-R."""
+    lines = ["the whale sleeps in the sea, not far from 고래는 잔다. 鯨は眠る。"] * 3 + TEXTS
+    tokenizer: Tokenizer
+    if kind == "bytes":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer: Any = trainers.BpeTrainer(vocab_size=400, show_progress=False)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        trainer = trainers.UnigramTrainer(vocab_size=120, show_progress=False, unk_token="<unk>")
+        if kind == "always in front":
+            tokenizer.normalizer = normalizers.Prepend("x")
+    tokenizer.train_from_iterator(lines, trainer)
+    return SimpleNamespace(
+        backend_tokenizer=tokenizer, pad_token_id=0, all_special_ids=[], truncation_side="right"
+    )
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "always in front", "words"])
+def test_long_texts_are_tokenised_in_pieces_alike(
+    tiny: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer: Any = small_tokenizer(kind)
+    if kind == "words":
+        tokenizer = Encoder.load(tiny).model.tokenizer
+    text = (
+        "The whale  sleeps,\nnot far. 고래는 잔다. 鯨は眠る。 (big) sea-birds é e\u0301 🙂 sing"
+        * 20
+    )
+    texts = ["a dog", text, "", text[::-1]]
+    whole = TokenIds(tokenizer, 16).spans(texts)
+    expected = [tokenizer.backend_tokenizer.encode(t, add_special_tokens=False) for t in texts]
+    assert [spans.tolist() for spans in whole] == [[list(o) for o in e.offsets] for e in expected]
+    monkeypatch.setattr("trainer.tokens.PIECE", 10)
+    monkeypatch.setattr("trainer.tokens.AT_ONCE", 100)
+    cut = TokenIds(tokenizer, 16)
+    assert (len(list(cut._pieces(text))) > 50) == (kind != "always in front")
+    for spans, again in zip(whole, cut.spans(texts), strict=True):
+        np.testing.assert_array_equal(again, spans)
 
 
 # ---------------------------------------------------------------------------------- reading folders

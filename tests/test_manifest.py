@@ -13,6 +13,7 @@ from indexer.manifest import FileEntry, Manifest
 from indexer.segment import Segment
 
 OLD = Path(__file__).parent / "format-1"
+BEFORE = Path(__file__).parent / "format-2"
 
 MANIFEST = Manifest(
     rows=5,
@@ -50,9 +51,9 @@ def test_foreign_json_and_unknown_formats_are_refused() -> None:
     for text in ("[]", "3", "{}"):
         with pytest.raises(SegmentError, match="is not the manifest of a segment"):
             Manifest.from_json(text)
-    for unknown in (0, 3, "2", None):
+    for unknown in (0, 4, "2", None):
         values = json.loads(MANIFEST.to_json()) | {"format": unknown}
-        with pytest.raises(SegmentError, match=r"has format .* reads format 1 or 2; install"):
+        with pytest.raises(SegmentError, match=r"has format .* reads formats 1 to 3; install"):
             Manifest.from_json(json.dumps(values))
 
 
@@ -87,22 +88,39 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
         Manifest.from_json(json.dumps(values))
 
 
-# --- format 1 ----------------------------------------------------------------------------------
-# Two segments of the same 40 rows, written by the version before format 2.
+@pytest.mark.parametrize("bad", [-1, "5", 2.5])
+def test_what_the_rotation_was_fitted_on_is_a_count(
+    bad: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = json.loads(MANIFEST.to_json()) | {"fitted_on": bad}
+    monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
+    with pytest.raises(SegmentError, match="fitted_on must be at least 0"):
+        Manifest.from_json(json.dumps(values))
+
+
+# --- formats 1 and 2 -------------------------------------------------------------------------
+# Two segments of the same 40 rows, written by the version before format 2; and two of format 2.
 
 OLD_ROWS = np.random.default_rng(40).standard_normal((40, 8)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["flat-fp16", "hnsw-int8"])
-def test_a_segment_of_format_1_opens_and_searches_to_the_right_rows(name: str) -> None:
-    assert json.loads((OLD / name / "manifest.json").read_text())["format"] == 1
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_segment_of_an_older_format_opens_and_searches_to_the_right_rows(
+    written: int, name: str
+) -> None:
+    folder = (OLD if written == 1 else BEFORE) / name
+    assert json.loads((folder / "manifest.json").read_text())["format"] == written
     unit = OLD_ROWS / np.linalg.norm(OLD_ROWS, axis=1, keepdims=True)
     queries = np.random.default_rng(41).standard_normal((25, 8))
     scores = queries / np.linalg.norm(queries, axis=1, keepdims=True) @ unit.T
     nearest = np.argsort(-scores, axis=1)[:, :3]
-    with Segment.open(OLD / name) as segment:
+    with Segment.open(folder) as segment:
         segment.verify()
-        assert (segment.rows, segment.dim, segment.manifest.tuning) == (40, 8, None)
+        assert (segment.rows, segment.dim) == (40, 8)
+        assert segment.manifest.fitted_on == (0 if name == "flat-fp16" else 40)
+        tuned = (written, name) == (2, "hnsw-int8")
+        assert segment.manifest.tuning == ({"bound": "by hand"} if tuned else None)
         np.testing.assert_allclose(segment.vectors(np.arange(40)), unit, atol=1e-3)
         for found in (segment.exact(queries, 3), segment.search(queries, 3, shortlist=40)):
             np.testing.assert_array_equal(found.rows, nearest)
@@ -127,7 +145,17 @@ def test_a_segment_of_format_1_is_rebuilt_as_one_of_the_newest(tmp_path: Path) -
     with Segment.open(OLD / "hnsw-int8") as old:
         made = old.rebuild(tmp_path / "new", replace(old.config, prefix=8))
         text = (tmp_path / "new" / "manifest.json").read_text()
-        assert json.loads(text)["format"] == 2
+        assert json.loads(text)["format"] == 3
         np.testing.assert_array_equal(made.vectors(np.arange(40)), old.vectors(np.arange(40)))
         assert made.manifest.provenance == old.manifest.provenance
         made.verify()
+
+
+def test_segments_of_older_formats_are_merged(tmp_path: Path) -> None:
+    with Segment.open(OLD / "hnsw-int8") as old, Segment.open(BEFORE / "hnsw-int8") as newer:
+        made = Segment.merge(tmp_path / "m", [(old, None), (newer, [1, 5])], newer.config)
+    expected = np.concatenate([OLD_ROWS, OLD_ROWS[[1, 5]]])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(made.vectors(np.arange(42)), expected, atol=1e-3)
+    assert made.manifest.fitted_on == 40
+    made.verify()

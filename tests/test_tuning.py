@@ -19,6 +19,7 @@ from indexer.errors import TuneError
 from indexer.tune import Goal, Tuning
 from searchengine import SearchEngine
 from searchengine import engine as engine_module
+from searchengine.changes import Changes
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.store import Store
 from searchengine.tuning import founded_on, in_words, ladder, questions_of, summary
@@ -186,7 +187,7 @@ def test_threads_search_while_one_tunes(engine: SearchEngine) -> None:
 
 def _tune_and_die(path: Path) -> None:
     """Killed when all new segments lie complete on disk, before the commit."""
-    Store.replace_segments = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    Changes.count_commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
         engine.tune(texts(150, 9), GOAL)
 
@@ -244,7 +245,11 @@ def test_what_was_changed_meanwhile_is_left_alone(
     """Another adds, tunes or is writing just then, while this one measures."""
     with SearchEngine.open(path, WordLengths(WIDTH)) as other:
         if change == "writing":
-            with other.collection.store.transaction(), pytest.raises(CollectionBusy):
+            with (
+                Store(path / "documents.db") as store,
+                store.transaction(),
+                pytest.raises(CollectionBusy),
+            ):
                 engine.tune(texts(150, 9), GOAL)
             assert engine.stats().recipe == MADE.as_dict()
             return
@@ -275,7 +280,7 @@ def test_a_failure_half_way_leaves_no_folder(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(small), "rebuild", _only_the_first(type(small).rebuild, full))
-    with pytest.raises(CollectionError, match=r"No space left on device; nothing was changed"):
+    with pytest.raises(CollectionError, match=r"No space left on device; the change was undone"):
         engine.tune(texts(150, 9), GOAL)
     assert sorted(f.name for f in (path / "segments").iterdir()) == ["000001", "000002"]
     assert engine.stats().recipe == MADE.as_dict()
@@ -300,10 +305,10 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
         engine.tune("dog", GOAL)
     assert [row.id for row in engine.collection.segments] == [1, 2]
     with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), MADE) as few:
-        with pytest.raises(QueryError, match="holds 0 documents, and tuning needs 100"):
+        with pytest.raises(QueryError, match="holds 0 passages, and tuning needs 100"):
             few.tune(goal=GOAL)
         few.add(documents(99, 1))
-        with pytest.raises(QueryError, match="holds 99 documents"):
+        with pytest.raises(QueryError, match="holds 99 passages"):
             few.tune(goal=GOAL)
         few.add(documents(200, 5))
         with pytest.raises(QueryError, match=r"299 documents, of which 100 would .* or index 400"):

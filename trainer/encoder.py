@@ -203,6 +203,22 @@ class Encoder:
                 return self._model.prompts[name]
         return ""
 
+    def token_spans(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Where the tokens of each text lie: (n, 2) character offsets [start, end), in order.
+
+        The text's own tokens, however many there are: no prompt, no special tokens, no truncation.
+        Neighbours may share characters. Raises ModelError as `encode` does.
+        """
+        _check_texts(texts)
+        return self._tokens.spans(texts)
+
+    def room(self, role: Role | None = None) -> int:
+        """How many tokens of a text are read: `max_tokens` less the prompt and special tokens.
+
+        A text of more is truncated by `encode`. Raises ModelError for an unknown role.
+        """
+        return self._tokens.room(self.prompt(role))
+
     def truncate(self, *, layers: int) -> "Encoder":
         """A shallower encoder: the first `layers` layers of the network, all else as it is.
 

@@ -1,7 +1,9 @@
 """Texts to token ids: one tokenizer, right padding, truncation at a fixed length."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,14 @@ from tokenizers import Tokenizer
 from trainer.modules import Batch
 
 Ids = NDArray[np.int32]
+Spans = NDArray[np.int32]
+# Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
+PIECE = 1 << 15
+AT_ONCE = 1 << 22
+# Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
+GAP = re.compile(r"(?<=\S) (?=\w)")
+PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def normalised(tokenizer: Tokenizer) -> str:
@@ -39,7 +49,8 @@ class TokenIds:
         self.max_tokens = max_tokens
         self.pad_id = tokenizer.pad_token_id or 0
         self._specials = frozenset(tokenizer.all_special_ids)
-        self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._state = tokenizer.backend_tokenizer.to_str()
+        self._tokenizer = Tokenizer.from_str(self._state)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
 
@@ -59,6 +70,80 @@ class TokenIds:
             return 0
         ids = self([prompt])[0]
         return len(ids) - (1 if len(ids) and int(ids[-1]) in self._specials else 0)
+
+    def spans(self, texts: Sequence[str]) -> list[Spans]:
+        """Character offsets [start, end) of each text's own tokens: int32 (n, 2), in order.
+
+        No special tokens, no truncation. Tokens may share characters: bytes of a character, say.
+        """
+        found: list[list[Spans]] = [[] for _ in texts]
+        for batch in self._batches(texts):
+            pieces = [texts[row][start:end] for row, start, end in batch]
+            for (row, start, _), tokens in zip(batch, self._encoded(pieces), strict=True):
+                offsets = np.array(tokens.offsets, dtype=np.int32).reshape(-1, 2)
+                found[row].append(offsets + np.int32(start))
+        return [np.concatenate(parts) if len(parts) != 1 else parts[0] for parts in found]
+
+    def room(self, prompt: str) -> int:
+        """How many tokens of text are read beside the prompt and the special tokens.
+
+        Where a tokenizer joins the prompt's last space to the text, one more may fit.
+        """
+        encoded = self._untruncated.encode(without_surrogates(prompt))
+        return max(0, self.max_tokens - len(encoded.ids))
+
+    def _encoded(self, texts: Sequence[str]) -> list[Any]:
+        """Whole texts without special tokens."""
+        encode = self._untruncated.encode_batch
+        try:
+            return list(encode(texts, add_special_tokens=False))
+        except (UnicodeEncodeError, TypeError):
+            # As in __call__, but pairs must stay two characters, or offsets would shift.
+            whole = [SURROGATE.sub("\ufffd", text) for text in texts]
+            return list(encode(whole, add_special_tokens=False))
+
+    @cached_property
+    def _untruncated(self) -> Tokenizer:
+        """A copy of its own: truncation is the tokenizer's state, and threads share it."""
+        tokenizer = Tokenizer.from_str(self._state)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
+    @cached_property
+    def _piece(self) -> int | None:
+        """Characters after which a text is cut; None where cuts would change its tokens."""
+
+        def tokens(text: str) -> list[str]:
+            found: list[str] = self._untruncated.encode(text, add_special_tokens=False).tokens
+            return found
+
+        whole = tokens("".join(PROBE))
+        return PIECE if whole == [token for part in PROBE for token in tokens(part)] else None
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[list[tuple[int, int, int]]]:
+        """Pieces (row, start, end) of texts, in order, so many as are tokenised at once."""
+        batch: list[tuple[int, int, int]] = []
+        characters = 0
+        for row, text in enumerate(texts):
+            for start, end in self._pieces(text):
+                batch.append((row, start, end))
+                characters += end - start
+                if characters >= AT_ONCE:
+                    yield batch
+                    batch, characters = [], 0
+        if batch:
+            yield batch
+
+    def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
+        start = 0
+        while self._piece is not None and len(text) - start > self._piece:
+            gap = GAP.search(text, start + self._piece)
+            if gap is None:
+                break
+            yield start, gap.start()
+            start = gap.start()
+        yield start, len(text)
 
     def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Batch:
         """Rows of ids as one right-padded batch."""

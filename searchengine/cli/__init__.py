@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import collection, measuring, mining, training, tuning
+from searchengine.cli import changing, collection, measuring, mining, searching, training, tuning
 from searchengine.errors import SearchEngineError
 from trainer.errors import TrainerError
 
@@ -42,11 +42,17 @@ for command in (
     training.train,
     measuring.evaluate,
     collection.index,
-    collection.search,
+    searching.search,
+    searching.similar,
+    changing.delete,
+    changing.update,
+    changing.optimize,
     tuning.tune,
     collection.bench,
     collection.info,
     collection.verify,
+    changing.backup,
+    changing.export,
     collection.demo,
 ):
     cli.add_command(command)

@@ -1,7 +1,6 @@
-"""searchengine index, search, bench, info, verify and demo."""
+"""searchengine index, bench, info, verify and demo."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -16,10 +15,15 @@ from searchengine.cli.options import (
     ENCODER,
     QUERIES,
     SHORTLIST,
+    WAIT,
     Numbers,
     Stages,
 )
+from searchengine.corpus import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
+from searchengine.lexical import Tokenizer
+
+COMMIT_EVERY = 5000
 
 
 def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
@@ -57,44 +61,75 @@ def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
     help="Stages between prefix and full width: 256:50 re-scores the shortlist by 256 numbers "
     "and keeps 50.",
 )
+@click.option(
+    "--passages/--no-passages",
+    default=None,
+    help="Cut long documents, or keep all whole [default: cut].",
+)
+@click.option(
+    "--passage-tokens", type=click.IntRange(0), help="Of a passage [default: as many as fit]."
+)
+@click.option(
+    "--overlap", type=click.IntRange(0), help="Tokens that passages share [default: an eighth]."
+)
+@click.option(
+    "--tokenizer", type=_choice(Tokenizer), help="Of words, for --mode text [default: porter]."
+)
+@click.option(
+    "--field", "fields", multiple=True, help="Index this metadata field, for fast filters."
+)
+@click.option(
+    "--commit-every",
+    type=click.IntRange(1),
+    default=COMMIT_EVERY,
+    show_default=True,
+    help="Documents to a commit; what is committed survives an interruption.",
+)
 @click.option("--skip-bad", is_flag=True, help="Go on past bad lines and count them.")
+@WAIT
 @AS_JSON
 def index(
     corpus: Path,
     collection: Path,
     encoder: str | None,
-    skip_bad: bool,
-    as_json: bool,
-    **config: Any,
+    **options: Any,
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, made if it is not there.
 
     CORPUS is a .jsonl, .csv or .tsv file (.gz too), or a folder of .txt and .md
-    files. Fields: _id, title, text; all others become metadata to filter by.
+    files. Fields: _id, title, text; all others become metadata to filter by. What
+    is stored under the same _id is replaced, and not encoded again if it is the
+    same: after an interruption the same command goes on after the last commit.
 
     \b
     Example:
         searchengine index notes/ notes.index
     """
-    from searchengine.console import note, show_json, steps
+    from searchengine.console import indexing, note, show_json
     from searchengine.corpus import count_records, read_corpus
     from searchengine.engine import SearchEngine
 
-    chosen = {name: value for name, value in config.items() if value is not None}
-    bad: list[str] = []
-    documents = read_corpus(corpus, on_bad=(lambda e: bad.append(str(e))) if skip_bad else None)
-    total = count_records(corpus)
+    as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
+    fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
+    built = {"passages": _passages(options), "tokenizer": options.pop("tokenizer")}
+    config = {name: value for name, value in options.items() if value is not None}
+    malformed = LeftOut()
+    on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
+    documents = read_corpus(corpus, on_bad=on_bad)
     started = time.monotonic()
     made_here = not collection.exists()
-    with SearchEngine.open_or_create(collection, encoder, chosen) as engine:
+    with SearchEngine.open_or_create(collection, encoder, config, **built) as engine:
+        engine.collection.wait = wait
         try:
-            with steps() as heard:
-                heard("Indexing", 0, total)
+            if fields:
+                engine.index_fields(*fields)
+            with indexing(count_records(corpus)) as (read, building):
                 summary = engine.add(
                     documents,
                     skip_bad=skip_bad,
-                    progress=lambda done: heard("Indexing", done, total),
-                    building=heard,
+                    commit_every=every,
+                    progress=read,
+                    building=building,
                 )
         except BaseException as error:
             if made_here:
@@ -105,67 +140,42 @@ def index(
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
-    left_out = {"without_text": summary.without_text, "bad": (*bad, *summary.bad)}
+    for message in summary.bad.first:
+        malformed.add(message)
+    malformed.count += summary.bad.count - len(summary.bad.first)
+    left_out = {"without_text": summary.without_text, "bad": malformed}
+    counted = ("added", "changed", "relabelled", "unchanged")
+    counts = {name: getattr(summary, name) for name in counted}
     if as_json:
-        counts = {"added": summary.added, "documents": documents_now, "seconds": seconds}
-        show_json({"collection": str(collection), **counts, **left_out})
+        left = {name: asdict(some) for name, some in left_out.items()}
+        now = {"documents": documents_now, "seconds": seconds}
+        show_json({"collection": str(collection), **counts, **now, **left})
         return
-    note(f"{summary.added} documents added to {collection} in {seconds} s")
-    for name, items in left_out.items():
-        if items:
-            note(f"{len(items)} {name.replace('_', ' ')}, left out:{_some(items)}")
+    did = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0 added"
+    note(f"{did} in {collection}, {documents_now} documents now, in {seconds} s")
+    for name, some in left_out.items():
+        if some.count:
+            note(f"{some.count} {name.replace('_', ' ')}, left out:{_some(some)}")
 
 
-def _some(items: Sequence[str], most: int = 10) -> str:
-    """The first few of a list, a line each, and how many more there are."""
-    lines = list(items[:most])
-    if len(items) > most:
-        lines.append(f"… and {len(items) - most} more; --json lists all")
+def _passages(options: dict[str, Any]) -> Any:
+    """What the options say of passages: PassageConfig, True, False, or None if nothing."""
+    from searchengine.passages import PassageConfig
+
+    wanted = options.pop("passages")
+    given = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and wanted is False:
+        raise click.UsageError("--no-passages keeps documents whole; leave the size out")
+    return PassageConfig(**chosen) if chosen else wanted
+
+
+def _some(left_out: LeftOut, most: int = 10) -> str:
+    """The first few, a line each, and how many more there are."""
+    lines = left_out.first[:most]
+    if left_out.count > most:
+        lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
     return "".join(f"\n  {line}" for line in lines)
-
-
-@click.command()
-@COLLECTION
-@click.argument("question")
-@click.option("-k", default=10, show_default=True, help="How many hits.")
-@click.option("--where", help="Filter on metadata: year >= 2015 and lang in ('en', 'ko')")
-@SHORTLIST
-@click.option("--exact", is_flag=True, help="Prove that nothing is nearer; slower.")
-@ENCODER
-@AS_JSON
-def search(
-    collection: Path,
-    question: str,
-    k: int,
-    where: str | None,
-    shortlist: int | None,
-    exact: bool,
-    encoder: str | None,
-    as_json: bool,
-) -> None:
-    """Print the documents nearest to QUESTION, best first.
-
-    \b
-    Example:
-        searchengine search notes.index "when do whales sleep" -k 3
-    """
-    from searchengine.console import note, show_json
-    from searchengine.engine import SearchEngine
-
-    with SearchEngine.open(collection, encoder) as engine:
-        hits = engine.search(question, k, shortlist=shortlist, where=where, exact=exact)
-    if as_json:
-        show_json([{name: getattr(hit, name) for name in hit.__slots__} for hit in hits])
-    else:
-        for hit in hits:
-            click.echo(str(hit))
-    if exact:
-        of = " that match" if where else ""
-        read = 0 if hits.read is None else 100 * hits.read
-        note(
-            f"proven: these are the true {len(hits)} nearest{of}; "
-            f"{read:.2f} % of the rows were read at full width"
-        )
 
 
 @click.command()

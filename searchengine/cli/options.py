@@ -79,3 +79,10 @@ PLOTS = click.option(
     metavar="DIR",
     help="Folder for a picture (SVG).",
 )
+WAIT = click.option(
+    "--wait",
+    type=click.FloatRange(0, 86400),
+    default=0,
+    metavar="SECONDS",
+    help="How long to wait for another that is writing [default: not at all].",
+)

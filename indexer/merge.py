@@ -1,0 +1,151 @@
+"""Several segments written as one: rows are copied as they lie wherever the basis stays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks
+from indexer.basis import Basis, Wide, turned
+from indexer.build import ROTATION_SAMPLE, VECTORS, Progress, finish_segment, new_folder, silent
+from indexer.config import RotationKind, SegmentConfig
+from indexer.errors import VectorError
+from indexer.manifest import Manifest
+from indexer.vectors import VectorFile, VectorWriter
+
+GROWTH = 4
+"""How many times as many rows as a rotation was fitted on make it worth fitting anew.
+
+To fit is to store every row in another basis, rounded once more: with four times as many each time
+a row passes through at most nine bases before ROTATION_SAMPLE, from where there is no more to
+learn; and while fewer rows than numbers were seen, most of the basis is arbitrary.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What goes into a merged segment from one of those before it.
+
+    Attributes:
+        file: its stored rows.
+        rows: which of them, rising; None for all.
+        basis: what they are stored in.
+        config: its recipe.
+    """
+
+    file: VectorFile
+    rows: RowNumbers | None
+    basis: Basis
+    config: SegmentConfig
+
+    @property
+    def size(self) -> int:
+        """How many rows it gives."""
+        return self.file.rows if self.rows is None else self.rows.size
+
+    def blocks(self) -> Iterator[RowNumbers | slice]:
+        """The rows' numbers in the file, BLOCK_ROWS at a time; their pages are let go of."""
+        for start in range(0, self.size, BLOCK_ROWS):
+            end = min(start + BLOCK_ROWS, self.size)
+            yield slice(start, end) if self.rows is None else self.rows[start:end]
+            self.file.release()
+
+
+def write_merged(
+    path: Path,
+    parts: Sequence[Part],
+    config: SegmentConfig,
+    *,
+    refit: bool | None,
+    provenance: Mapping[str, str],
+    tuning: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> Manifest:
+    """Write the rows of the parts, in that order, into a new folder; see Segment.merge."""
+    parts = [part for part in parts if part.size]
+    if not parts:
+        raise VectorError("a segment needs at least one vector, got none")
+    dim = parts[0].file.dim
+    for part in parts:
+        if part.file.dim != dim:
+            raise VectorError(
+                f"segments of one width can be merged, got {dim} and {part.file.dim} "
+                f"({part.file.path.parent})"
+            )
+    config.check_width(dim)
+    heard = progress or silent
+    kept = _kept(parts, config, refit)
+    with new_folder(path):
+        if kept is None:
+            rows = sum(part.size for part in parts)
+            basis = Basis.fitted(lambda: _sample(parts), rows, config, path)
+        else:
+            basis = kept.linked(path)
+        stored = _write(path, parts, config, basis, heard)
+        return finish_segment(stored, config, basis, provenance, tuning=tuning, progress=progress)
+
+
+def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> Basis | None:
+    """The basis that the merged rows can be stored in; None if it shall be fitted on them."""
+    if config.rotation is RotationKind.IDENTITY:
+        return Basis()
+    held: dict[str | None, int] = {}
+    for part in parts:
+        held[part.basis.key] = held.get(part.basis.key, 0) + part.size
+    kind = (config.rotation, config.blocks)
+    fitting = [part.basis for part in parts if (part.config.rotation, part.config.blocks) == kind]
+    if refit or not fitting:
+        return None
+    best = max(fitting, key=lambda basis: (basis.fitted_on, held[basis.key]))
+    grown = sum(held.values()) >= GROWTH * best.fitted_on and best.fitted_on < ROTATION_SAMPLE
+    return None if grown and refit is None else best
+
+
+def _sample(parts: Sequence[Part]) -> Iterator[Floats]:
+    """At most ROTATION_SAMPLE of all rows, evenly spread, in the encoder's own basis."""
+    ends = np.cumsum([part.size for part in parts])
+    back = _Turnings(Basis())
+    for numbers in evenly_in_blocks(int(ends[-1]), ROTATION_SAMPLE):
+        cuts = np.searchsorted(numbers, ends)
+        pieces = np.split(numbers, cuts[:-1])
+        for part, end, piece in zip(parts, ends, pieces, strict=True):
+            if piece.size:
+                inside = piece - (end - part.size)
+                stored = part.file.take(inside if part.rows is None else part.rows[inside])
+                yield turned(stored, back.of(part.basis))
+                part.file.release()
+
+
+def _write(
+    path: Path, parts: Sequence[Part], config: SegmentConfig, basis: Basis, progress: Progress
+) -> VectorFile:
+    """Store the rows in the basis: byte for byte those that lie in it already."""
+    total, turnings = sum(part.size for part in parts), _Turnings(basis)
+    with VectorWriter(path / VECTORS, parts[0].file.dim, config.storage) as writer:
+        for part in parts:
+            turning = turnings.of(part.basis)
+            verbatim = turning is None and part.file.storage is config.storage
+            for rows in part.blocks():
+                before = writer.rows
+                if verbatim:
+                    writer.append_stored(part.file.raw(rows))
+                else:
+                    writer.append(turned(part.file.take(rows), turning))
+                progress("Merging", writer.rows - before, total)
+        writer.seal()
+    return VectorFile(path / VECTORS, writer.rows, writer.dim, config.storage)
+
+
+class _Turnings:
+    """What turns rows into one basis, by the basis they come from: a D x D product each."""
+
+    def __init__(self, target: Basis) -> None:
+        self._target = target
+        self._made: dict[str | None, Wide | None] = {}
+
+    def of(self, basis: Basis) -> Wide | None:
+        if basis.key not in self._made:
+            self._made[basis.key] = basis.turning_into(self._target)
+        return self._made[basis.key]

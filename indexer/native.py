@@ -1,0 +1,71 @@
+"""faiss, as this package calls it: its files, its threads, its selectors of rows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import RowNumbers
+from indexer.errors import SegmentError
+from indexer.threads import threads
+
+try:
+    import faiss as _faiss
+except ModuleNotFoundError as error:
+    if error.name != "faiss":
+        raise
+    raise ImportError(
+        "faiss is not installed: pip install 'searchengine[cpu]' (or 'searchengine[gpu]')"
+    ) from error
+
+faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
+
+Mask = npt.NDArray[np.bool_]
+
+
+def read_index(path: Path, *, mapped: bool) -> Any:
+    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it."""
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+    except RuntimeError as error:
+        raise SegmentError(f"faiss cannot read {path}: {error}") from error
+
+
+def write_index(index: Any, path: Path) -> None:
+    """A faiss index to a file. OSError if the disk does not take it."""
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # how faiss reports every failed write
+        raise OSError(f"could not write {path}: {error}") from error
+
+
+@contextmanager
+def native_threads(queries: int) -> Iterator[None]:
+    """A share of the process's threads for one faiss call, and no more than queries.
+
+    faiss shares out queries and not rows. A thread without work still has to arrive at the barrier:
+    on a busy machine one query waits whole time slices for it (16 ms instead of 0.2 ms was seen).
+    The setting is the calling thread's own, so searches in other threads do not feel it.
+    """
+    with threads.take(queries) as taken:
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(taken)
+        try:
+            yield
+        finally:
+            faiss.omp_set_num_threads(before)
+
+
+def selector_of(rows: RowNumbers, total: int) -> Any:
+    """A faiss selector of some of `total` rows."""
+    mask = np.zeros(total, np.bool_)
+    mask[rows] = True
+    return bitmap(mask)
+
+
+def bitmap(mask: Mask) -> Any:
+    """A faiss selector of the rows that are True: one bit a row, tested in constant time."""
+    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

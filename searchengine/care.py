@@ -1,0 +1,217 @@
+"""What keeps a collection trustworthy: a check of everything, copies, and what it holds."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import numpy as np
+
+from indexer.config import SegmentConfig
+from indexer.durable import sync_file, sync_folder
+from indexer.footprint import footprint
+from searchengine.collection import Collection
+from searchengine.errors import CollectionError
+from searchengine.results import Stats
+from searchengine.snapshot import Snapshot
+from searchengine.store import Store
+from searchengine.writer import folder_of, os_errors
+
+_BLOCK = 4096  # passages exported at a time
+_TRIES = 5  # a backup starts again where segments were replaced under its hands
+
+_INVARIANTS = {
+    "SELECT count(*) FROM passages WHERE NOT EXISTS (SELECT 1 FROM segments WHERE passages.id "
+    "BETWEEN segments.base AND segments.base + segments.rows - 1)": "passages without a row",
+    "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
+        "passages without a document"
+    ),
+    "SELECT count(*) FROM documents WHERE id NOT IN (SELECT document FROM passages)": (
+        "documents without a passage"
+    ),
+    "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
+        "passages that are deleted"
+    ),
+    "SELECT count(*) FROM segments WHERE rows != "
+    "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
+    "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)": (
+        "segments with rows of which nothing is known"
+    ),
+    "SELECT count(*) FROM passages JOIN documents ON documents.id = passages.document "
+    "WHERE start < 0 OR start > end OR end > length(text)": "passages outside of their text",
+}
+
+
+def verify(collection: Collection) -> None:
+    """Check checksums, SQLite's integrity, the index of words, and that all of these agree.
+
+    Raises CollectionError on the first fault.
+    """
+    collection.refresh()
+    with collection.reading() as snapshot:
+        path = snapshot.store.path
+        complaint = snapshot.store.read("PRAGMA integrity_check")[0][0]
+        if complaint != "ok":
+            raise CollectionError(f"{path} is damaged ({complaint}); restore it from a copy")
+        for sql, what in _INVARIANTS.items():
+            count = snapshot.store.read(sql)[0][0]
+            if count:
+                raise CollectionError(
+                    f"{path} has {count} {what}: it is damaged; restore it from a copy, "
+                    "or export what is there and index anew"
+                )
+        altered = snapshot.store.altered()
+        if altered is not None:
+            raise CollectionError(
+                f"{path}: the text of {altered!r} is not the one that was stored; "
+                "restore it from a copy, or add the document again"
+            )
+        # FTS5 checks itself by a statement that takes the write lock: on a copy, it can.
+        with TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "documents.db"
+            snapshot.store.copy_to(copy)
+            with Store(copy) as own:
+                complaint = own.index_complaint()
+        if complaint is not None:
+            raise CollectionError(f"{path} is damaged ({complaint}); restore it from a copy")
+        for row, segment in snapshot.segments.items():
+            with collection.named_segment(row):
+                segment.verify()
+
+
+def backup(collection: Collection, path: Path) -> None:
+    """Copy the last commit to a new folder, whole or not at all."""
+    with _new_folder(path) as scratch:
+        for tries_left in reversed(range(_TRIES)):
+            collection.refresh()
+            try:
+                with collection.reading() as snapshot:
+                    _copy(snapshot, scratch)
+                return
+            except FileNotFoundError:  # replaced and removed by writers meanwhile
+                if not tries_left:
+                    raise
+                shutil.rmtree(scratch)
+                scratch.mkdir()
+
+
+def _copy(snapshot: Snapshot, target: Path) -> None:
+    for row in snapshot.segments:
+        folder = folder_of(target, row.id)
+        shutil.copytree(folder_of(snapshot.path, row.id), folder)
+        for file in folder.iterdir():
+            sync_file(file)
+        sync_folder(folder)
+    (target / "segments").mkdir(exist_ok=True)
+    sync_folder(target / "segments")
+    snapshot.store.copy_to(target / "documents.db")
+    sync_file(target / "documents.db")
+
+
+def export(snapshot: Snapshot, path: Path) -> int:
+    """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; count documents.
+
+    The documents are what `searchengine index` reads; line i of passages.jsonl (key, start, end)
+    is row i of the vectors, float32 in the encoder's own basis.
+    """
+    count, passages = snapshot.counts
+    dim = snapshot.settings["encoder"]["dim"]
+    with _new_folder(path) as folder:
+        with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
+            for document in snapshot.store.all_documents():
+                record = {**document.metadata, "_id": document.key}
+                record |= {"title": document.title, "text": document.text}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        vectors = np.lib.format.open_memmap(
+            folder / "vectors.npy", "w+", np.float32, (passages, dim)
+        )
+        done = 0
+        with (folder / "passages.jsonl").open("w", encoding="utf-8") as file:
+            for ids, lines in _passages(snapshot):
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+                vectors[done : done + len(ids)] = snapshot.vectors(np.array(ids))
+                done += len(ids)
+        vectors.flush()
+        del vectors
+        for file_path in folder.iterdir():
+            sync_file(file_path)
+    return count
+
+
+def _passages(snapshot: Snapshot) -> Iterator[tuple[list[int], list[dict[str, object]]]]:
+    """Ids of passages, rising, and where they lie."""
+    after = -1
+    sql = (
+        "SELECT passages.id, key, start, end FROM passages "
+        "JOIN documents ON documents.id = passages.document "
+        "WHERE passages.id > ? ORDER BY passages.id LIMIT ?"
+    )
+    while rows := snapshot.store.read(sql, (after, _BLOCK)):
+        yield (
+            [row[0] for row in rows],
+            [{"key": key, "start": start, "end": end} for _, key, start, end in rows],
+        )
+        after = rows[-1][0]
+
+
+def stats(snapshot: Snapshot) -> Stats:
+    """What a collection holds and how it is searched."""
+    settings, segments = snapshot.settings, snapshot.segments.values()
+    recipe = SegmentConfig.from_dict(settings["index"])
+    rows = sum(segment.rows for segment in segments)
+    sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
+    tunings = (segment.manifest.tuning for segment in segments)
+    documents, passages = snapshot.counts
+    return Stats(
+        path=str(snapshot.path),
+        documents=documents,
+        passages=passages,
+        segments=len(segments),
+        tombstones=rows - passages,
+        commit=snapshot.commit,
+        cut=settings.get("passages"),
+        tokenizer=settings["tokenizer"],
+        fields=snapshot.store.fields(),
+        dim=settings["encoder"]["dim"],
+        recipe=recipe.as_dict(),
+        scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
+        hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
+        cold_row=sum(size.cold for size in sizes) / rows if rows else None,
+        tuning=next((tuning for tuning in tunings if tuning is not None), None),
+        encoder=settings["encoder"]["source"],
+        fingerprint=settings["encoder"]["fingerprint"],
+        bytes=_bytes(snapshot.path),
+    )
+
+
+def _bytes(path: Path) -> int:
+    """Of all files below a folder; one that has two names counts once."""
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by a writer just now
+                file = os.stat(os.path.join(folder, name))
+                sizes[file.st_dev, file.st_ino] = file.st_size
+    return sum(sizes.values())
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A folder that gets its name when the block has filled it; nothing remains otherwise."""
+    path = path.absolute()
+    if path.exists():
+        raise CollectionError(f"{path} exists already; choose another folder or remove it")
+    scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
+    with os_errors(path):
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+            sync_folder(scratch)
+            scratch.rename(path)
+            sync_folder(path.parent)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""searchengine search and similar."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, SHORTLIST
+from searchengine.query import Mode
+
+_OPTIONS = (
+    click.option("-k", default=10, show_default=True, help="How many hits."),
+    click.option("--where", help="Filter on metadata: year >= 2015 and lang in ('en', 'ko')"),
+    SHORTLIST,
+    click.option("--exact", is_flag=True, help="Prove that nothing is nearer; slower."),
+    click.option(
+        "--diversity",
+        type=click.FloatRange(0, 1),
+        default=0,
+        help="From 0 (by score alone) to 1 (as little alike as can be).",
+    ),
+    click.option("--group-by", metavar="FIELD", help="Only the best of each value of a field."),
+    AS_JSON,
+)
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@COLLECTION
+@click.argument("question")
+@click.option(
+    "--mode",
+    type=click.Choice(list(Mode)),
+    default=Mode.VECTOR,
+    show_default=True,
+    help="By meaning, by words, or by both.",
+)
+@_options
+@ENCODER
+def search(
+    collection: Path,
+    question: str,
+    k: int,
+    encoder: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print the documents nearest to QUESTION, best first.
+
+    \b
+    Example:
+        searchengine search notes.index "when do whales sleep" -k 3
+    """
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection, encoder) as engine:
+        _show(engine.search(question, k, **options), as_json, options)
+
+
+@click.command()
+@COLLECTION
+@click.argument("key")
+@_options
+def similar(collection: Path, key: str, k: int, as_json: bool, **options: Any) -> None:
+    """Print the documents nearest to the document KEY, best first.
+
+    \b
+    Example:
+        searchengine similar notes.index whales.txt -k 3
+    """
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection) as engine:
+        _show(engine.similar(key, k, **options), as_json, options)
+
+
+def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
+    from searchengine.console import note, show_json
+
+    if as_json:
+        show_json([hit.as_dict() for hit in hits])
+    else:
+        for hit in hits:
+            click.echo(str(hit))
+    if options["exact"] and hits.proven:
+        of = " that match" if options["where"] else ""
+        read = 0 if hits.read is None else 100 * hits.read
+        note(
+            f"proven: these are the true {len(hits)} nearest{of}; "
+            f"{read:.2f} % of the rows were read at full width"
+        )

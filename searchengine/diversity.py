@@ -1,0 +1,54 @@
+"""Hits that differ: maximal marginal relevance.
+
+Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and
+Producing Summaries", 1998.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.errors import QueryError
+
+Floats = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
+
+
+def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positions:
+    """Positions of k candidates, chosen one by one; all of them if there are fewer.
+
+    relevance: (n,) float32, on the scale of a cosine. vectors: (n, D) float32 unit rows.
+    Returns (min(k, n),) int64. The most relevant comes first; each next one has the greatest
+
+        (1 − diversity) · relevance − diversity · (its greatest cosine to one chosen already)
+
+    so that 0 is the order by relevance and 1 looks at novelty alone. Of equals the earlier position
+    is taken. O(k n D). Raises QueryError for shapes that do not fit, numbers that are not finite,
+    k below 1 or a diversity outside 0 … 1.
+    """
+    _check(relevance, vectors, k, diversity)
+    wanted = relevance.astype(np.float64)  # weighing must not make ties of what differs
+    count = min(k, len(relevance))
+    chosen = np.empty(count, dtype=np.int64)
+    free = np.ones(len(relevance), dtype=np.bool_)
+    nearest = np.full(len(relevance), -np.inf)  # cosine to the nearest of those chosen
+    gain = wanted
+    for place in range(count):
+        best = int(np.argmax(np.where(free, gain, -np.inf)))
+        chosen[place], free[best] = best, False
+        np.maximum(nearest, vectors @ vectors[best], out=nearest)
+        gain = (1 - diversity) * wanted - diversity * nearest
+    return chosen
+
+
+def _check(relevance: Floats, vectors: Floats, k: int, diversity: float) -> None:
+    if relevance.ndim != 1 or vectors.ndim != 2 or len(relevance) != len(vectors):
+        raise QueryError(
+            "expected (n,) relevances and (n, D) vectors, "
+            f"got {relevance.shape} and {vectors.shape}"
+        )
+    if not (np.isfinite(relevance).all() and np.isfinite(vectors).all()):
+        raise QueryError("a relevance or a vector is not finite, so nothing can be ordered by it")
+    if k < 1:
+        raise QueryError(f"k must be at least 1, got {k}")
+    if not 0 <= diversity <= 1:
+        raise QueryError(f"diversity must be between 0 and 1, got {diversity}")

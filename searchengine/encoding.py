@@ -1,0 +1,140 @@
+"""The encoder as the engine uses it: passages and questions in, checked vectors out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.changes import Span
+from searchengine.corpus import Document
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
+from trainer.errors import TrainerError
+
+Vectors = npt.NDArray[np.float32]
+Role = Literal["query", "document"]
+
+
+class TextEncoder(Protocol):
+    """What the engine asks of an encoder; trainer.encoder.Encoder is one.
+
+    One that is a searchengine.passages.Tokenizes too can have long documents cut into passages.
+    """
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for encoders that give equal vectors, different for others."""
+
+    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+        """Float32 (n, dim) rows of length 1, in the order given."""
+
+
+def load(source: str | Path) -> TextEncoder:
+    """The trainer's encoder. Imported here: torch takes seconds, and not every call encodes."""
+    from trainer.encoder import Encoder
+
+    return Encoder.load(source)
+
+
+def load_built_by(built: Mapping[str, Any], path: Path) -> TextEncoder:
+    """The encoder that a collection's settings name. Raises CollectionError if it is gone."""
+    source = built["source"]
+    if source is None:
+        raise CollectionError(
+            f"{path} was built by an encoder made in Python; "
+            "pass it again: SearchEngine.open(path, encoder=…)"
+        )
+    try:
+        return load(source)
+    except TrainerError as error:
+        raise CollectionError(
+            f"{path} was built by the encoder {source}, which cannot be "
+            f"loaded ({error}); if it has moved, say where: --encoder PATH, or encoder=…"
+        ) from error
+
+
+def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
+    """Raise EncoderMismatch unless this is the encoder that a collection's settings name."""
+    if (encoder.dim, encoder.fingerprint) != (built["dim"], built["fingerprint"]):
+        raise EncoderMismatch(
+            f"{path} was built by the encoder {built['source'] or 'in memory'} "
+            f"({built['dim']} wide, fingerprint {built['fingerprint'][:12]}), got one of "
+            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
+            "encoder that built it, or index the corpus anew"
+        )
+
+
+class PassageReader:
+    """Cuts documents into passages and encodes them; searchengine.adding.Reading is its use."""
+
+    def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
+        """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
+        self._encoder = encoder
+        self._passages = passages
+        self._tokenizer: Tokenizes | None = None
+        if passages is not None:
+            if not isinstance(encoder, Tokenizes):
+                raise CollectionError(
+                    "the encoder has no token_spans and room, by which documents are cut into "
+                    "passages; give it both, or keep documents whole: passages=False"
+                )
+            self._tokenizer = encoder
+
+    def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
+        """The passages of each document as character offsets, and how many tokens they hold."""
+        if self._passages is None or self._tokenizer is None:
+            return [[(0, len(document.text))] for document in documents], 0
+        return cut_documents(documents, self._tokenizer, self._passages)
+
+    def encode(self, passages: Sequence[tuple[Document, Span]]) -> Vectors:
+        """Float32 (n, D) unit rows. Raises CollectionError, naming a document that has none."""
+        if self._tokenizer is None:
+            texts = [document.full_text for document, _ in passages]
+        else:
+            texts = passage_texts(passages, self._tokenizer)
+        vectors = self._encoder.encode(texts, role="document")
+        expected = (len(texts), self._encoder.dim)
+        if vectors.shape != expected:
+            raise CollectionError(
+                f"the encoder gave an array of {vectors.shape} for {len(texts)} passages; "
+                f"expected {expected}"
+            )
+        unusable = ~(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+        if unusable.any():
+            document, _ = passages[int(unusable.argmax())]
+            raise CollectionError(
+                f"{document.origin or 'add'}: the encoder gave NaN, infinity or zero for the "
+                f"document {document.key!r}; leave it out or mend the encoder"
+            )
+        return vectors
+
+
+def check_questions(questions: Sequence[str]) -> None:
+    """Raise QueryError for what is no text, or a blank one."""
+    for position, question in enumerate(questions, start=1):
+        if not isinstance(question, str):
+            raise QueryError(f"question {position} is a {type(question).__name__}, not a text")
+        if not question.strip():
+            raise QueryError(f"question {position} is blank; ask for something")
+
+
+def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
+    """Questions given as vectors, float32 (q, D). Raises QueryError."""
+    array = np.asarray(vectors)
+    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
+        raise QueryError(
+            f"vectors to search by must be numbers of shape (q, {dim}), "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    unusable = ~(np.isfinite(array).all(axis=1) & array.any(axis=1))
+    if unusable.any():
+        raise QueryError(
+            f"vector {int(unusable.argmax()) + 1} holds NaN or infinity, or nothing but zeros"
+        )
+    return array.astype(np.float32)

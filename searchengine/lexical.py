@@ -1,0 +1,345 @@
+"""Words: BM25 over SQLite's FTS5, and the fusion of rankings.
+
+The index is an external-content table: it holds the words of `documents`, not their text, and
+triggers keep it right in the very transaction that changes a document (https://sqlite.org/fts5.html,
+"External Content Tables"). `INSERT OR REPLACE` deletes without firing triggers; write
+`ON CONFLICT DO UPDATE` instead. BM25 is FTS5's own, with k1 = 1.2 and b = 0.75.
+
+    create(connection, Tokenizer.PORTER)
+    search(read, "how do whales sleep", k=10)             # [(document id, score), …], best first
+    reciprocal_rank([by_vector, by_words])                # the same, of document ids, best first
+"""
+
+import json
+import math
+import re
+import sqlite3
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+from searchengine.errors import QueryError
+
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+Scored = list[tuple[int, float]]
+
+TITLE_WEIGHT = 2.0
+"""How much more a word of the title counts than one of the text; see docs/hybrid.md."""
+
+WORDS = 256
+"""Distinct words of a question that are looked up; the first ones are taken."""
+
+TERMS = 64
+"""Those of them that are sought; the rarest ones are taken."""
+
+SHORT_TERMS = 16
+"""The same, where every document is read."""
+
+CONTINUATIONS = 32
+"""Trigrams that stand for a word of two letters; the most frequent ones are taken."""
+
+CONSTANT = 60.0
+"""What reciprocal rank fusion adds to a rank: the greater, the less the first ranks stand out."""
+
+
+class Tokenizer(StrEnum):
+    """How text becomes words. It is chosen when the index is made."""
+
+    PORTER = "porter"
+    """Words without their English endings."""
+    UNICODE = "unicode"
+    """Words, without case and accents."""
+    TRIGRAM = "trigram"
+    """Every three letters: parts of words, and languages without spaces."""
+    NONE = "none"
+    """No index of words."""
+
+
+# Marks belong to words: without them a vowel sign cuts words of Hindi or Thai in two.
+_WORDS = "unicode61 remove_diacritics 2 categories ''L* N* Co Mc Mn''"
+_TOKENIZE = {
+    Tokenizer.PORTER: f"porter {_WORDS}",
+    Tokenizer.UNICODE: _WORDS,
+    Tokenizer.TRIGRAM: "trigram",
+}
+_ADD = "INSERT INTO text_index (rowid, title, text) VALUES (new.id, new.title, new.text)"
+_REMOVE = (
+    "INSERT INTO text_index (text_index, rowid, title, text) "
+    "VALUES ('delete', old.id, old.title, old.text)"
+)
+_TRIGGERS = {
+    "text_index_insert": f"AFTER INSERT ON documents BEGIN {_ADD}; END",
+    "text_index_delete": f"AFTER DELETE ON documents BEGIN {_REMOVE}; END",
+    "text_index_update": (
+        f"AFTER UPDATE OF id, title, text ON documents BEGIN {_REMOVE}; {_ADD}; END"
+    ),
+}
+
+# Thai, Lao, Burmese, Hangul letters, Khmer, kana, Chinese, Hangul, Chinese again.
+_LETTERS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u31ff\u3400-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_PIECES = re.compile(f"([{_LETTERS}]+)|[^{_LETTERS}]+")
+
+
+def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:
+    """Index the words of `documents`, those there and those to come; an older index goes.
+
+    Within the caller's transaction, if there is one.
+    """
+    drop(connection)
+    if tokenizer is Tokenizer.NONE:
+        return
+    connection.execute(
+        "CREATE VIRTUAL TABLE text_index USING fts5 (title, text, "
+        f"content='documents', content_rowid='id', tokenize='{_TOKENIZE[tokenizer]}')"
+    )
+    connection.execute("CREATE VIRTUAL TABLE text_terms USING fts5vocab (text_index, row)")
+    for name, does in _TRIGGERS.items():
+        connection.execute(f"CREATE TRIGGER {name} {does}")
+    connection.execute("INSERT INTO text_index (text_index) VALUES ('rebuild')")
+
+
+def drop(connection: sqlite3.Connection) -> None:
+    """Remove the index, if there is one."""
+    for name in _TRIGGERS:
+        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+    connection.execute("DROP TABLE IF EXISTS text_terms")
+    connection.execute("DROP TABLE IF EXISTS text_index")
+
+
+def optimize(connection: sqlite3.Connection) -> None:
+    """Merge the index into one tree, the quickest to search. Nothing happens without an index."""
+    if tokenizer(_reader(connection)) is not Tokenizer.NONE:
+        connection.execute("INSERT INTO text_index (text_index) VALUES ('optimize')")
+
+
+def check(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the index, in a sentence; None if it says what the documents say.
+
+    The connection must be able to write, though nothing is written. Reads every document.
+    """
+    if tokenizer(_reader(connection)) is Tokenizer.NONE:
+        return None
+    there = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    if missing := _TRIGGERS.keys() - {name for (name,) in there}:
+        return f"the triggers that keep the text index are missing: {', '.join(sorted(missing))}"
+    inside = connection.in_transaction
+    try:
+        connection.execute(
+            "INSERT INTO text_index (text_index, rank) VALUES ('integrity-check', 1)"
+        )
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
+            raise  # locked, or read-only: that says nothing about the index
+        return f"the text index is not that of the documents ({error})"
+    finally:
+        if connection.in_transaction and not inside:
+            connection.rollback()
+    return None
+
+
+def tokenizer(read: Read) -> Tokenizer:
+    """The tokenizer that the index was made with; NONE without an index."""
+    rows = read("SELECT sql FROM sqlite_master WHERE name = 'text_index'", ())
+    found = re.search(r"tokenize='(porter|unicode|trigram)", rows[0][0]) if rows else None
+    return Tokenizer(found[1]) if found else Tokenizer.NONE
+
+
+def search(
+    read: Read, question: str, k: int, condition: str = "1", parameters: Sequence[Any] = ()
+) -> Scored:
+    """The k best documents that share a word with the question: (id, BM25), by (−score, id).
+
+    `question` is text and never syntax: its words are sought one by one, and a document needs
+    one of them. `condition` is SQL over `documents`; with it, fewer than k come back only if fewer
+    match. Scores are positive, and comparable within one answer only. A question without words
+    finds nothing. Raises QueryError when the collection has no index of words.
+
+    Of a trigram index, a question of words of one or two letters only may read every document
+    (see docs/hybrid.md).
+    """
+    kind = tokenizer(read)
+    if kind is Tokenizer.NONE:
+        raise QueryError("this collection has no text index; search by vector, or make one")
+    asked = words(question)
+    sought = asked if kind is not Tokenizer.TRIGRAM else _trigrams(read, asked)
+    terms, rare = _rarest(read, [_quoted(term) for term in sought[:WORDS]])
+    found = _matches(read, terms[:rare], k, condition, parameters)
+    if len(found) < k and rare < len(terms):
+        found = _matches(read, terms, k, condition, parameters)
+    if len(found) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in asked):
+        found = _scan(read, asked, k, condition, parameters)
+    return found
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters, digits and marks, in order; of those alike but for case the last."""
+    spaced = "".join(c if _in_word(c) else " " for c in text)
+    # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
+    return list({word.casefold(): word for word in spaced.split()}.values())
+
+
+def reciprocal_rank(
+    rankings: Sequence[Sequence[int]],
+    weights: Sequence[float] | None = None,
+    constant: float = CONSTANT,
+) -> Scored:
+    """Rankings as one: an id scores the sum of weight / (constant + rank), ranks from 1.
+
+    Each ranking names an id once, best first. By (−score, id). Cormack, Clarke and Büttcher,
+    "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods", 2009.
+    Raises QueryError unless there is a positive weight for each ranking and `constant` ≥ 0.
+    """
+    shares = _weights(len(rankings), weights)
+    if not (math.isfinite(constant) and constant >= 0):
+        raise QueryError(f"the constant of rank fusion must be 0 or more, got {constant}")
+    return _sums(
+        (name, weight / (constant + rank))
+        for ranking, weight in zip(rankings, shares, strict=True)
+        for rank, name in enumerate(ranking, start=1)
+    )
+
+
+def weighted(scored: Sequence[Sequence[tuple[int, float]]], weights: Sequence[float]) -> Scored:
+    """Scores as one: an id scores the weighted sum of its scores, each list's scaled to 0 … 1.
+
+    The lowest score of a list becomes 0 and the highest 1 (one score only: 1); who is not in it
+    gets 0. By (−score, id). The convex combination of Bruch, Gai and Ingber, "An Analysis of
+    Fusion Functions for Hybrid Retrieval", 2023. Raises QueryError unless there is a positive
+    weight for each list and every score is finite.
+    """
+    shares = _weights(len(scored), weights)
+    return _sums(
+        (name, weight * value)
+        for pairs, weight in zip(scored, shares, strict=True)
+        for name, value in _scaled(pairs)
+    )
+
+
+def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
+    shares = [1.0] * count if weights is None else weights
+    if len(shares) != count:
+        raise QueryError(f"expected a weight for each of {count} rankings, got {len(shares)}")
+    for weight in shares:
+        if not (math.isfinite(weight) and weight > 0):
+            raise QueryError(f"a weight must be more than 0, got {weight}")
+    return shares
+
+
+def _scaled(pairs: Sequence[tuple[int, float]]) -> Scored:
+    if not pairs:
+        return []
+    values = [value for _, value in pairs]
+    low, high = min(values), max(values)
+    if not all(map(math.isfinite, values)):
+        raise QueryError("a score to be fused is not a finite number")
+    return [(name, (value - low) / (high - low) if high > low else 1.0) for name, value in pairs]
+
+
+def _sums(parts: Iterable[tuple[int, float]]) -> Scored:
+    """Exact sums, so that equal parts tie in whatever order they come."""
+    by_name: dict[int, list[float]] = {}
+    for name, part in parts:
+        by_name.setdefault(name, []).append(part)
+    sums = [(name, math.fsum(all_parts)) for name, all_parts in by_name.items()]
+    return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _in_word(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LNM" or category == "Co"
+
+
+def _quoted(term: str) -> str:
+    """As FTS5 reads it: text, whatever is in it."""
+    doubled = term.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _trigrams(read: Read, asked: Sequence[str]) -> list[str]:
+    """What to seek in a trigram index: the words of three letters or more, as they are.
+
+    Of scripts without spaces, and of Korean, whose particles cling to the words, every three
+    letters: a run as a whole would hardly be found. Two such letters make a word, and stand for
+    the trigrams they begin.
+    """
+    found: dict[str, None] = {}
+    for word in asked[:WORDS]:
+        for piece in _PIECES.finditer(word):
+            run = piece[0]
+            if piece[1] and len(run) == 2:
+                sql = (
+                    "SELECT term FROM text_terms WHERE term >= ? AND term < ? "
+                    "ORDER BY doc DESC, term LIMIT ?"
+                )
+                begun = read(sql, (run, run + chr(sys.maxunicode), CONTINUATIONS))
+                found |= dict.fromkeys(term for (term,) in begun)
+            elif piece[1]:
+                found |= dict.fromkeys(run[i : i + 3] for i in range(len(run) - 2))
+            elif len(run) >= 3:
+                found[run] = None
+    return list(found)
+
+
+def _rarest(read: Read, quoted: Sequence[str]) -> tuple[list[str], int]:
+    """TERMS of the terms, rarest first, and how many of these are in under half of the documents.
+
+    The others have no weight in FTS5's BM25 (its inverse document frequency ends at 1e-6) and cost
+    most of its time: of 200,000 abstracts, "the" alone takes 150 ms, to count it to half 3 ms.
+    Terms that no document has are left out.
+    """
+    half = (read("SELECT count(*) FROM documents", ())[0][0] + 1) // 2
+    sql = (
+        "SELECT value, (SELECT count(*) FROM (SELECT 1 FROM text_index "
+        "WHERE text_index MATCH term.value LIMIT ?)) FROM json_each(?) AS term ORDER BY key"
+    )
+    counted = [(n, term) for term, n in read(sql, (half, json.dumps(quoted))) if n]
+    taken = sorted(counted, key=lambda pair: pair[0])[:TERMS]
+    return [term for _, term in taken], sum(n < half for n, _ in taken)
+
+
+def _matches(
+    read: Read, quoted: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
+) -> Scored:
+    if not quoted:
+        return []
+    # CROSS JOIN keeps the order: the words first, then the condition on what has them.
+    join = "" if condition == "1" else "CROSS JOIN documents ON documents.id = text_index.rowid"
+    sql = (
+        f"SELECT text_index.rowid, -bm25(text_index, {TITLE_WEIGHT}, 1.0) AS score "
+        f"FROM text_index {join} WHERE text_index MATCH ? AND ({condition}) "
+        "ORDER BY score DESC, text_index.rowid LIMIT ?"
+    )
+    return [(row[0], row[1]) for row in read(sql, (" OR ".join(quoted), *parameters, k))]
+
+
+def _scan(
+    read: Read, sought: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
+) -> Scored:
+    """Every document, for words too short for a trigram: how often they occur, as BM25 saturates.
+
+    Case is that of ASCII.
+    """
+    if not sought:
+        return []
+    taken = sought[:SHORT_TERMS]
+    count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
+    score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(taken))
+    texts = (
+        "SELECT documents.id AS id, lower(documents.title || ' ' || documents.text) AS body "
+        f"FROM documents WHERE {condition}"
+    )
+    sql = (
+        f"SELECT id, score FROM (SELECT id, {score} AS score FROM ({texts})) "
+        "WHERE score > 0 ORDER BY score DESC, id LIMIT ?"
+    )
+    bound = [value for word in taken for value in (word, len(word))]
+    return [(row[0], row[1]) for row in read(sql, (*bound, *parameters, k))]
+
+
+def _reader(connection: sqlite3.Connection) -> Read:
+    return lambda sql, parameters: connection.execute(sql, parameters).fetchall()

@@ -1,0 +1,77 @@
+"""What is asked of a collection, checked."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+from searchengine.errors import QueryError
+
+
+class Mode(StrEnum):
+    """What documents are ranked by."""
+
+    VECTOR = "vector"
+    TEXT = "text"
+    HYBRID = "hybrid"
+
+
+class Options(TypedDict, total=False):
+    """The keywords of SearchEngine.search; Query says what they mean."""
+
+    shortlist: int | None
+    where: str | None
+    exact: bool
+    mode: Mode | str
+    diversity: float
+    group_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """How to search.
+
+    Attributes:
+        k: how many documents, at least 1; fewer come only if fewer match.
+        shortlist: candidates of each segment scored at full width; None: the segment's own number.
+        where: a filter on metadata, see searchengine.filters.
+        exact: prove that there is nothing nearer. Takes no shortlist, and vectors alone.
+        mode: "vector": by meaning; "text": by words (BM25); "hybrid": by both, see
+            searchengine.lexical.
+        diversity: 0 ranks by the score alone, 1 by how little a hit resembles those before it
+            (maximal marginal relevance).
+        group_by: a metadata field, of each value of which only the best document is shown; those
+            without it stand for themselves.
+
+    Raises QueryError.
+    """
+
+    k: int = 10
+    shortlist: int | None = None
+    where: str | None = None
+    exact: bool = False
+    mode: Mode | str = Mode.VECTOR
+    diversity: float = 0.0
+    group_by: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("k", self.k), ("shortlist", self.shortlist or 1)):
+            if type(value) is not int or value < 1:
+                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.shortlist == 0:
+            raise QueryError("shortlist must be a whole number of at least 1, got 0")
+        if self.mode not in list(Mode):
+            raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
+        if isinstance(self.diversity, bool) or not isinstance(self.diversity, int | float):
+            raise QueryError(f"diversity must be a number from 0 to 1, got {self.diversity!r}")
+        if not 0 <= self.diversity <= 1:
+            raise QueryError(f"diversity must lie between 0 and 1, got {self.diversity}")
+        if self.exact:
+            self._check_exact()
+
+    def _check_exact(self) -> None:
+        if self.shortlist is not None:
+            raise QueryError(
+                f"exact search takes no shortlist, got {self.shortlist}; leave one of the two out"
+            )
+        if self.mode != Mode.VECTOR:
+            raise QueryError(f"exact search ranks by vectors alone, got the mode {self.mode}")

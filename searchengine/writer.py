@@ -1,0 +1,203 @@
+"""One write transaction on a collection: its tables and its segments change together, or neither.
+
+A segment's files are complete and synced before the transaction names it; until then its folder is
+garbage, which the next writer removes. So at every instant a reader sees all of a commit or none.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.build import Progress
+from indexer.segment import Segment, SegmentConfig
+from searchengine import tiers
+from searchengine.changes import Changes
+from searchengine.errors import CollectionError
+from searchengine.store import SegmentRow, Store
+
+Vectors = npt.NDArray[np.float32]
+OpenSegment = Callable[[SegmentRow], Segment]
+
+
+class Writer:
+    """What a transaction may do to a collection's segments; to its tables, `changes` does it.
+
+    Made by `writing`.
+
+    Attributes:
+        store: the connection that holds the transaction.
+        changes: the same, to write to the tables.
+        opened: the segments made here, open.
+    """
+
+    def __init__(self, path: Path, store: Store, open_segment: OpenSegment) -> None:
+        self.path = path
+        self.store = store
+        self.changes = Changes(store)
+        self.opened: dict[SegmentRow, Segment] = {}
+        self._open_segment = open_segment
+        self._numbers = max((row.id for row in store.segments()), default=0)
+
+    def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
+        """One segment more, of blocks (n, D): the passages from `changes.next_passage` on."""
+        base = self.changes.next_passage()
+        committed = self.store.segments()
+        largest = max(committed, key=lambda row: row.rows, default=None)
+
+        def build(path: Path) -> Segment:
+            return Segment.build(
+                path,
+                vectors,
+                self._config(),
+                provenance=self._provenance(),
+                progress=progress,
+                rotation_of=None if largest is None else self._open_segment(largest),
+            )
+
+        self._add(base, build)
+
+    def merge(
+        self,
+        segments: Sequence[SegmentRow],
+        *,
+        refit: bool | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write segments as one, without what was deleted; its passages get new ids.
+
+        `refit`: fit the rotation anew; None leaves that to how much the rows have grown.
+        """
+        dead = self.store.tombstones()
+        parts, base = [], self.changes.next_passage()
+        tuning: Mapping[str, Any] | None = None
+        next_id = base
+        for row in sorted(segments, key=lambda row: row.base):
+            segment = self._open_segment(row)
+            live = np.delete(np.arange(row.rows), row.part_of(dead))
+            moved = self.changes.move_passages(row, next_id)
+            if moved != live.size:
+                raise CollectionError(
+                    f"{self.path} has {moved} passages in segment {row.id}, which has {live.size} "
+                    "rows for them: it is damaged; restore it from a copy or index anew"
+                )
+            next_id += moved
+            tuning = tuning or segment.manifest.tuning
+            if live.size:
+                parts.append((segment, live))
+        self.changes.forget(segments)
+
+        def build(path: Path) -> Segment:
+            return Segment.merge(
+                path,
+                parts,
+                self._config(),
+                refit=refit,
+                provenance=self._provenance(),
+                tuning=tuning,
+                progress=progress,
+            )
+
+        if parts:
+            self._add(base, build)
+
+    def rebuild(
+        self,
+        measured: Mapping[SegmentRow, Segment],
+        config: SegmentConfig,
+        tuning: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> None:
+        """The same rows in segments that are searched another way; later ones are built alike.
+
+        Raises CollectionError when the segments are others than were measured.
+        """
+        committed = self.store.segments()
+        if committed != list(measured):
+            raise CollectionError(
+                f"{self.path} was changed by another process while it was measured; "
+                "nothing was changed here, tune it again"
+            )
+        self.changes.set("index", config.as_dict())
+        for row in committed:
+            self.changes.forget([row], keep_tombstones=True)
+
+            def build(path: Path, segment: Segment = measured[row]) -> Segment:
+                return segment.rebuild(path, config, tuning=tuning, progress=progress)
+
+            self._add(row.base, build)
+
+    def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
+        """Build, sync and open a segment, and name it."""
+        self._numbers += 1
+        with os_errors(self.path):
+            segment = build(folder_of(self.path, self._numbers))
+        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
+        self.opened[row] = segment
+        self.changes.name(row)
+
+    def _config(self) -> SegmentConfig:
+        return SegmentConfig.from_dict(self.store.settings()["index"])
+
+    def _provenance(self) -> dict[str, str]:
+        return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
+
+
+@contextmanager
+def writing(
+    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
+) -> Iterator[Writer]:
+    """A transaction: committed at the end of the block, undone if that fails.
+
+    Raises:
+        CollectionBusy: another is still writing after `wait` seconds.
+    """
+    with store.transaction(wait):
+        remove_garbage(path, store.segments())
+        writer = Writer(path, store, open_segment)
+        try:
+            yield writer
+            writer.changes.count_commit()
+        except BaseException:
+            for row, segment in writer.opened.items():
+                segment.close()
+                shutil.rmtree(folder_of(path, row.id), ignore_errors=True)
+            raise
+
+
+def due(store: Store) -> list[SegmentRow]:
+    """The segments that searchengine.tiers would have merged."""
+    committed, dead = store.segments(), store.tombstones()
+    sizes = [(row.rows - row.part_of(dead).size, row.rows) for row in committed]
+    return [committed[i] for i in tiers.due(sizes)]
+
+
+def folder_of(path: Path, number: int) -> Path:
+    """The folder of a segment."""
+    return path / "segments" / f"{number:06d}"
+
+
+def remove_garbage(path: Path, committed: Iterable[SegmentRow]) -> None:
+    """Remove what a writer that died has left: folders that no commit names."""
+    named = {folder_of(path, row.id) for row in committed}
+    with os_errors(path):
+        for folder in (path / "segments").iterdir():
+            # What is not named like a segment is none of ours.
+            if folder.name.isdigit() and folder.is_dir() and folder not in named:
+                shutil.rmtree(folder)
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Disk full, read-only folder, …: as CollectionError, with what became of the change."""
+    try:
+        yield
+    except OSError as error:
+        raise CollectionError(
+            f"{path}: {error.strerror or error}; the change was undone, "
+            "make room or choose a folder that can be written"
+        ) from error

@@ -1,0 +1,326 @@
+"""What is fuzzed: readers, parsers and openers, each given bytes that somebody else chose.
+
+A target passes when it reads them or refuses them by an error of this project, in one short
+printable message. tests/test_fuzz.py tries them for seconds, benchmarks/fuzz.py for as long as one
+likes.
+"""
+
+import gzip
+import hashlib
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import faiss
+import numpy as np
+from conftest import WordLengths
+
+from indexer.config import Code, SegmentConfig, Structure
+from indexer.errors import IndexerError
+from indexer.manifest import FileEntry, Manifest, _checksum
+from indexer.segment import Segment
+from searchengine import SearchEngine
+from searchengine.corpus import Document, count_records, read_corpus
+from searchengine.errors import SearchEngineError
+from searchengine.evaluation import read_qrels, read_queries
+from searchengine.filters import compile_sql, parse
+
+Run = Callable[[bytes, Path], None]
+LONGEST_MESSAGE = 1000
+_ROWS, _DIM = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A function of bytes and an empty folder of its own; seeds are inputs that are read.
+
+    `native` ones reach C++ that trusts its input: they may take the process with them.
+    """
+
+    run: Run
+    seeds: Callable[[], list[bytes]]
+    native: bool = False
+    tokens: tuple[bytes, ...] = ()
+
+
+@contextmanager
+def refused_well() -> Iterator[None]:
+    """Errors of this project pass if their message does; all others are findings."""
+    try:
+        yield
+    except (SearchEngineError, IndexerError) as error:
+        message = str(error)
+        assert message.strip(), "an empty message"
+        assert len(message) <= LONGEST_MESSAGE, f"a message of {len(message)} characters"
+        printable = message.replace("\n", "").isprintable()  # a filter's caret is a line below it
+        assert printable, f"an unprintable message: {message!a}"
+
+
+# --- files of documents, questions and judgements -------------------------------------------------
+
+JSONL = (
+    b'{"_id": "1", "title": "Whales", "text": "whales sleep", "year": 2016, "tags": ["a", null]}\n'
+    b'\n{"id": 2, "text": "bread \\u00e9 rises", "x": {"y": [1.5e3, true]}}\n'
+)
+CSV = b'\xef\xbb\xbf_id,title,text,year\r\n1,Whales,"whales ""sleep""\nlong",2016\r\n2,,x,-1.5\r\n'
+TSV = b'_id\ttitle\ttext\tyear\n1\tWhales\t"whales\t2016\n2\t\tbread\ttrue\n'
+QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t-2\n"
+TREC = b"q1 0 d1 1\nq2 Q0 d2 0\n"
+JSON_TOKENS = (b'"_id":', b'"text":', b'"title":', b"null", b"1e999", b"NaN", b"\\ud800", b"9" * 99)
+CSV_TOKENS = (b'"', b'""', b'",', b',"', b"\r", b"\r\n", b"\x00", b'q","\n')
+
+
+def _corpus(name: str) -> Run:
+    def run(data: bytes, folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(data)
+        count_records(path)
+        with refused_well():
+            for document in read_corpus(path):
+                json.dumps(dict(document.metadata), allow_nan=False).encode()
+                assert document.key.strip() and document.full_text.encode() is not None
+        skipped = 0
+
+        def on_bad(error: SearchEngineError) -> None:
+            nonlocal skipped
+            skipped += 1
+            with refused_well():
+                raise error
+
+        with refused_well():
+            read = sum(1 for _ in read_corpus(path, on_bad))
+            lines = data.count(b"\n") + 1
+            assert name.endswith(".gz") or read + skipped <= 2 * lines, (read, skipped, lines)
+
+    return run
+
+
+def _folder(data: bytes, folder: Path) -> None:
+    """Files from parts "name NUL contents", parted by 0xFF."""
+    root = folder / "texts"
+    root.mkdir()
+    for part in data.split(b"\xff"):
+        name, _, contents = part.partition(b"\0")
+        with suppress(OSError, ValueError):  # names that this file system does not take
+            safe = name.replace(b"/", b"_") or b"empty"
+            (root / safe.decode("utf-8", "surrogateescape")).write_bytes(contents)
+    count_records(root)
+    for on_bad in (None, lambda error: None):
+        with refused_well():
+            for document in read_corpus(root, on_bad):
+                assert document.text is not None
+
+
+def _reader(name: str, read: Callable[[Path], Any]) -> Run:
+    def run(data: bytes, folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(data)
+        with refused_well():
+            json.dumps(read(path), ensure_ascii=False).encode()
+
+    return run
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+FILTERS = [
+    b"year >= 2015 and lang in ('en', 'ko') and not draft",
+    b"a.b.`c d` != -1.5e3 or (x = null and y <> true) or not (z not in (1, 'a''b', false))",
+]
+
+
+@cache
+def _metadata() -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:", check_same_thread=False)
+    db.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
+    values = [{}, {"year": 2016, "lang": "en", "draft": False, "a": {"b": {"c d": 1}}}, {"x": None}]
+    db.executemany(
+        "INSERT INTO documents (metadata) VALUES (?)", [(json.dumps(v),) for v in values]
+    )
+    return db
+
+
+def _filter(data: bytes, _: Path) -> None:
+    source = data.decode("utf-8", "surrogateescape")
+    with refused_well():
+        condition, parameters = compile_sql(parse(source))
+        rows = _metadata().execute(f"SELECT {condition} FROM documents", parameters).fetchall()
+        assert len(rows) == 3 and all(value in (0, 1) for (value,) in rows), rows
+
+
+# --- segments -----------------------------------------------------------------------------------
+
+VECTORS = np.random.default_rng(7).standard_normal((_ROWS, _DIM)).astype(np.float32)
+
+
+@cache
+def segment() -> dict[str, bytes]:
+    """The files of a small valid segment, by name."""
+    with TemporaryDirectory() as made:
+        path = Path(made) / "segment"
+        Segment.build(path, VECTORS, SegmentConfig(prefix=4, shortlist=10)).close()
+        return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def signed(values: Any) -> bytes:
+    """A manifest's values as JSON, with the checksum that they have."""
+    with suppress(ValueError, TypeError, AttributeError):
+        values = {name: value for name, value in values.items() if name != "sha256"}
+        values["sha256"] = _checksum(values)
+    return json.dumps(values).encode()
+
+
+def _manifest(data: bytes, _: Path) -> None:
+    """Values as somebody chose them, with a right checksum: there is no secret in it."""
+    with refused_well():
+        Manifest.from_json(data)
+    with suppress(ValueError, RecursionError):
+        data = signed(json.loads(data))
+    with refused_well():
+        manifest = Manifest.from_json(data)
+        assert manifest.rows >= 1 and manifest.dim >= 1
+        for name in (manifest.vectors_file, *manifest.files):
+            assert Path(name).name == name != "..", f"leaves the folder: {name!a}"
+
+
+def _signed_manifest(data: bytes, folder: Path) -> None:
+    """The same, opened beside the files that it should speak of."""
+    with suppress(ValueError, RecursionError):
+        data = signed(json.loads(data))
+    _open({"manifest.json": data}, folder)
+
+
+def _config(data: bytes, _: Path) -> None:
+    with suppress(ValueError, RecursionError):
+        values = json.loads(data)
+        if isinstance(values, dict):
+            with refused_well():
+                config = SegmentConfig.from_dict(values)
+                assert SegmentConfig.from_dict(config.as_dict()) == config
+
+
+def _open(changed: dict[str, bytes], folder: Path) -> None:
+    path = folder / "segment"
+    path.mkdir()
+    for name, contents in (segment() | changed).items():
+        (path / name).write_bytes(contents)
+    with refused_well(), Segment.open(path) as opened:
+        found = opened.search(VECTORS[:3], 5)
+        assert ((found.rows >= -1) & (found.rows < _ROWS)).all(), "a row that is not there"
+        opened.search(VECTORS[:2], 5, allowed=np.arange(0, _ROWS, 2))
+        opened.verify()
+
+
+def _part(name: str) -> Run:
+    """One file of the segment, the manifest signed anew so that the change gets past it."""
+
+    def run(data: bytes, folder: Path) -> None:
+        manifest = Manifest.from_json(segment()["manifest.json"])
+        entry = FileEntry(len(data), hashlib.sha256(data).hexdigest())
+        again = replace(manifest, files={**manifest.files, name: entry})
+        _open({name: data, "manifest.json": again.to_json().encode()}, folder)
+
+    return run
+
+
+def _indexes() -> list[bytes]:
+    """Coarse stages of every structure, as faiss writes them."""
+    heads = np.ascontiguousarray(VECTORS[:, :4])
+    kinds = [
+        (Structure.HNSW, Code.INT8),
+        (Structure.IVF, Code.FP16),
+        (Structure.FLAT, Code.FASTSCAN),
+        (Structure.FLAT, Code.RABITQ),
+    ]
+    made = [segment()["coarse.faiss"]]
+    for structure, code in kinds:
+        config = SegmentConfig(prefix=4, structure=structure, code=code, hnsw_m=4, lists=2)
+        index = faiss.index_factory(4, config.factory(_ROWS), faiss.METRIC_INNER_PRODUCT)
+        index.train(heads)
+        index.add(heads)
+        made.append(faiss.serialize_index(index).tobytes())
+    return made
+
+
+# --- documents.db -------------------------------------------------------------------------------
+
+
+@cache
+def _collection() -> dict[str, bytes]:
+    with TemporaryDirectory() as made:
+        path = Path(made) / "c"
+        documents = [Document(str(i), f"a bee {'x' * i}", "t", {"n": i}) for i in range(5)]
+        engine = SearchEngine.create(path, encoder=WordLengths())
+        engine.add(documents)
+        engine.close()
+        return {
+            str(file.relative_to(path)): file.read_bytes()
+            for file in path.rglob("*")
+            if file.is_file()
+        }
+
+
+def _database(data: bytes, folder: Path) -> None:
+    path = folder / "c"
+    for name, contents in (_collection() | {"documents.db": data}).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(contents)
+    with refused_well():
+        engine = SearchEngine.open(path, encoder=WordLengths())
+        try:
+            with refused_well():
+                engine.search("a bee", k=3)
+            with refused_well():
+                engine.search("a bee", k=3, where="n > 1")
+            with refused_well():
+                list(islice(engine.collection.store.all_documents(), 20))
+        finally:
+            engine.close()
+
+
+def _from(*seeds: bytes) -> Callable[[], list[bytes]]:
+    return lambda: list(seeds)
+
+
+TARGETS: dict[str, Target] = {
+    "jsonl": Target(_corpus("c.jsonl"), _from(JSONL), tokens=JSON_TOKENS),
+    "csv": Target(_corpus("c.csv"), _from(CSV), tokens=CSV_TOKENS),
+    "tsv": Target(_corpus("c.tsv"), _from(TSV), tokens=CSV_TOKENS),
+    "gzip": Target(_corpus("c.jsonl.gz"), _from(gzip.compress(JSONL, mtime=0))),
+    "folder": Target(_folder, _from(b"a.txt\0whales\xffb.md.gz\0" + gzip.compress(b"x", mtime=0))),
+    "queries": Target(_reader("q.jsonl", read_queries), _from(JSONL), tokens=JSON_TOKENS),
+    "questions": Target(_reader("q.txt", read_queries), _from(b"how do whales sleep\n\nwhy\n")),
+    "qrels": Target(_reader("q.tsv", read_qrels), _from(QRELS, TREC), tokens=(b"\t", b"999999999")),
+    "filter": Target(_filter, _from(*FILTERS), tokens=(b" and ", b" or ", b" not ", b"in (", b"`")),
+    "manifest": Target(_manifest, lambda: [segment()["manifest.json"]], tokens=JSON_TOKENS),
+    "config": Target(
+        _config,
+        _from(
+            json.dumps(SegmentConfig().as_dict()).encode(),
+            json.dumps(
+                SegmentConfig(rotation="blocks", blocks=(4, 8), stages=((65, 9),)).as_dict()
+            ).encode(),
+        ),
+        tokens=JSON_TOKENS,
+    ),
+    "rotation": Target(_part("rotation.npy"), lambda: [segment()["rotation.npy"]]),
+    "vectors": Target(_part("vectors.faiss"), lambda: [segment()["vectors.faiss"]], native=True),
+    "coarse": Target(_part("coarse.faiss"), _indexes, native=True),
+    "opening": Target(_signed_manifest, lambda: [segment()["manifest.json"]], native=True),
+    "database": Target(_database, lambda: [_collection()["documents.db"]], native=True),
+}
+
+
+def emptied(folder: Path) -> Path:
+    """The folder, made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,142 @@
+"""Rows that may be found: made once, the same answers as an array gives."""
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from indexer.allowed import Allowed, restriction
+from indexer.errors import VectorError
+from indexer.segment import Segment, SegmentConfig
+
+TOTAL, DIM = 2400, 24
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    fixed = np.random.default_rng(7)
+    centres = fixed.standard_normal((30, DIM)) * np.arange(1, DIM + 1) ** -0.5
+    rng = np.random.default_rng(seed)
+    return (centres[rng.integers(30, size=n)] + 0.2 * rng.standard_normal((n, DIM))).astype("f4")
+
+
+ROWS, QUERIES = rows(TOTAL, 0), rows(25, 1)
+
+
+@pytest.fixture(scope="module", params=["flat", "ivf", "hnsw", "nsg"])
+def segment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Segment]:
+    settings = {"prefix": 8, "structure": request.param, "code": "int8", "shortlist": 40}
+    path = tmp_path_factory.mktemp("allowed") / "s"
+    with Segment.build(path, ROWS, SegmentConfig.from_dict(settings)) as built:
+        yield built
+
+
+def test_by_hand() -> None:
+    for some in (Allowed.of([0, 2, 3], 5), Allowed.without([1, 4], 5)):
+        assert (some.size, some.total, some.share) == (3, 5, 0.6)
+        assert some.rows.tolist() == [0, 2, 3] and some.rows.dtype == np.int64
+        assert some.mask.tolist() == [True, False, True, True, False]
+        assert repr(some) == "Allowed(3 of 5 rows)"
+        assert [some.selector.is_member(i) for i in range(5)] == some.mask.tolist()
+        assert some.selector is some.selector and some.rows is some.rows
+    assert Allowed.of([], 5).size == 0 and Allowed.without([], 5).size == 5
+    assert Allowed.without([], 5).selector is None  # nothing to ask of every row
+    assert Allowed.without(range(5), 5).rows.tolist() == []
+
+
+def test_it_never_changes() -> None:
+    mine = np.array([1, 3])
+    some = Allowed.of(mine, 5)
+    mine[0] = 0
+    assert some.rows.tolist() == [1, 3]
+    for array in (some.rows, some.mask, Allowed.without(mine, 5).mask):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize("bad", [[2, 1], [1, 1], [-1, 2], [3, 10], [[1, 2]], [0.5]])
+def test_what_is_no_rising_set_is_refused(bad: list[object]) -> None:
+    for make in (Allowed.of, Allowed.without):
+        with pytest.raises(VectorError, match="allowed rows must"):
+            make(bad, 10)  # type: ignore[arg-type]
+
+
+def test_rows_of_another_segment_are_refused(segment: Segment) -> None:
+    for use in (segment.search, segment.exact):
+        with pytest.raises(VectorError, match="of a segment of 5 rows, this one has 2400"):
+            use(QUERIES, 3, allowed=Allowed.of([1], 5))
+    assert restriction(None, 5) is None
+
+
+def sets() -> list[np.ndarray]:
+    """From all but one row to none; with the whole neighbourhood of the first query left out."""
+    rng = np.random.default_rng(3)
+    near = np.argsort(-(ROWS / np.linalg.norm(ROWS, axis=1)[:, None] @ QUERIES[0]))
+    some = [np.sort(rng.permutation(TOTAL)[:n]) for n in (2399, 2160, 1900, 1100, 200, 5, 0)]
+    return [np.sort(near[n:]) for n in (1, 30, 300)] + some
+
+
+@pytest.mark.parametrize("size", [10, 300])
+def test_it_finds_what_an_array_finds_and_k_of_them(segment: Segment, size: int) -> None:
+    for numbers in sets():
+        made = Allowed.of(numbers, TOTAL)
+        dead = Allowed.without(np.setdiff1d(np.arange(TOTAL), numbers), TOTAL)
+        count = min(10, numbers.size)
+        for _ in range(2):  # made, and kept
+            for some in (made, dead):
+                one, other = (segment.search(QUERIES, 10, size, each) for each in (numbers, some))
+                np.testing.assert_array_equal(one.rows, other.rows)
+                np.testing.assert_array_equal(one.scores, other.scores)
+                assert np.isin(one.rows[:, :count], numbers).all()
+                assert all(len({*line[:count]}) == count for line in one.rows)
+                assert (one.rows[:, count:] == -1).all()
+
+
+def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None:
+    stored, rotated = segment.take(np.arange(TOTAL)), segment.rotate(QUERIES)
+    scores = np.einsum("nd,qd->qn", stored, rotated)
+    for numbers in sets():
+        some = Allowed.of(numbers, TOTAL)
+        best = np.argsort(-scores[:, numbers], axis=1, kind="stable")[:, :10]
+        found = segment.exact(QUERIES, 10, some)
+        np.testing.assert_array_equal(found.rows[:, : best.shape[1]], numbers[best])
+        if segment.config.structure == "flat":  # a scan of all codes, whatever is left out
+            wide = segment.over(SegmentConfig.from_dict({"prefix": DIM, "code": "fp32"}))
+            near = wide.search(QUERIES, 10, 60, some)
+            np.testing.assert_array_equal(near.rows, found.rows)
+
+
+def test_what_is_kept_for_a_set_goes_with_it(segment: Segment) -> None:
+    parts = segment._opened()
+    some = Allowed.of(np.arange(0, TOTAL, 2), TOTAL)
+    segment.search(QUERIES, 3, allowed=some)
+    scanned = Allowed.of(np.arange(0, TOTAL, 2), TOTAL)
+    parts.coarse._scan(segment.rotate(QUERIES)[:, :8], 3, scanned)
+    if parts.coarse.walks(some.size):
+        assert some in parts.cascade._kept_for
+    if parts.coarse._ids is not None:
+        assert scanned in parts.coarse._selectors
+    del some, scanned
+    gc.collect()
+    assert len(parts.cascade._kept_for) == len(parts.coarse._selectors) == 0
+
+
+def test_many_threads_search_with_one_set(segment: Segment) -> None:
+    numbers = np.arange(0, TOTAL, 2)
+    expected = segment.search(QUERIES, 5, allowed=numbers).rows
+    some, wrong = Allowed.of(numbers, TOTAL), []
+
+    def work() -> None:
+        for _ in range(5):
+            if (segment.search(QUERIES, 5, allowed=some).rows != expected).any():
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

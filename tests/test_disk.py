@@ -1,0 +1,70 @@
+"""A full disk, a folder that cannot be written, failing and damaged files."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conftest import WordLengths
+from faults import campaign, missing
+from scenarios import create
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+
+faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+merge_refused = pytest.mark.xfail(
+    reason="add commits, then merges: where the merge is refused, so is the add, though it is there"
+)
+
+
+@faults
+@pytest.mark.parametrize(
+    ("scenario", "points", "error"),
+    [
+        ("create", "25", ["ENOSPC"]),
+        pytest.param("changes", "80", ["ENOSPC"], marks=merge_refused),
+        pytest.param("stream", "25", ["ENOSPC"], marks=merge_refused),
+        pytest.param("changes", "40", ["ENOSPC", "--once"], marks=merge_refused),
+        pytest.param("changes", "40", ["EIO", "--once"], marks=merge_refused),
+        pytest.param("changes", "30", ["EIO"], marks=merge_refused),
+        pytest.param("changes", "30", ["EROFS"], marks=merge_refused),
+        ("adds", "20", ["EACCES"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
+)
+def test_what_a_disk_refuses_is_refused_whole(scenario: str, points: str, error: list[str]) -> None:
+    tally = campaign("fail", "--scenario", scenario, "--points", points, "--errno", *error)
+    assert tally["problems"] == []
+    assert tally["refused"] > 0
+
+
+@faults
+@pytest.mark.parametrize(
+    "name", ["vectors.faiss", "coarse.faiss", "rotation.npy", "manifest.json", "documents.db-wal"]
+)
+def test_a_damaged_file_is_found_or_harmless(name: str) -> None:
+    tally = campaign("damage", "--file", name, "--points", "30")
+    assert tally["problems"] == []
+    assert tally["faults"] == 30 + 5
+
+
+@faults
+@pytest.mark.xfail(reason="text, JSON and schema that do not decode raise errors of Python's")
+def test_a_damaged_database_is_named_or_harmless() -> None:
+    tally = campaign("damage", "--file", "documents.db", "--points", "100")
+    assert tally["problems"] == []
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "words.index"
+    create(path).close()
+    connection = sqlite3.connect(path / "documents.db")
+    with connection:
+        connection.execute(
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
+            "VALUES ('searchengine', 'm999_future', '')"
+        )
+    connection.close()
+    with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
+        SearchEngine.open(path, WordLengths())

@@ -1,0 +1,355 @@
+"""Words: what matches, in what order, and that the index follows the documents."""
+
+import math
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import lexical
+from searchengine.errors import QueryError
+from searchengine.lexical import Scored, Tokenizer, reciprocal_rank, weighted
+
+TEXTS = [
+    ("Whales", "How whales sleep: half of the brain rests."),
+    ("Bread", "The loaf is dense when the dough is under-proofed."),
+    ("Sleep", "Sleeping dolphins keep one eye open in the sea."),
+    ("", "Vacuum keeps the table small; the café is closed."),
+    ("바다", "고래는 바다에서 잠을 잔다. 北京大学在北京市海淀区。"),
+]
+
+
+def database(
+    texts: Sequence[tuple[str, str]] = TEXTS, tokenizer: Tokenizer = Tokenizer.PORTER
+) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute(
+        "CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
+        "title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"
+    )
+    rows = [(i, f"k{i}", title, text, f'{{"n": {i}}}') for i, (title, text) in enumerate(texts)]
+    connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", rows)
+    lexical.create(connection, tokenizer)
+    return connection
+
+
+def found(connection: sqlite3.Connection, question: str, k: int = 10, *where: Any) -> Scored:
+    def read(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return connection.execute(sql, parameters).fetchall()
+
+    return lexical.search(read, question, k, *where)
+
+
+def ids(scored: Scored) -> list[int]:
+    return [name for name, _ in scored]
+
+
+def bm25(texts: Sequence[tuple[str, str]], sought: Sequence[str]) -> dict[int, float]:
+    """Okapi BM25 as FTS5 has it, written out for lower-case words and the title's weight."""
+    bags = [(title.split(), text.split()) for title, text in texts]
+    lengths = [len(title) + len(text) for title, text in bags]
+    mean, scores = max(sum(lengths), 1) / len(bags), dict.fromkeys(range(len(bags)), 0.0)
+    for word in sought:
+        having = sum(word in title or word in text for title, text in bags)
+        idf = max(math.log((len(bags) - having + 0.5) / (having + 0.5)), 1e-6) if having else 0
+        for i, (title, text) in enumerate(bags):
+            often = lexical.TITLE_WEIGHT * title.count(word) + text.count(word)
+            scores[i] += idf * often * 2.2 / (often + 1.2 * (0.25 + 0.75 * lengths[i] / mean))
+    return scores
+
+
+def test_words_match_without_their_endings() -> None:
+    connection = database()
+    assert ids(found(connection, "whale sleeps")) == [0, 2]
+    assert ids(found(connection, "CAFE")) == ids(found(connection, "cafe\u0301")) == [3]
+    plain = database(tokenizer=Tokenizer.UNICODE)
+    assert ids(found(plain, "whale sleeps")) == []
+    assert ids(found(plain, "WHALES sleep")) == [0, 2]
+
+
+word = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak", "pine", "yew"])
+line = st.lists(word, max_size=8).map(" ".join)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(line, line), min_size=1, max_size=12),
+    st.lists(word, min_size=1, max_size=4, unique=True),
+    st.integers(1, 12),
+)
+def test_scores_are_bm25(texts: list[tuple[str, str]], sought: list[str], k: int) -> None:
+    connection = database(texts, Tokenizer.UNICODE)
+    expected = bm25(texts, sought)
+    result = found(connection, " ".join(sought), k)
+    assert result == sorted(result, key=lambda pair: (-pair[1], pair[0]))
+    for name, score in result:
+        # Terms in half of the documents may be left out: they weigh 2.2e-6 at most.
+        assert score == pytest.approx(expected[name], abs=1e-5)
+    matching = sum(score > 0 for score in expected.values())
+    assert len(result) == min(k, matching)
+    if result:
+        rest = [score for name, score in expected.items() if name not in ids(result)]
+        assert max(rest, default=0) <= result[-1][1] + 1e-5
+
+
+def test_terms_in_half_of_the_documents_are_sought_only_when_needed() -> None:
+    texts = [("", "the rare words"), *[("", f"the {i}") for i in range(9)]]
+    connection = database(texts, Tokenizer.UNICODE)
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+
+    def ranked() -> list[str]:
+        return [sql for sql in asked if "bm25" in sql]
+
+    assert ids(found(connection, "the rare", 1)) == [0]
+    assert len(ranked()) == 1 and "the" not in re.findall(r'"(\w+)"', ranked()[0])
+    assert ids(found(connection, "the rare", 3)) == [0, 1, 2]
+    assert sorted(ids(found(connection, "the", 20))) == list(range(10))
+
+
+def test_of_a_long_question_the_rarest_words_are_sought() -> None:
+    common = " ".join(f"common{i}" for i in range(lexical.TERMS))
+    texts = [("", common)] * 3 + [("", "scarce and far")] + [("", "else")] * 9
+    connection = database(texts, Tokenizer.UNICODE)
+    assert ids(found(connection, f"{common} unknown far scarce")) == [0, 1, 2, 3]
+    assert ids(found(connection, "x " * 300 + "y far")) == [3]
+    distinct = " ".join(f"unknown{i}" for i in range(lexical.WORDS))
+    assert ids(found(connection, f"far {distinct}")) == [3]
+    assert ids(found(connection, f"{distinct} far")) == []  # beyond the words that are looked up
+
+
+def test_a_filter_is_applied_before_the_k_are_counted() -> None:
+    connection = database([("", f"whale {'x ' * i}") for i in range(20)])
+    assert ids(found(connection, "whale", 3)) == [0, 1, 2]
+    condition = "json_extract(documents.metadata, '$.n') >= ?"
+    assert ids(found(connection, "whale", 3, condition, [15])) == [15, 16, 17]
+    assert ids(found(connection, "whale", 9, condition, [18])) == [18, 19]
+    assert ids(found(connection, "whale", 9, "0 or documents.id = 4")) == [4]
+
+
+def test_equal_documents_come_by_id() -> None:
+    connection = database([("", "one whale"), ("", "an eel")] * 5)
+    assert ids(found(connection, "whale", 4)) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        *('"whales"', "whales AND (bread", "title:whales", "whales*", "^whales", "-whales +x"),
+        *(
+            "NEAR(whales brain, 2)",
+            'whales" OR "',
+            "whales\0loaf'; --",
+            "{title}: whales",
+            "whales\\",
+        ),
+        *("whales \ud800", "w" * 100_000 + " whales", "whales " * 100_000),
+        "whales " + " ".join(f"word{i}" for i in range(100_000)),
+    ],
+)
+def test_questions_are_text_and_never_syntax(question: str, tokenizer: str) -> None:
+    assert 0 in ids(found(database(tokenizer=Tokenizer(tokenizer)), question))
+
+
+@pytest.mark.parametrize("tokenizer", ["porter", "unicode", "trigram"])
+@pytest.mark.parametrize("question", ["", " \n", "?!", '"', "*", "—", "_", "\0", "\ud800", "()"])
+def test_a_question_without_words_finds_nothing(question: str, tokenizer: str) -> None:
+    assert found(database(tokenizer=Tokenizer(tokenizer)), question) == []
+
+
+@settings(deadline=None)
+@given(st.text(), st.sampled_from(["porter", "unicode", "trigram"]))
+def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
+    found(database(tokenizer=Tokenizer(tokenizer)), question)
+
+
+def test_words_of_other_scripts_are_whole() -> None:
+    texts = [("", "नमस्ते दुनिया"), ("", "नमक"), ("", "ΟΔΟΣ"), ("", "สวัสดี ครับ")]
+    connection = database(texts, Tokenizer.UNICODE)
+    assert lexical.words("नमस्ते, दुनिया!") == ["नमस्ते", "दुनिया"]
+    assert ids(found(connection, "नमस्ते")) == [0]
+    assert ids(found(connection, "ΟΔΟΣ")) == [2]
+    assert ids(found(connection, "สวัสดี")) == [3]
+
+
+def test_trigrams_find_parts_of_words_and_runs_without_spaces() -> None:
+    connection = database(tokenizer=Tokenizer.TRIGRAM)
+    assert ids(found(connection, "ACUU")) == [3]  # vacuum
+    assert ids(found(connection, "고래는어디서자나")) == [4]  # not there as one run
+    assert ids(found(connection, "南京大学在哪里")) == [4]
+    assert ids(found(connection, "dolphin 北京 고래")) == [4, 2]  # two letters: what they begin
+    assert ids(found(connection, "in dolphin")) == [2]  # a short Latin word is left out
+
+
+def test_words_too_short_for_trigrams_are_counted() -> None:
+    texts = [("", "go to 고래"), ("GO", "go go"), ("", "gone"), ("", "stop"), ("", "고래고기")]
+    connection = database(texts, Tokenizer.TRIGRAM)
+    # 3 times, once, once; the count saturates as in BM25
+    expected = [(1, 1 - 1.2 / 4.2), (0, 1 - 1.2 / 2.2), (2, 1 - 1.2 / 2.2)]
+    assert found(connection, "Go") == expected
+    assert found(connection, "go", 5, "documents.id > ?", [1]) == expected[2:]
+    assert ids(found(connection, "go x?")) == [1, 0, 2]
+    assert ids(found(connection, "고래", 1)) == [4]  # from the index
+    assert ids(found(connection, "고래", 2)) == [0, 4]  # one text ends with it: read them all
+
+
+def test_without_an_index() -> None:
+    connection = database(tokenizer=Tokenizer.NONE)
+    with pytest.raises(QueryError, match="has no text index"):
+        found(connection, "whales")
+    assert lexical.check(connection) is None
+    lexical.optimize(connection)
+    lexical.drop(connection)
+
+
+def kind(connection: sqlite3.Connection) -> Tokenizer:
+    return lexical.tokenizer(lambda sql, values: connection.execute(sql, values).fetchall())
+
+
+def test_the_tokenizer_can_be_changed() -> None:
+    connection = database()
+    for tokenizer in (*reversed(Tokenizer), Tokenizer.PORTER):
+        lexical.create(connection, tokenizer)
+        assert kind(connection) is tokenizer
+    lexical.drop(connection)
+    names = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'text_%'")
+    assert names.fetchall() == []
+
+
+def test_a_transaction_takes_the_index_back() -> None:
+    connection = database()
+    connection.execute("BEGIN")
+    lexical.create(connection, Tokenizer.TRIGRAM)
+    connection.execute("DELETE FROM documents")
+    connection.execute("ROLLBACK")
+    assert kind(connection) is Tokenizer.PORTER
+    assert ids(found(connection, "whales")) == [0]
+    assert lexical.check(connection) is None
+
+
+change = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 5), line, line),
+    st.tuples(st.just("update"), st.integers(0, 5), line, line),
+    st.tuples(st.just("move"), st.integers(0, 5), st.integers(6, 9)),
+    st.tuples(st.just("delete"), st.integers(0, 9)),
+    st.tuples(st.just("optimize")),
+)
+_UPSERT = (
+    "INSERT INTO documents VALUES (?, 'k' || ?1, ?, ?, '{}') "
+    "ON CONFLICT (id) DO UPDATE SET title = excluded.title, text = excluded.text"
+)
+
+
+@settings(deadline=None)
+@given(st.lists(change, max_size=12), st.sampled_from(["porter", "unicode", "trigram"]))
+def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokenizer: str) -> None:
+    connection = database([("ash", "elm oak")], Tokenizer(tokenizer))
+    for name, *values in changes:
+        if name == "put":
+            connection.execute(_UPSERT, values)
+        elif name == "update":
+            sql = "UPDATE documents SET title = ?2, text = ?3 WHERE id = ?1"
+            connection.execute(sql, values)
+        elif name == "move":
+            connection.execute(
+                "UPDATE OR IGNORE documents SET id = ?2, key = 'k' || ?2 WHERE id = ?1", values
+            )
+        elif name == "delete":
+            connection.execute("DELETE FROM documents WHERE id = ?", values)
+        else:
+            lexical.optimize(connection)
+    assert lexical.check(connection) is None
+    bags = {
+        i: Counter(f"{title} {text}".split())
+        for i, title, text in connection.execute("SELECT id, title, text FROM documents")
+    }
+    for sought in ("ash", "birch", "oak"):
+        assert set(ids(found(connection, sought))) == {i for i, bag in bags.items() if bag[sought]}
+
+
+def test_check_finds_what_is_wrong(tmp_path: Any) -> None:
+    connection = database()
+    connection.execute("DROP TRIGGER text_index_update")
+    assert lexical.check(connection) == (
+        "the triggers that keep the text index are missing: text_index_update"
+    )
+    connection = database()
+    connection.execute("INSERT INTO text_index (rowid, title, text) VALUES (3, 'more', 'words')")
+    assert "not that of the documents" in (lexical.check(connection) or "")
+    connection = database()
+    connection.execute("DROP TRIGGER text_index_delete")
+    connection.execute("DELETE FROM documents WHERE id = 2")
+    connection.execute(f"CREATE TRIGGER text_index_delete {lexical._TRIGGERS['text_index_delete']}")
+    assert "not that of the documents" in (lexical.check(connection) or "")
+    connection.execute("INSERT INTO text_index (text_index) VALUES ('rebuild')")
+    assert lexical.check(connection) is None
+    assert not connection.in_transaction
+
+
+def test_check_of_a_connection_that_cannot_write_says_so() -> None:
+    connection = database()
+    connection.execute("PRAGMA query_only = 1")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        lexical.check(connection)
+
+
+def test_reciprocal_rank() -> None:
+    assert reciprocal_rank([[7, 8], [8, 9]]) == [
+        (8, 1 / 62 + 1 / 61),
+        (7, 1 / 61),
+        (9, 1 / 62),
+    ]
+    assert reciprocal_rank([[1], [2]], [1, 2], constant=0) == [(2, 2.0), (1, 1.0)]
+    assert reciprocal_rank([[5, 3], [3, 5]]) == [(3, 1 / 61 + 1 / 62), (5, 1 / 61 + 1 / 62)]
+    assert reciprocal_rank([[], []]) == reciprocal_rank([]) == []
+
+
+@given(st.lists(st.permutations(range(6)), min_size=3, max_size=3), st.permutations(range(3)))
+def test_the_order_of_the_rankings_does_not_matter(
+    rankings: list[list[int]], order: list[int]
+) -> None:
+    assert reciprocal_rank(rankings) == reciprocal_rank([rankings[i] for i in order])
+
+
+def test_weighted() -> None:
+    vector, text = [(1, 0.75), (2, 0.5), (3, 0.25)], [(3, 20.0), (4, 12.0), (5, 10.0)]
+    assert weighted([vector, text], [0.5, 0.5]) == [
+        (1, 0.5),
+        (3, 0.5),
+        (2, 0.25),
+        (4, 0.1),
+        (5, 0.0),
+    ]
+    assert weighted([vector, [(2, 3.0)]], [1, 4]) == [(2, 4.5), (1, 1.0), (3, 0.0)]
+    assert weighted([[(2, 0.5), (1, 0.5)], []], [1, 1]) == [(1, 1.0), (2, 1.0)]
+
+
+scores = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(-40, 40).map(float)), unique_by=lambda pair: pair[0]
+)
+
+
+@given(scores, scores, st.sampled_from([0.5, 2.0, 8.0]), st.sampled_from([-8.0, 0.0, 3.0]))
+def test_weighted_does_not_see_the_scale(
+    one: Scored, two: Scored, factor: float, shift: float
+) -> None:
+    scaled = [(name, factor * score + shift) for name, score in one]
+    assert weighted([one, two], [0.5, 0.5]) == weighted([scaled, two], [0.5, 0.5])
+    assert weighted([one], [1.0]) == sorted(weighted([one], [1.0]), key=lambda p: (-p[1], p[0]))
+
+
+def test_fusion_refuses() -> None:
+    with pytest.raises(QueryError, match="a weight for each of 2 rankings, got 1"):
+        reciprocal_rank([[1], [2]], [1.0])
+    with pytest.raises(QueryError, match=r"more than 0, got -1\.0"):
+        weighted([[(1, 0.5)], []], [0.5, -1.0])
+    with pytest.raises(QueryError, match="must be 0 or more, got -1"):
+        reciprocal_rank([[1]], constant=-1)
+    with pytest.raises(QueryError, match="not a finite number"):
+        weighted([[(1, math.nan), (2, 1.0)]], [1.0])

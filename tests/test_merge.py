@@ -1,0 +1,260 @@
+"""Several segments written as one, and a rotation taken from another."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from conftest import disk_full_at
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer import merge
+from indexer.allowed import Allowed
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
+
+DIM = 24
+CONFIG = SegmentConfig(prefix=8, shortlist=40)
+BLOCKS = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    fixed = np.random.default_rng(7)
+    centres = fixed.standard_normal((20, DIM)) * np.arange(1, DIM + 1) ** -0.5
+    rng = np.random.default_rng(seed)
+    return (centres[rng.integers(20, size=n)] + 0.2 * rng.standard_normal((n, DIM))).astype("f4")
+
+
+def unit(of: np.ndarray) -> np.ndarray:
+    return of / np.linalg.norm(of, axis=1, keepdims=True)
+
+
+QUERIES = rows(12, 1)
+
+
+def raw(segment: Segment) -> np.ndarray:
+    return segment._opened().file.raw(slice(None))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> None:
+    """Splits, deletions and rotations at random; the rows of a part may all be dead."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 9999)))
+    storage = data.draw(st.sampled_from(Storage))
+    kind = data.draw(
+        st.sampled_from([RotationKind.PCA, RotationKind.BLOCKS, RotationKind.IDENTITY])
+    )
+    config = replace(BLOCKS if kind is RotationKind.BLOCKS else CONFIG, storage=storage)
+    config = replace(config, rotation=kind)
+    vectors = rows(data.draw(st.integers(2, 300)), int(rng.integers(99)))
+    cuts = np.sort(rng.integers(1, len(vectors), data.draw(st.integers(0, 3))))
+    live = rng.random(len(vectors)) < rng.choice([0.1, 0.6, 1])
+    live[rng.integers(len(vectors))] = True
+    with TemporaryDirectory() as folder:
+        path, parts = Path(folder), []
+        for i, piece in enumerate(np.split(np.arange(len(vectors)), np.unique(cuts))):
+            shared = parts[-1][0] if parts and rng.random() < 0.5 else None
+            part = Segment.build(path / str(i), vectors[piece], config, rotation_of=shared)
+            kept = np.flatnonzero(live[piece])
+            given = rng.integers(3)
+            rest = None if kept.size == piece.size and given else kept
+            parts.append((part, Allowed.of(kept, part.rows) if given == 2 else rest))
+        refit = data.draw(st.sampled_from([None, True, False]))
+        made = Segment.merge(path / "m", parts, config, refit=refit)
+        for part, _ in parts:
+            part.close()
+        made.verify()
+        expected = Segment.build(path / "all", vectors[live], config)
+        assert (made.rows, made.config) == (expected.rows, expected.config)
+        tolerance = 1e-6 if storage is Storage.FLOAT32 else 1e-3
+        np.testing.assert_allclose(
+            made.vectors(np.arange(made.rows)), unit(vectors[live]), atol=tolerance
+        )
+        found, best = made.exact(QUERIES, 5), expected.exact(QUERIES, 5)
+        np.testing.assert_allclose(found.scores, best.scores, atol=tolerance)
+        truth = unit(QUERIES) @ unit(vectors[live]).T
+        for line, scores, true in zip(found.rows, best.scores, truth, strict=True):
+            real = line[line >= 0]  # other rows only where rounding decides between them
+            np.testing.assert_allclose(true[real], scores[: real.size], atol=tolerance)
+            assert len({*real}) == min(5, made.rows)
+
+
+def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(5000, 0), CONFIG)
+    second = Segment.build(tmp_path / "b", iter([rows(9, 2)]), CONFIG, rotation_of=first)
+    other = Segment.build(tmp_path / "c", rows(900, 3), CONFIG)
+    live = np.arange(0, 5000, 3)
+    made = Segment.merge(
+        tmp_path / "m", [(other, None), (first, live), (second, [1, 2, 8])], CONFIG
+    )
+    np.testing.assert_array_equal(raw(made)[900 : 900 + live.size], raw(first)[live])
+    np.testing.assert_array_equal(raw(made)[-3:], raw(second)[[1, 2, 8]])
+    assert (made.vectors([5]) != other.vectors([5])).any()  # rounded once more
+    np.testing.assert_allclose(made.vectors([5]), other.vectors([5]), atol=1e-3)
+    assert made.manifest.fitted_on == second.manifest.fitted_on == first.manifest.fitted_on == 5000
+    for name in ("b", "m"):
+        assert (tmp_path / name / "rotation.npy").samefile(tmp_path / "a" / "rotation.npy")
+    assert made._opened().turn is first._opened().turn  # in memory once
+    assert not (tmp_path / "b" / "spool.tmp").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "refit", "fitted_on"),
+    [(299, None, 100), (300, None, 400), (300, False, 100), (5, True, 105)],
+)
+def test_the_rotation_is_fitted_anew_when_the_rows_are_four_times_as_many(
+    tmp_path: Path, more: int, refit: bool | None, fitted_on: int
+) -> None:
+    first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
+    second = Segment.build(tmp_path / "b", rows(more, 1), CONFIG, rotation_of=first)
+    made = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG, refit=refit)
+    assert made.manifest.fitted_on == fitted_on
+    kept = made.manifest.rotation_sha256 == first.manifest.rotation_sha256
+    assert kept is (fitted_on == 100)
+    if not kept:
+        both = Segment.build(
+            tmp_path / "all", np.concatenate([rows(100, 0), rows(more, 1)]), CONFIG
+        )
+        energy = [(each.rotate(QUERIES)[:, :8] ** 2).sum() for each in (made, both)]
+        assert energy[0] == pytest.approx(energy[1], abs=1e-3)
+
+
+def test_from_the_sample_on_a_rotation_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
+    second = Segment.build(tmp_path / "b", rows(600, 1), CONFIG, rotation_of=first)
+    monkeypatch.setattr(merge, "ROTATION_SAMPLE", 100)
+    made = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG)
+    assert made.manifest.fitted_on == 100
+    again = Segment.merge(tmp_path / "n", [(first, None), (second, None)], CONFIG, refit=True)
+    assert again.manifest.fitted_on == 700  # by a sample of 100
+
+
+@pytest.mark.parametrize("storage", Storage)
+@pytest.mark.parametrize("refit", [None, True])
+def test_successive_merges_do_not_drift(
+    tmp_path: Path, storage: Storage, refit: bool | None
+) -> None:
+    """20 of them; with refit=True every row is rounded anew each time, else never after `build`."""
+    config = replace(CONFIG, storage=storage)
+    vectors = rows(300, 0)
+    first = segment = Segment.build(tmp_path / "0", vectors, config)
+    for i in range(1, 21):
+        extra = Segment.build(tmp_path / f"e{i}", rows(20, 50 + i), config, rotation_of=segment)
+        parts = [(segment, None), (extra, None)]
+        segment = Segment.merge(tmp_path / str(i), parts, config, refit=refit)
+    assert segment.rows == 700
+    if refit is None:
+        np.testing.assert_array_equal(raw(segment)[:300], raw(first))
+    lost = 1 - (unit(segment.vectors(np.arange(300))) * unit(vectors)).sum(axis=1)
+    assert lost.max() < (2e-6 if storage is Storage.FLOAT16 else 1e-6)
+    found = segment.rerank(segment.rotate(QUERIES), np.tile(np.arange(300), (12, 1)), 300)
+    truth = np.take_along_axis(unit(QUERIES) @ unit(vectors).T, found.rows, axis=1)
+    few_numbers = 2e-3 if refit and storage is Storage.FLOAT16 else 5e-4
+    assert np.abs(found.scores - truth).max() < few_numbers
+
+
+def test_another_storage_or_rotation_may_be_asked_for(tmp_path: Path) -> None:
+    parts = [(Segment.build(tmp_path / "a", rows(60, 0), CONFIG), None)]
+    wanted = unit(rows(60, 0))
+    for i, config in enumerate(
+        [replace(CONFIG, storage=Storage.FLOAT32), BLOCKS]
+        + [replace(CONFIG, rotation=kind) for kind in (RotationKind.ITQ, RotationKind.IDENTITY)]
+    ):
+        made = Segment.merge(tmp_path / f"m{i}", parts, config, refit=False)
+        assert made.config == config
+        np.testing.assert_allclose(made.vectors(np.arange(60)), wanted, atol=1e-3)
+    assert made.manifest.fitted_on == 0 and not (made.path / "rotation.npy").exists()
+
+
+def test_a_taken_rotation_is_that_segments_own(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(1500, 0), CONFIG)
+    for i, some in enumerate((rows(1, 2), iter([rows(3, 3), rows(2, 4)]))):
+        made = Segment.build(tmp_path / f"b{i}", some, CONFIG, rotation_of=first)
+        np.testing.assert_array_equal(made.rotate(QUERIES), first.rotate(QUERIES))
+        again = Segment.open(made.path)
+        np.testing.assert_array_equal(again.rotate(QUERIES), first.rotate(QUERIES))
+        made.verify()
+    other = Segment.build(tmp_path / "o", rows(50, 5), CONFIG)
+    alone = Segment.open(other.path, rotation_of=first)  # not the same: its own is read
+    np.testing.assert_array_equal(alone.rotate(QUERIES), other.rotate(QUERIES))
+
+
+@pytest.mark.parametrize(
+    ("config", "vectors", "error", "message"),
+    [
+        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation is pca in the stored vectors"),
+        (CONFIG, rows(2, 0)[:, :9], VectorError, "must be 24 wide, as those of the segment"),
+        (CONFIG, np.zeros((2, DIM), np.float32), VectorError, "row 0 is all zeros"),
+    ],
+)
+def test_what_a_taken_rotation_does_not_fit_is_refused(
+    tmp_path: Path,
+    config: SegmentConfig,
+    vectors: np.ndarray,
+    error: type[Exception],
+    message: str,
+) -> None:
+    first = Segment.build(tmp_path / "a", rows(50, 0), CONFIG)
+    with pytest.raises(error, match=message):
+        Segment.build(tmp_path / "b", vectors, config, rotation_of=first)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
+    first = Segment.build(tmp_path / "a", rows(50, 0), CONFIG)
+    narrow = Segment.build(tmp_path / "b", rows(50, 0)[:, :12], CONFIG)
+    closed = Segment.open(tmp_path / "a")
+    closed.close()
+    wide = replace(CONFIG, prefix=DIM + 1)
+    for parts, config, error, message in (
+        ([], CONFIG, VectorError, "at least one vector, got none"),
+        ([(first, [])], CONFIG, VectorError, "at least one vector, got none"),
+        ([(first, None), (narrow, None)], CONFIG, VectorError, "of one width .* got 24 and 12"),
+        ([(first, [50])], CONFIG, VectorError, r"rise strictly within \[0, 50\)"),
+        ([(first, None)], wide, SegmentConfigError, "prefix 25 is wider"),
+        ([(closed, None)], CONFIG, SegmentError, "is closed"),
+    ):
+        with pytest.raises(error, match=message):
+            Segment.merge(tmp_path / "m", parts, config)  # type: ignore[arg-type]
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    with pytest.raises(SegmentError, match="already exists"):
+        Segment.merge(tmp_path / "b", [(first, None)], CONFIG)
+    narrow.verify()
+
+
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_full_disk_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    first = Segment.build(tmp_path / "a", rows(50, 0), CONFIG)
+    second = Segment.build(tmp_path / "b", rows(50, 1), CONFIG)
+    disk_full_at(monkeypatch, call)
+    with pytest.raises(OSError, match="No space left"):
+        Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG, refit=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    first.verify()
+
+
+def test_everything_is_synced_and_the_manifest_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Segment.build(tmp_path / "a", rows(50, 0), CONFIG)
+    done: list[tuple[str, int]] = []
+    notes = {"provenance": {"by": "hand"}, "tuning": {"target": 0.9}}
+    syncs = disk_full_at(monkeypatch, 0)
+    made = Segment.merge(
+        tmp_path / "m",
+        [(first, None), (first, [3])],
+        CONFIG,
+        progress=lambda doing, n, total: done.append((doing, n)),
+        **notes,  # type: ignore[arg-type]
+    )
+    assert syncs() == 5  # vectors, coarse stage, manifest, two folders; the rotation is a link
+    assert done == [("Merging", 50), ("Merging", 1), ("Building", 51)]
+    assert made.manifest.provenance == notes["provenance"]
+    assert made.manifest.tuning == notes["tuning"]

@@ -1,0 +1,89 @@
+"""A long add commits as it goes: killed and started again, it goes on after the last commit."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.errors import CorpusError, QueryError
+
+COUNT, EVERY = 3000, 700
+QUESTIONS = ["a bee sees", "aaaaaaaaa aaa", "aaaaaaaaaaaaa"]
+
+
+def corpus() -> Iterator[dict[str, Any]]:
+    for i in range(COUNT):
+        words = ("a" * (1 + (i * step) % 16) for step in (1, 3, 7, 11))
+        yield {"_id": f"k{i}", "text": " ".join(words), "n": i}
+
+
+def _killed_at(path: Path, calls: int) -> None:
+    """Index, and die at that many calls of the encoder."""
+
+    class Deadly(WordLengths):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            if len(self.calls) == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().encode(texts, role=role)
+
+    with SearchEngine.open(path, Deadly()) as engine:
+        engine.add(corpus(), commit_every=EVERY)
+
+
+def contents(engine: SearchEngine) -> Any:
+    store = engine.collection.store
+    documents = {document.key: document for document in store.all_documents()}
+    hits = engine.search_batch(QUESTIONS, 50)
+    return documents, [[(hit.key, hit.score) for hit in some] for some in hits]
+
+
+def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole.index", tmp_path / "broken.index"
+    with SearchEngine.create(whole, WordLengths(), {"prefix": 4}) as engine:
+        engine.add(corpus(), commit_every=EVERY)
+        expected = contents(engine)
+    SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
+    spawn = multiprocessing.get_context("spawn")
+    stored = []
+    # A block holds 512 documents and a commit two blocks, so each run gets one commit further.
+    for calls in (1, 3, 3):
+        run = spawn.Process(target=_killed_at, args=(broken, calls))
+        run.start()
+        run.join(60)
+        assert run.exitcode == -signal.SIGKILL
+        with SearchEngine.open(broken, WordLengths()) as engine:
+            stored.append(engine.stats().documents)
+            engine.verify()
+    assert stored == [0, 1024, 2048]
+    encoder = WordLengths()
+    with SearchEngine.open(broken, encoder) as engine:
+        summary = engine.add(corpus(), commit_every=EVERY)
+        assert (summary.added, summary.unchanged) == (COUNT - 2048, 2048)
+        assert sum(map(len, encoder.calls)) == COUNT - 2048
+        engine.verify()
+        assert contents(engine) == expected
+        assert engine.add(corpus(), commit_every=EVERY).unchanged == COUNT
+
+
+def test_what_is_bad_undoes_its_own_commit_only(tmp_path: Path) -> None:
+    def with_a_fault() -> Iterator[dict[str, Any]]:
+        for i, document in enumerate(corpus()):
+            yield document if i != 2000 else {"text": "has no key"}
+
+    path = tmp_path / "x.index"
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        with pytest.raises(CorpusError, match="document 2001: no _id"):
+            engine.add(with_a_fault(), commit_every=EVERY)
+        assert engine.stats().documents == 1024
+        with pytest.raises(CorpusError):
+            engine.add(with_a_fault())
+        assert engine.stats().documents == 1024
+        engine.verify()
+        with pytest.raises(QueryError, match="commit_every must be at least 1"):
+            engine.add(corpus(), commit_every=0)

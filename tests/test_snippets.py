@@ -1,0 +1,101 @@
+"""Snippets: what is shown, exactly, in four languages."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine.snippets import best_passage, snippet
+
+WHALES = (
+    "Whales are mammals of the open sea. Dolphins and porpoises belong to them. "
+    "They sleep with half of the brain. One eye stays open, so that they can breathe."
+)
+
+
+@pytest.mark.parametrize(
+    "question, shown",
+    [
+        # from the beginning of a sentence, to the end of a word
+        ("how do they sleep", "…They sleep with half of the brain. One eye stays…"),
+        ("BRAINS half sleeping", "…They sleep with half of the brain. One eye stays…"),
+        ("porpoise", "…Dolphins and porpoises belong to them. They sleep…"),
+        ("what are whales", "Whales are mammals of the open sea. Dolphins and…"),
+        ("breathing", "…brain. One eye stays open, so that they can breathe."),
+        # of two that are far apart the longer and rarer counts
+        ("mammals breathe", "Whales are mammals of the open sea. Dolphins and…"),
+        # none of the words, and no words
+        ("volcano", "Whales are mammals of the open sea. Dolphins and…"),
+        ("?!", "Whales are mammals of the open sea. Dolphins and…"),
+        ("", "Whales are mammals of the open sea. Dolphins and…"),
+    ],
+)
+def test_what_has_most_words_of_the_question_is_shown(question: str, shown: str) -> None:
+    assert snippet(WHALES, question, 0, len(WHALES), 52) == shown
+
+
+def test_only_the_passage_is_shown_with_single_spaces() -> None:
+    text = "Nothing here. A  bee\n\n sings\tin the tree. Nor there."
+    assert snippet(text, "nothing", 14, 41) == "A bee sings in the tree."
+    assert snippet(text, "nothing", 14, 14) == ""
+
+
+def test_korean_chinese_and_japanese_are_found_by_two_letters() -> None:
+    korean = "바다는 넓고 깊다. 배가 지나간다. 고래는 물속에서 잠을 잔다. 새들은 하늘을 난다."
+    assert (
+        snippet(korean, "고래가 잠자나", 0, len(korean), 20)
+        == "…고래는 물속에서 잠을 잔다. 새들은…"
+    )
+    chinese = "大海很宽也很深。船从这里经过。鲸鱼在水中睡觉。鸟在天上飞。"
+    assert snippet(chinese, "鲸鱼怎样睡觉", 0, len(chinese), 10) == "…鲸鱼在水中睡觉。鸟在…"
+    japanese = "海は広くて深い。船が通る。鯨は水の中で眠る。鳥は空を飛ぶ。"
+    assert snippet(japanese, "鯨", 0, len(japanese), 10) == "…鯨は水の中で眠る。鳥…"
+
+
+def test_rare_words_count_more() -> None:
+    text = "Dolphins meet dolphins here and there. " * 5 + "They live in the sea."
+    assert snippet(text, "dolphins of the sea", 0, len(text), 40).endswith("They live in the sea.")
+
+
+def test_nothing_begins_with_a_comma() -> None:
+    text = "red blue green, big, small, whale, near, far, old, new, fast, slow"
+    for width in range(8, 40):
+        assert snippet(text, "whale", 0, len(text), width).removeprefix("…")[0].isalpha()
+
+
+def test_words_that_cannot_be_kept_are_cut() -> None:
+    text = "see https://example.org/" + "a" * 50 + " for whales"
+    assert snippet(text, "", 0, len(text), 20) == "see https://example.…"
+    assert snippet("x" * 50, "", 0, 50, 20) == "x" * 20 + "…"
+
+
+WORDS = st.sampled_from(
+    ["whale ", "sleeps. ", "sea\n", "고래는 ", "鯨", "。", "a", "x" * 30, "!? "]
+)
+
+
+@given(st.lists(WORDS).map("".join), st.lists(WORDS).map("".join), st.integers(1, 60))
+def test_a_snippet_is_a_part_of_the_passage(text: str, question: str, width: int) -> None:
+    shown = snippet(text, question, 0, len(text), width)
+    bare = shown.removeprefix("…").removesuffix("…")
+    whole = " ".join(text.split())
+    assert bare in whole and len(bare) <= width
+    assert whole.startswith(bare) or shown.startswith("…")
+    assert whole.endswith(bare) or shown.endswith("…")
+
+
+def test_the_passage_with_most_words_is_the_best() -> None:
+    spans = [(0, 35), (36, 74), (75, 109), (75, 155)]
+    assert best_passage(WHALES, "how do they sleep", spans) == (75, 155)
+    assert best_passage(WHALES, "half brains", spans) == (75, 109)
+    assert best_passage(WHALES, "Dolphin", spans) == (36, 74)
+    assert best_passage(WHALES, "volcano", spans) == (0, 35)
+
+
+@pytest.mark.parametrize("text", [WHALES * 13, "고래는 바다에서 잠을 잔다. 鯨は海で眠る。" * 80])
+def test_a_snippet_takes_about_a_millisecond(text: str) -> None:
+    started = time.process_time()
+    for _ in range(20):
+        snippet(text, "how do whales sleep 고래는 어디에서 잠을 자나", 0, 2000)
+    assert (time.process_time() - started) / 20 < 0.01  # ten times what it takes

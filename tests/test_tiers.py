@@ -1,0 +1,50 @@
+"""When segments are merged."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine.tiers import FAN, FLOOR, due, tier
+
+
+@pytest.mark.parametrize(
+    ("live", "expected"), [(0, 0), (1, 0), (255, 0), (256, 1), (1023, 1), (1024, 2), (4096, 3)]
+)
+def test_tiers_grow_by_the_fan(live: int, expected: int) -> None:
+    assert tier(live) == expected
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        ([], []),
+        ([(1, 1)] * 3, []),
+        ([(1, 1)] * 4, [0, 1, 2, 3]),
+        ([(5000, 5000), (1, 1), (300, 300), (2, 2), (3, 3), (4, 4)], [1, 3, 4, 5]),
+        # The fuller tier is merged with what is smaller, for it costs little.
+        ([(300, 300)] * 4 + [(1, 1)], [0, 1, 2, 3, 4]),
+        ([(5000, 5000), (10, 20)], [1]),  # half of it is dead
+        ([(11, 20)], []),
+        ([(0, 3)], [0]),
+    ],
+)
+def test_what_is_due(segments: list[tuple[int, int]], expected: list[int]) -> None:
+    assert due(segments) == expected
+
+
+@given(batches=st.lists(st.integers(1, 3000), max_size=400))
+def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> None:
+    segments: list[int] = []
+    copied = 0
+    for batch in batches:
+        segments.append(batch)
+        while chosen := due([(rows, rows) for rows in segments]):
+            merged = sum(segments[i] for i in chosen)
+            copied += merged
+            segments = [rows for i, rows in enumerate(segments) if i not in chosen] + [merged]
+        total = sum(segments)
+        tiers = tier(total) + 1
+        assert len(segments) <= (FAN - 1) * tiers
+    total = sum(batches)
+    # Below FLOOR a merge is as cheap as a write; above, a row is copied once a tier.
+    assert copied <= total * (tier(total) + 1) + len(batches) * FAN * FLOOR
