@@ -89,20 +89,26 @@ class Adding:
     def __init__(
         self, path: Path, documents: Iterable[Document], reading: Reading, options: AddOptions
     ) -> None:
-        self.goes_on = True
+        self._begun = False
         self._intake = Intake(path, documents, options.skip_bad)
         self._reading = reading
         self._options = options
         self._added = self._changed = self._relabelled = self._unchanged = 0
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something left to commit."""
+        return not self._begun or self._intake.more()
+
     def take(self, writer: Writer) -> None:
         """Write documents until a commit is full or there are no more."""
+        self._begun = True
         vectors = self._vectors(writer)
         try:
             first = next(vectors, None)
             if first is not None:
                 writer.append(_chained(first, vectors), self._options.building)
-            elif not self.goes_on and not self._seen:
+            elif not self._seen and not self._intake.more():
                 raise EmptyCorpus(self._intake.nothing())
         except CallersOwn as own:
             raise own.error from None
@@ -124,10 +130,9 @@ class Adding:
 
     def _vectors(self, writer: Writer) -> Iterator[Vectors]:
         """Vectors of what is new in the documents of one commit, which are written on the way."""
-        most = self._options.commit_every
-        passage, taken = writer.changes.next_passage(), 0
+        passage = writer.changes.next_passage()
         try:
-            for block in self._intake.blocks(writer.store):
+            for block in self._intake.blocks(writer.store, self._options.commit_every):
                 changed = block.changed
                 spans, tokens = self._reading.cut(changed)
                 writer.changes.write(changed, spans, block.known, passage)
@@ -141,14 +146,10 @@ class Adding:
                 for start in range(0, len(each), _PASSAGES):
                     yield self._reading.encode(each[start : start + _PASSAGES])
                 passage += len(each)
-                taken += len(changed)
                 if self._options.progress:
                     self._options.progress(block.read, tokens)
-                if most is not None and taken >= most:
-                    return
         except OSError as error:
             raise CallersOwn(error) from error
-        self.goes_on = False
 
     def _count(self, block: Block) -> None:
         changed = sum(document.key in block.known for document in block.changed)

@@ -44,9 +44,16 @@ class Intake:
         self.bad = LeftOut()
         self._skip_bad = skip_bad
         self._stream = iter(documents)
+        self._ahead: Document | None = None
 
-    def blocks(self, store: Store) -> Iterator[Block]:
-        """The stream in blocks; goes on where it was left.
+    def more(self) -> bool:
+        """Whether there are documents left; one is read ahead to see."""
+        if self._ahead is None:
+            self._ahead = next(self._stream, None)
+        return self._ahead is not None
+
+    def blocks(self, store: Store, most: int | None = None) -> Iterator[Block]:
+        """The stream in blocks until `most` documents have changed; goes on where it was left.
 
         Keys seen are kept in a temporary table of the connection, which is a file of its own: in
         memory they would grow with the corpus. Raises DuplicateKey.
@@ -56,20 +63,24 @@ class Intake:
             store.connection.execute(
                 "CREATE TEMP TABLE IF NOT EXISTS seen (key TEXT PRIMARY KEY) WITHOUT ROWID"
             )
-        while read := self._some():
+        taken = 0
+        while (most is None or taken < most) and self.more():
+            read = self._some(_BLOCK if most is None else min(_BLOCK, most - taken))
             fresh = self._unseen(store, read)
             known = changes.known([document.key for document in fresh])
-            yield _sorted(len(read), fresh, known)
+            block = _sorted(len(read), fresh, known)
+            taken += len(block.changed)
+            yield block
 
-    def _some(self) -> list[Document]:
+    def _some(self, most: int) -> list[Document]:
         """The next documents, at least one unless there are no more."""
         some: list[Document] = []
         characters = 0
-        for document in self._stream:
-            some.append(document)
-            characters += len(document.text)
-            if len(some) >= _BLOCK or characters >= _BLOCK_CHARACTERS:
-                break
+        while len(some) < most and characters < _BLOCK_CHARACTERS and self.more():
+            assert self._ahead is not None
+            some.append(self._ahead)
+            characters += len(self._ahead.text)
+            self._ahead = None
         return some
 
     def _unseen(self, store: Store, documents: list[Document]) -> list[Document]:

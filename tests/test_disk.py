@@ -13,22 +13,18 @@ from searchengine.errors import CollectionError
 
 faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
-merge_refused = pytest.mark.xfail(
-    reason="add commits, then merges: where the merge is refused, so is the add, though it is there"
-)
-
 
 @faults
 @pytest.mark.parametrize(
     ("scenario", "points", "error"),
     [
         ("create", "25", ["ENOSPC"]),
-        pytest.param("changes", "80", ["ENOSPC"], marks=merge_refused),
-        pytest.param("stream", "25", ["ENOSPC"], marks=merge_refused),
-        pytest.param("changes", "40", ["ENOSPC", "--once"], marks=merge_refused),
-        pytest.param("changes", "40", ["EIO", "--once"], marks=merge_refused),
-        pytest.param("changes", "30", ["EIO"], marks=merge_refused),
-        pytest.param("changes", "30", ["EROFS"], marks=merge_refused),
+        ("changes", "80", ["ENOSPC"]),
+        ("stream", "25", ["ENOSPC"]),
+        ("changes", "40", ["ENOSPC", "--once"]),
+        ("changes", "40", ["EIO", "--once"]),
+        ("changes", "30", ["EIO"]),
+        ("changes", "30", ["EROFS"]),
         ("adds", "20", ["EACCES"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
@@ -50,7 +46,6 @@ def test_a_damaged_file_is_found_or_harmless(name: str) -> None:
 
 
 @faults
-@pytest.mark.xfail(reason="text, JSON and schema that do not decode raise errors of Python's")
 def test_a_damaged_database_is_named_or_harmless() -> None:
     tally = campaign("damage", "--file", "documents.db", "--points", "100")
     assert tally["problems"] == []

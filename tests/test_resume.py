@@ -51,7 +51,7 @@ def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
     SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
     spawn = multiprocessing.get_context("spawn")
     stored = []
-    # A block holds 512 documents and a commit two blocks, so each run gets one commit further.
+    # A commit takes two calls, so each run gets one commit further.
     for calls in (1, 3, 3):
         run = spawn.Process(target=_killed_at, args=(broken, calls))
         run.start()
@@ -60,12 +60,12 @@ def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
         with SearchEngine.open(broken, WordLengths()) as engine:
             stored.append(engine.stats().documents)
             engine.verify()
-    assert stored == [0, 1024, 2048]
+    assert stored == [0, EVERY, 2 * EVERY]
     encoder = WordLengths()
     with SearchEngine.open(broken, encoder) as engine:
         summary = engine.add(corpus(), commit_every=EVERY)
-        assert (summary.added, summary.unchanged) == (COUNT - 2048, 2048)
-        assert sum(map(len, encoder.calls)) == COUNT - 2048
+        assert (summary.added, summary.unchanged) == (COUNT - 2 * EVERY, 2 * EVERY)
+        assert sum(map(len, encoder.calls)) == COUNT - 2 * EVERY
         engine.verify()
         assert contents(engine) == expected
         assert engine.add(corpus(), commit_every=EVERY).unchanged == COUNT
@@ -80,10 +80,10 @@ def test_what_is_bad_undoes_its_own_commit_only(tmp_path: Path) -> None:
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         with pytest.raises(CorpusError, match="document 2001: no _id"):
             engine.add(with_a_fault(), commit_every=EVERY)
-        assert engine.stats().documents == 1024
+        assert engine.stats().documents == 2 * EVERY
         with pytest.raises(CorpusError):
             engine.add(with_a_fault())
-        assert engine.stats().documents == 1024
+        assert engine.stats().documents == 2 * EVERY
         engine.verify()
         with pytest.raises(QueryError, match="commit_every must be at least 1"):
             engine.add(corpus(), commit_every=0)
