@@ -60,7 +60,7 @@ def ours(data: Path, most: int | None) -> tuple[float, int]:
     encoder.encode(["warm"])
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
-        with SearchEngine.create(Path(scratch) / "c", encoder) as engine:
+        with SearchEngine.create(Path(scratch) / "c", encoder, passages=False) as engine:
             summary = engine.add(islice(read_corpus(data / "beir" / "scifact"), most))
         return time.perf_counter() - start, summary.added
 

@@ -33,7 +33,7 @@ def measure(encoder: str | Path, data: Path) -> dict[str, float]:
     folder = data / "beir" / "scifact"
     with tempfile.TemporaryDirectory() as scratch:
         collection = Path(scratch) / "scifact"
-        run_json("index", folder, collection, "--encoder", encoder)
+        run_json("index", folder, collection, "--encoder", encoder, "--no-passages")
         questions = test_questions(folder, Path(scratch))
         points = run_json(
             *("bench", collection, "--queries", questions),

@@ -28,7 +28,7 @@ def main(data: Path) -> None:
             figures[name] = {"published ndcg@10": published}
             for rotation in ("pca", "identity"):
                 collection = Path(scratch) / f"{name}.{rotation}"
-                run_json("index", folder, collection, "--rotation", rotation)
+                run_json("index", folder, collection, "--rotation", rotation, "--no-passages")
                 rows = run_json(
                     *("evaluate", "retrieval", collection, "--prefixes", "384,256,128,64"),
                     *("--queries", folder / "queries.jsonl.gz"),
