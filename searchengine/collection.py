@@ -108,7 +108,8 @@ class Collection:
             while adding.goes_on:
                 with self._writing(store) as writer:
                     adding.take(writer)
-                self._merge_due(store, options.building)
+                finished = options.commit_every is not None and not adding.goes_on
+                self._merge_due(store, options.building, finished=finished)
         return adding.summary()
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
@@ -120,7 +121,7 @@ class Collection:
                 else:
                     documents = list(store.ids_of(keys or ()).values())
                 writer.changes.remove(documents)
-            self._merge_due(store, None)
+            self._merge_due(store)
         return len(documents)
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
@@ -253,12 +254,14 @@ class Collection:
         held = {**self._current().segments, **opened, **writer.opened}
         self._show(self._newest(held))
 
-    def _merge_due(self, store: Store, progress: Progress | None) -> None:
+    def _merge_due(
+        self, store: Store, progress: Progress | None = None, *, finished: bool = False
+    ) -> None:
         """Keep the number of segments low, in commits of their own."""
         try:
-            while due(store):
+            while due(store, finished=finished):
                 with self._writing(store) as writer:
-                    writer.merge(due(store), progress=progress)
+                    writer.merge(due(store, finished=finished), progress=progress)
         except CollectionBusy:
             pass  # another came first; whoever writes last merges
         except CollectionError as error:  # what was asked for is committed all the same

@@ -14,6 +14,11 @@ FLOOR = 256
 """Rows up to which a segment counts as smallest: to write so few costs as much as to write one."""
 
 
+WORTH = 64
+"""At the end of a long add all becomes one segment if the largest is less than so many times the
+rest: to copy a row costs a thousandth of what it cost to encode it."""
+
+
 def tier(live: int) -> int:
     """The tier of a segment with so many live rows: 0 below FLOOR, then one more for each FAN."""
     reached, limit = 0, FLOOR
@@ -22,12 +27,15 @@ def tier(live: int) -> int:
     return reached
 
 
-def due(segments: Sequence[tuple[int, int]]) -> list[int]:
+def due(segments: Sequence[tuple[int, int]], *, finished: bool = False) -> list[int]:
     """Which of the segments, given as (live, rows), are to be written as one; none if it is well.
 
     The lowest tier that is full, with all that is smaller; else a segment of which half or more
-    is dead.
+    is dead. `finished`: a long add has ended, after which people search.
     """
+    sizes = [rows for _, rows in segments]
+    if finished and len(sizes) > 1 and WORTH * (sum(sizes) - max(sizes)) >= max(sizes):
+        return [*range(len(sizes))]
     tiers = [tier(live) for live, _ in segments]
     for full in sorted(set(tiers)):
         if tiers.count(full) >= FAN:

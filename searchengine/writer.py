@@ -169,11 +169,11 @@ def writing(
             raise
 
 
-def due(store: Store) -> list[SegmentRow]:
-    """The segments that searchengine.tiers would have merged."""
+def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
+    """The segments that searchengine.tiers would have merged; `finished` as there."""
     committed, dead = store.segments(), store.tombstones()
     sizes = [(row.rows - row.part_of(dead).size, row.rows) for row in committed]
-    return [committed[i] for i in tiers.due(sizes)]
+    return [committed[i] for i in tiers.due(sizes, finished=finished)]
 
 
 def folder_of(path: Path, number: int) -> Path:

@@ -48,6 +48,7 @@ def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
     with SearchEngine.create(whole, WordLengths(), {"prefix": 4}) as engine:
         engine.add(corpus(), commit_every=EVERY)
         expected = contents(engine)
+        assert engine.stats().segments == 1
     SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
     spawn = multiprocessing.get_context("spawn")
     stored = []

@@ -32,6 +32,22 @@ def test_what_is_due(segments: list[tuple[int, int]], expected: list[int]) -> No
     assert due(segments) == expected
 
 
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        ([], []),
+        ([(5, 5)], []),
+        ([(5000, 5000), (183, 183)], [0, 1]),
+        ([(64_000, 64_000), (999, 999)], []),
+        ([(64_000, 64_000), (500, 500), (500, 500)], [0, 1, 2]),
+    ],
+)
+def test_a_long_add_ends_in_one_segment(
+    segments: list[tuple[int, int]], expected: list[int]
+) -> None:
+    assert due(segments, finished=True) == expected
+
+
 @given(batches=st.lists(st.integers(1, 3000), max_size=400))
 def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> None:
     segments: list[int] = []
