@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,7 +20,7 @@ from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.lexical import Tokenizer
 from searchengine.snapshot import Snapshot
 from searchengine.store import SegmentRow, Store
-from searchengine.writer import Writer, due, folder_of, os_errors, writing
+from searchengine.writer import Writer, due, folder_of, os_errors, remove_garbage, writing
 
 _log = logging.getLogger(__name__)
 _TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
@@ -147,6 +147,7 @@ class Collection:
         with self._own_store() as store:
             with self._writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
+            self._clear_away(store)
             store.tidy()
 
     def rebuild(
@@ -176,8 +177,10 @@ class Collection:
             if building is not None:
                 building(doing, done, rows)
 
-        with self._own_store() as store, self._writing(store) as writer:
-            writer.rebuild(measured, config, tuning, heard)
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                writer.rebuild(measured, config, tuning, heard)
+            self._clear_away(store)
 
     def remove_if_empty(self) -> None:
         """Remove the folder if nothing was ever committed, and close; others cannot write then."""
@@ -262,12 +265,24 @@ class Collection:
             while due(store, finished=finished):
                 with self._writing(store) as writer:
                     writer.merge(due(store, finished=finished), progress=progress)
+                self._clear_away(store)
         except CollectionBusy:
             pass  # another came first; whoever writes last merges
         except CollectionError as error:  # what was asked for is committed all the same
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
+
+    def _clear_away(self, store: Store) -> None:
+        """Remove the folders that were replaced, unless another is writing just now.
+
+        Who has them open goes on reading; who is about to open them looks again.
+        """
+        try:
+            with suppress(CollectionBusy), store.transaction():
+                remove_garbage(self.path, store.segments())
+        except CollectionError as error:  # what was asked for is committed all the same
+            _log.warning("replaced segments were left behind for the next change: %s", error)
 
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
         """Open and check a segment; it shares the rotation of one that is `held`, if it has it."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indexer.allowed import Allowed
 from indexer.build import Progress
 from indexer.segment import Segment, SegmentConfig
 from searchengine import tiers
@@ -78,16 +79,16 @@ class Writer:
         next_id = base
         for row in sorted(segments, key=lambda row: row.base):
             segment = self._open_segment(row)
-            live = np.delete(np.arange(row.rows), row.part_of(dead))
+            gone = row.part_of(dead)
             moved = self.changes.move_passages(row, next_id)
-            if moved != live.size:
-                raise CollectionError(
-                    f"{self.path} has {moved} passages in segment {row.id}, which has {live.size} "
-                    "rows for them: it is damaged; restore it from a copy or index anew"
+            if moved != row.rows - gone.size:
+                raise self.store.damaged(
+                    f"{moved} passages in segment {row.id}, which has {row.rows - gone.size} rows"
                 )
             next_id += moved
             tuning = tuning or segment.manifest.tuning
-            if live.size:
+            if moved:
+                live = Allowed.without(gone, row.rows) if gone.size else None
                 parts.append((segment, live))
         self.changes.forget(segments)
 
