@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Self
 
-from indexer.errors import SegmentConfigError
+from indexer.errors import SegmentConfigError, shown
 
 
 class Structure(StrEnum):
@@ -103,6 +103,9 @@ _UNTRAINED = (Code.FP32, Code.FP16)
 
 LEAST_NSG = 4
 
+MOST = 2**31 - 1
+"""The largest number that any setting may be: what faiss takes as an int."""
+
 SMALL = 1000
 """A segment of fewer rows is flat, whatever its recipe says."""
 
@@ -155,17 +158,17 @@ class SegmentConfig:
             except ValueError:
                 choices = ", ".join(members)
                 raise SegmentConfigError(
-                    f"{name} must be one of {choices}, got {value!r}"
+                    f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
         for name, least in _LOWEST.items():
-            _whole(name, getattr(self, name), least)
+            whole(name, getattr(self, name), least)
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         self._check_code()
         if (self.rotation is RotationKind.BLOCKS) != bool(self.blocks):
             raise SegmentConfigError(
                 "blocks must say where the blocks of the rotation 'blocks' end, and only of it; "
-                f"got rotation {str(self.rotation)!r} and blocks {list(self.blocks)}"
+                f"got rotation {str(self.rotation)!r} and blocks {shown(list(self.blocks))}"
             )
 
     def _check_stages(self) -> None:
@@ -173,17 +176,17 @@ class SegmentConfig:
             stages = tuple((width, keep) for width, keep in self.stages)
         except (TypeError, ValueError):
             raise SegmentConfigError(
-                f"stages must be pairs of a width and how many to keep, got {self.stages!r}"
+                f"stages must be pairs of a width and how many to keep, got {shown(self.stages)}"
             ) from None
         object.__setattr__(self, "stages", stages)
         width, keep = self.prefix, self.shortlist
         for stage in stages:
             for value in stage:
-                _whole("stages", value, 1)
+                whole("stages", value, 1)
             if stage[0] <= width or stage[1] >= keep:
                 raise SegmentConfigError(
                     f"stages must widen from prefix {self.prefix} and keep fewer than the shortlist"
-                    f" of {self.shortlist}, each more than the one before; got {list(stages)}"
+                    f" of {self.shortlist}, each more than the one before; got {shown(list(stages))}"
                 )
             width, keep = stage
 
@@ -262,9 +265,11 @@ class SegmentConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `as_dict`; an unknown name is an error, a missing one is the default."""
+        if not isinstance(values, Mapping):
+            raise SegmentConfigError(f"the settings of a segment go by name, got {shown(values)}")
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         if unknown:
-            raise SegmentConfigError(f"unknown segment setting {unknown[0]!r}")
+            raise SegmentConfigError(f"unknown segment setting {shown(unknown[0])}")
         return cls(**values)
 
 
@@ -285,19 +290,30 @@ _LOWEST = {
 }
 
 
-def _whole(name: str, value: Any, least: int) -> None:
+def whole(name: str, value: Any, least: int, most: int = MOST) -> int:
+    """Return `value` if it is a whole number in its range; SegmentConfigError names it if not."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SegmentConfigError(
-            f"{name} must be a whole number of at least {least}, got {value!r}"
+            f"{name} must be a whole number of at least {least}, got {shown(value)}"
         )
+    if value > most:
+        raise SegmentConfigError(
+            f"{name} must be a whole number of at most {most}, got {shown(value)}"
+        )
+    return value
 
 
 def _rising(name: str, values: Any) -> tuple[int, ...]:
-    numbers = tuple(values)
+    try:
+        numbers = tuple(values)
+    except TypeError:
+        raise SegmentConfigError(
+            f"{name} must be a list of whole numbers, got {shown(values)}"
+        ) from None
     for value in numbers:
-        _whole(name, value, 1)
+        whole(name, value, 1)
     if any(left >= right for left, right in pairwise(numbers)):
-        raise SegmentConfigError(f"{name} must rise, got {list(numbers)}")
+        raise SegmentConfigError(f"{name} must rise, got {shown(list(numbers))}")
     return numbers
 
 

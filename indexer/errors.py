@@ -8,6 +8,25 @@ IndexerError(ValueError)
 """
 
 
+import reprlib
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 60, 60
+_LONGEST = 300
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: printable, shortened where it is long or deep."""
+    return shortened(_REPR.repr(value))
+
+
+def shortened(text: str) -> str:
+    """A text of others within a message: on one line, printable, its middle left out if long."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+
+
 class IndexerError(ValueError):
     """Base of every error this package raises on purpose."""
 

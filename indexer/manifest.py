@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
-from indexer.config import SegmentConfig
+from indexer.config import SegmentConfig, whole
 from indexer.durable import sha256
-from indexer.errors import SegmentConfigError, SegmentError
+from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
 
 FORMAT = 3
 READABLE = (1, 2, 3)
@@ -18,6 +18,12 @@ says what the rotation was fitted on, which may be rows of another segment."""
 METRIC = "cosine"
 ROTATION = "rotation.npy"
 
+MOST_ROWS = 2**40
+MOST_DIM = 2**20
+"""No segment is larger. Of the two even float32 rows are fewer bytes than a file's header counts."""
+
+_MOST_BYTES = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -25,6 +31,10 @@ class FileEntry:
 
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 0, _MOST_BYTES)
+        _text("sha256", self.sha256)
 
     @classmethod
     def of(cls, path: Path) -> Self:
@@ -46,6 +56,10 @@ class Manifest:
         tuning: what the operating point is founded on (indexer.tune), None if it was not tuned.
         fitted_on: rows that the rotation was fitted on (a sample of them, if they are many), which
             may be those of another segment; 0 for the identity.
+
+    Raises:
+        SegmentConfigError: at construction, on a value that no segment has; or a file named that
+            does not lie in the folder itself.
     """
 
     rows: int
@@ -58,6 +72,17 @@ class Manifest:
     provenance: Mapping[str, str]
     tuning: Mapping[str, Any] | None = None
     fitted_on: int = 0
+
+    def __post_init__(self) -> None:
+        whole("rows", self.rows, 1, MOST_ROWS)
+        whole("dim", self.dim, 1, MOST_DIM)
+        whole("offset", self.vectors_offset, 0, _MOST_BYTES)
+        whole("fitted_on", self.fitted_on, 0, MOST_ROWS)
+        _text("dtype", self.vectors_dtype)
+        for name in (self.vectors_file, *self.files):
+            _plain_name(name)
+        if self.tuning is not None and not isinstance(self.tuning, Mapping):
+            raise SegmentConfigError(f"tuning must go by name, got {shown(self.tuning)}")
 
     @property
     def rotation_sha256(self) -> str | None:
@@ -99,51 +124,67 @@ class Manifest:
         """
         try:
             values = json.loads(text)
-        except ValueError as error:  # no JSON, or no UTF-8
-            raise SegmentError(f"{source} is not valid JSON ({error}); restore it") from error
+        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
+            raise SegmentError(
+                f"{source} is not valid JSON ({shortened(str(error))}); restore it"
+            ) from error
         if not isinstance(values, dict) or "format" not in values:
             raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
-        if values["format"] not in READABLE:
+        if isinstance(values["format"], bool) or values["format"] not in READABLE:
             raise SegmentError(
-                f"{source} has format {values['format']!r} and this version reads formats 1 to 3; "
+                f"{source} has format {shown(values['format'])} and this version reads formats 1 to 3; "
                 "install the version that wrote it, or index again"
             )
         stated = values.pop("sha256", None)
-        if stated != _checksum(values):
+        try:
+            sound = stated == _checksum(values)
+        except (UnicodeEncodeError, RecursionError):  # what cannot be written was not
+            sound = False
+        if not sound:
             raise SegmentError(f"{source} was altered after it was written; restore it")
         try:
             return cls._from_values(values)
-        except (KeyError, TypeError, AttributeError, SegmentConfigError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
+            what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
             raise SegmentError(
-                f"{source} lacks a value or holds a wrong one: {error!r}; index again"
+                f"{source} lacks a value or holds a wrong one: {shortened(what)}; index again"
             ) from error
 
     @classmethod
     def _from_values(cls, values: dict[str, Any]) -> Self:
         if values["metric"] != METRIC:
-            raise SegmentConfigError(f"metric must be {METRIC!r}, got {values['metric']!r}")
-        for name in ("rows", "dim"):
-            if not isinstance(values[name], int) or values[name] < 1:
-                raise SegmentConfigError(f"{name} must be at least 1, got {values[name]!r}")
+            raise SegmentConfigError(f"metric must be {METRIC!r}, got {shown(values['metric'])}")
         vectors = values["vectors"]
         # Before format 3 every rotation was fitted on the rows beside it.
         fitted_on = values.get("fitted_on", values["rows"] if ROTATION in values["files"] else 0)
-        if not isinstance(fitted_on, int) or fitted_on < 0:
-            raise SegmentConfigError(f"fitted_on must be at least 0, got {fitted_on!r}")
         return cls(
             rows=values["rows"],
             dim=values["dim"],
             config=SegmentConfig.from_dict(values["config"]),
-            vectors_file=str(vectors["file"]),
-            vectors_offset=int(vectors["offset"]),
-            vectors_dtype=str(vectors["dtype"]),
+            vectors_file=vectors["file"],
+            vectors_offset=vectors["offset"],
+            vectors_dtype=vectors["dtype"],
             files={
-                name: FileEntry(int(entry["size"]), str(entry["sha256"]))
+                name: FileEntry(entry["size"], entry["sha256"])
                 for name, entry in values["files"].items()
             },
             provenance={str(key): str(value) for key, value in values["provenance"].items()},
             tuning=values.get("tuning"),
             fitted_on=fitted_on,
+        )
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise SegmentConfigError(f"{name} must be text, got {shown(value)}")
+
+
+def _plain_name(name: Any) -> None:
+    """Raise SegmentConfigError unless a file of this name lies in the folder, on any system."""
+    plain = isinstance(name, str) and name.isprintable() and name not in ("", "..")
+    if not plain or PureWindowsPath(name).name != name:
+        raise SegmentConfigError(
+            f"a segment's files have plain names and lie in its folder, got {shown(name)}"
         )
 
 

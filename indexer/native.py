@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import RowNumbers
-from indexer.errors import SegmentError
+from indexer.errors import SegmentError, shortened
 from indexer.threads import threads
 
 try:
@@ -27,11 +27,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 def read_index(path: Path, *, mapped: bool) -> Any:
-    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it."""
+    """A faiss index from a file, loaded or mapped. SegmentError if faiss cannot read it.
+
+    faiss trusts what it reads: a file made to harm can end the process. See docs/segment-format.md.
+    """
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
-    except RuntimeError as error:
-        raise SegmentError(f"faiss cannot read {path}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
+        said = shortened(str(error) or "it asks for more memory than there is")
+        raise SegmentError(f"faiss cannot read {path}: {said}") from error
 
 
 def write_index(index: Any, path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 
 from indexer import gpu
+from indexer.arrays import Floats
 from indexer.build import BOUNDS, COARSE, MANIFEST
 from indexer.cascade import Cascade
 from indexer.certify import Bounds
@@ -16,6 +17,9 @@ from indexer.errors import SegmentError
 from indexer.manifest import ROTATION, Manifest
 from indexer.rotation import Turn
 from indexer.vectors import Prefixes, VectorFile
+
+
+_LONGEST_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
 
 class Parts(NamedTuple):
@@ -106,10 +110,29 @@ def load_rotation(path: Path, manifest: Manifest) -> Turn | None:
     """The verified turn, or None for the identity."""
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
-    turn = np.load(path / ROTATION, allow_pickle=False)
-    if turn.shape != (manifest.dim, manifest.dim) or turn.dtype != np.float32:
-        raise SegmentError(
-            f"{path / ROTATION} is {turn.dtype} {turn.shape}, expected float32 "
-            f"({manifest.dim}, {manifest.dim}); index again"
-        )
-    return Turn(turn)
+    return Turn(_square(path / ROTATION, manifest.dim))
+
+
+def _square(path: Path, dim: int) -> Floats:
+    """The float32 matrix (dim, dim) of a .npy file that holds it and nothing else.
+
+    The size and the header are compared, not followed: a header can ask for any amount of memory,
+    and numpy hands it to Python's parser. All that differs between versions of numpy is how many
+    spaces it ends with.
+
+    Raises:
+        SegmentError: the file is anything else.
+    """
+    start = path.stat().st_size - 4 * dim * dim
+    with path.open("rb") as file:
+        head = file.read(start) if 10 < start <= _LONGEST_HEADER else b""
+        text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (dim, dim)
+        length = (start - 10).to_bytes(2, "little") if head else b""
+        if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:
+            raise SegmentError(
+                f"{path} holds no float32 matrix of ({dim}, {dim}); restore it or index again"
+            )
+        matrix: Floats = np.frombuffer(file.read(), "<f4").astype(np.float32).reshape(dim, dim)
+    if not np.isfinite(matrix).all():
+        raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
+    return matrix

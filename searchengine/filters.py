@@ -348,7 +348,8 @@ def _number(text: str) -> int | float | None:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    """The beginning of a text, printable."""
+    return "".join(map(_shown, text[:_SHOWN])) + ("…" if len(text) > _SHOWN else "")
 
 
 def _excerpt(source: str, position: int) -> tuple[str, str]:

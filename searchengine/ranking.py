@@ -18,6 +18,7 @@ FUSED = 100
 """Documents of each ranking that are fused, or k if that is more."""
 WEIGHTS = (0.5, 0.5)
 """Of vectors and words, where both rank; chosen on training questions, see docs/hybrid.md."""
+_WIDE = 4  # candidates for each document that is fused
 _FEWEST_DIVERSE = 50  # candidates among which diversity chooses, or 4 k if that is more
 
 
@@ -130,7 +131,10 @@ def _by_both(
 ) -> list[Ranking]:
     """Both rankings fused, see searchengine.lexical."""
     each = max(FUSED, depth)
-    alone = replace(query, mode=Mode.VECTOR, group_by=None)
+    # Scores are scaled by the least of them, so the end of the ranking has to be right as well.
+    wide = max(snapshot.settings["index"]["shortlist"], _WIDE * each)
+    shortlist = query.shortlist or wide
+    alone = replace(query, mode=Mode.VECTOR, group_by=None, shortlist=shortlist)
     label, _ = _label(snapshot, query)
     fused = []
     for near, question, vector in zip(

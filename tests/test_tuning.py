@@ -314,7 +314,7 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
         with pytest.raises(QueryError, match="holds 99 passages"):
             few.tune(goal=GOAL)
         few.add(documents(200, 5))
-        with pytest.raises(QueryError, match=r"299 documents, of which 100 would .* or index 400"):
+        with pytest.raises(QueryError, match=r"299 passages, of which 100 would .* or index 400"):
             few.tune(goal=GOAL)
         few.close()
         with pytest.raises(CollectionError, match="is closed"):
