@@ -186,7 +186,8 @@ class SegmentConfig:
             if stage[0] <= width or stage[1] >= keep:
                 raise SegmentConfigError(
                     f"stages must widen from prefix {self.prefix} and keep fewer than the shortlist"
-                    f" of {self.shortlist}, each more than the one before; got {shown(list(stages))}"
+                    f" of {self.shortlist}, each more than the one before; got "
+                    f"{shown(list(stages))}"
                 )
             width, keep = stage
 

@@ -7,7 +7,6 @@ IndexerError(ValueError)
 └── SegmentError         the files of a segment: damaged, altered, truncated, of an unknown format
 """
 
-
 import reprlib
 
 _REPR = reprlib.Repr()

@@ -20,9 +20,10 @@ ROTATION = "rotation.npy"
 
 MOST_ROWS = 2**40
 MOST_DIM = 2**20
-"""No segment is larger. Of the two even float32 rows are fewer bytes than a file's header counts."""
+"""No segment is larger: so many bytes of float32 rows can still be counted in a file's header."""
 
 _MOST_BYTES = 2**63 - 1
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class Manifest:
             raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
         if isinstance(values["format"], bool) or values["format"] not in READABLE:
             raise SegmentError(
-                f"{source} has format {shown(values['format'])} and this version reads formats 1 to 3; "
-                "install the version that wrote it, or index again"
+                f"{source} has format {shown(values['format'])} and this version reads formats "
+                "1 to 3; install the version that wrote it, or index again"
             )
         stated = values.pop("sha256", None)
         try:
@@ -181,8 +182,8 @@ def _text(name: str, value: Any) -> None:
 
 def _plain_name(name: Any) -> None:
     """Raise SegmentConfigError unless a file of this name lies in the folder, on any system."""
-    plain = isinstance(name, str) and name.isprintable() and name not in ("", "..")
-    if not plain or PureWindowsPath(name).name != name:
+    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+    if not text or name == ".." or PureWindowsPath(name).name != name:
         raise SegmentConfigError(
             f"a segment's files have plain names and lie in its folder, got {shown(name)}"
         )

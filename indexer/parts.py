@@ -18,7 +18,6 @@ from indexer.manifest import ROTATION, Manifest
 from indexer.rotation import Turn
 from indexer.vectors import Prefixes, VectorFile
 
-
 _LONGEST_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
 
@@ -132,7 +131,7 @@ def _square(path: Path, dim: int) -> Floats:
             raise SegmentError(
                 f"{path} holds no float32 matrix of ({dim}, {dim}); restore it or index again"
             )
-        matrix: Floats = np.frombuffer(file.read(), "<f4").astype(np.float32).reshape(dim, dim)
+    matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
     return matrix

@@ -118,10 +118,10 @@ def _energy(blocks: Blocks) -> _Wide:
     """All rows X (n, D) where n <= D / 2, else X^T X (D, D); in float64."""
     gram: _Wide | None = None
     held: list[_Wide] = []
-    rows, dim = 0, None
+    rows, dim = 0, 0
     for block in blocks:
         wide = np.asarray(block, dtype=np.float64)
-        if wide.ndim != 2 or dim not in (None, wide.shape[1]):
+        if wide.ndim != 2 or dim not in (0, wide.shape[1]):
             expected = f"(n, {dim or 'D'})"
             raise VectorError(f"rotation blocks must be {expected}, got shape {wide.shape}")
         rows, dim = rows + len(wide), wide.shape[1]

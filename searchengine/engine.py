@@ -201,8 +201,15 @@ class SearchEngine:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
         As in a JSON merge patch (RFC 7396): what is given replaces, objects are merged, None
-        removes. All or none; raises QueryError on a key that is not there.
+        removes. All or none; raises QueryError on a key that is not there, CorpusError on what
+        JSON cannot hold.
         """
+        for key, patch in metadata.items():
+            if not isinstance(patch, Mapping):
+                raise QueryError(
+                    f"update takes metadata by key; of {key!r} it got a {type(patch).__name__}"
+                )
+            Document(key, "", metadata=patch, origin=f"update of {key!r}")  # which checks it
         self.collection.update(metadata)
 
     def index_fields(self, *names: str) -> None:

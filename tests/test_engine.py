@@ -285,6 +285,38 @@ def test_bad_questions(
         engine.search(question, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("patches", "error", "message"),
+    [
+        ({"threes": {"n": float("nan")}}, CorpusError, "cannot be written as JSON"),
+        ({"threes": {"n": object()}}, CorpusError, "update of 'threes': metadata cannot be"),
+        ({"threes": 5}, QueryError, "of 'threes' it got a int"),
+        ({"threes": {"n": 1}, "gone": {}}, QueryError, "no document 'gone'; nothing was changed"),
+    ],
+)
+def test_bad_updates_change_nothing(
+    engine: SearchEngine, patches: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        engine.update(patches)
+    assert engine.search("dog", 1)[0].metadata == {"year": 2016, "lang": "en"}
+    engine.update({"threes": {"n": 1}})
+    engine.update({})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({}, "either keys or a filter"), ({"keys": "threes"}, "put one key into a list")],
+)
+def test_bad_deletions(engine: SearchEngine, arguments: Any, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        engine.delete(**arguments)
+    with pytest.raises(FilterError):
+        engine.delete(where="year >")
+    assert engine.delete(["nobody"]) == 0
+    assert engine.stats().documents == 3
+
+
 def test_batch_of_one_text_is_a_mistake(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="takes a list"):
         engine.search_batch("dog")

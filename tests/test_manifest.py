@@ -94,7 +94,7 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | {"fitted_on": bad}
     monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
-    with pytest.raises(SegmentError, match="fitted_on must be at least 0"):
+    with pytest.raises(SegmentError, match="fitted_on must be a whole number"):
         Manifest.from_json(json.dumps(values))
 
 
