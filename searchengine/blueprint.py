@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from indexer.config import RotationKind, SegmentConfig
-from searchengine.encoding import TextEncoder
+from searchengine.encoding import TextEncoder, tokenizer_of
 from searchengine.errors import CollectionError
 from searchengine.lexical import Tokenizer
 from searchengine.passages import PassageConfig, Tokenizes
@@ -59,8 +59,15 @@ class Blueprint:
                     f"the {name} of {width} is wider than the encoder's {encoder.dim} numbers; "
                     f"choose at most {encoder.dim}"
                 )
-        cut = passages if isinstance(passages, PassageConfig) else None
-        if passages is True and isinstance(encoder, Tokenizes):
+        cut = None
+        if isinstance(passages, PassageConfig):
+            tokenizer_of(encoder)  # without one it could be made, and never added to
+            cut = passages
+        elif not isinstance(passages, bool):
+            raise CollectionError(
+                f"passages must be True, False or a PassageConfig, got {passages!r}"
+            )
+        elif passages and isinstance(encoder, Tokenizes):
             cut = PassageConfig()
         try:
             chosen = Tokenizer(tokenizer)

@@ -118,7 +118,7 @@ def export(snapshot: Snapshot, path: Path) -> int:
     The documents are what `searchengine index` reads; line i of passages.jsonl (key, start, end)
     is row i of the vectors, float32 in the encoder's own basis.
     """
-    count, passages = snapshot.counts
+    count, passages = snapshot.store.counts()
     dim = snapshot.settings["encoder"]["dim"]
     with _new_folder(path) as folder:
         with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
@@ -165,7 +165,7 @@ def stats(snapshot: Snapshot) -> Stats:
     rows = sum(segment.rows for segment in segments)
     sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
     tunings = (segment.manifest.tuning for segment in segments)
-    documents, passages = snapshot.counts
+    documents, passages = snapshot.store.counts()
     return Stats(
         path=str(snapshot.path),
         documents=documents,

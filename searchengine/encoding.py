@@ -70,6 +70,16 @@ def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -
         )
 
 
+def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
+    """The encoder as what lets documents be cut. Raises CollectionError if it does not."""
+    if not isinstance(encoder, Tokenizes):
+        raise CollectionError(
+            "the encoder has no token_spans and room, by which documents are cut into "
+            "passages; give it both, or keep documents whole: passages=False"
+        )
+    return encoder
+
+
 class PassageReader:
     """Cuts documents into passages and encodes them; searchengine.adding.Reading is its use."""
 
@@ -79,12 +89,7 @@ class PassageReader:
         self._passages = passages
         self._tokenizer: Tokenizes | None = None
         if passages is not None:
-            if not isinstance(encoder, Tokenizes):
-                raise CollectionError(
-                    "the encoder has no token_spans and room, by which documents are cut into "
-                    "passages; give it both, or keep documents whole: passages=False"
-                )
-            self._tokenizer = encoder
+            self._tokenizer = tokenizer_of(encoder)
 
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
         """The passages of each document as character offsets, and how many tokens they hold."""
@@ -132,9 +137,12 @@ def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
             f"vectors to search by must be numbers of shape (q, {dim}), "
             f"got {array.dtype} of shape {array.shape}"
         )
-    unusable = ~(np.isfinite(array).all(axis=1) & array.any(axis=1))
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinity, named below
+        single = array.astype(np.float32)
+    unusable = ~(np.isfinite(single).all(axis=1) & single.any(axis=1))
     if unusable.any():
         raise QueryError(
-            f"vector {int(unusable.argmax()) + 1} holds NaN or infinity, or nothing but zeros"
+            f"vector {int(unusable.argmax()) + 1} holds NaN or infinity, or nothing but zeros, "
+            "in float32"
         )
-    return array.astype(np.float32)
+    return single

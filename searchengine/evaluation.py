@@ -140,9 +140,8 @@ def retrieval(
             raise QueryError(f"a prefix must be between 1 and {engine.encoder.dim}, got {dim}")
     vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
     with engine.collection.reading() as snapshot:
-        documents, passages = snapshot.counts
         # A document may come by several of its passages, and counts once.
-        depth = _DEPTH if passages == documents else _SEVERAL * _DEPTH
+        depth = _SEVERAL * _DEPTH if snapshot.cuts else _DEPTH
         exact = snapshot.merge(lambda _, segment, live: segment.exact(vectors, depth, live), depth)
         exact_metrics = _measure(snapshot, judged, exact.rows, qrels)
         for dim in dims:

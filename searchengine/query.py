@@ -54,11 +54,14 @@ class Query:
     group_by: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("k", self.k), ("shortlist", self.shortlist or 1)):
+        for name, value in (("k", self.k), ("shortlist", self.shortlist)):
+            if value is None and name == "shortlist":
+                continue
             if type(value) is not int or value < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.shortlist == 0:
-            raise QueryError("shortlist must be a whole number of at least 1, got 0")
+        for name, text in (("where", self.where), ("group_by", self.group_by)):
+            if text is not None and not isinstance(text, str):
+                raise QueryError(f"{name} must be a text or None, got {text!r}")
         if self.mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
         if isinstance(self.diversity, bool) or not isinstance(self.diversity, int | float):

@@ -62,6 +62,7 @@ def rank(
     depth = query.k
     if query.diversity:
         depth = max(_FEWEST_DIVERSE, 4 * depth)
+    depth = min(depth, max(1, snapshot.counts[0]))  # SQLite counts to 2⁶³ and no further
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
@@ -99,9 +100,14 @@ def _by_vector(
         short = []
         for i, (end, inside) in enumerate(zip(ends, there, strict=True)):
             mine = passages[end - inside.sum() : end]
-            scored = zip(result.scores[i][inside], mine, strict=True)
-            others = (pair for pair in scored if pair[1].document != without)
-            found = _distinct(others, labels, depth)
+            nearest = {passage.document: passage for passage in reversed(mine)}
+            scored = [
+                (passage.document, float(score))
+                for passage, score in zip(mine, result.scores[i][inside], strict=True)
+                if passage.document != without
+            ]
+            best = _distinct(scored, labels, depth)
+            found = [Found(score, nearest[document]) for document, score in best]
             share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
             rankings[left[i]] = Ranking(found, result.proven, share)
             short.append(len(found) < depth and bool(inside.all()) and inside.size >= ask)
@@ -118,41 +124,48 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
     while True:
         scored = lexical.search(snapshot.store.read, question, ask, condition, parameters)
         labels = label(document for document, _ in scored)
-        passages = snapshot.store.passages_of(document for document, _ in scored)
-        first = {passage.document: passage for passage in reversed(passages)}
-        found = _distinct(((score, first[document]) for document, score in scored), labels, depth)
-        if len(found) == depth or len(scored) < ask:
-            return Ranking(found)
+        best = _distinct(scored, labels, depth)
+        if len(best) == depth or len(scored) < ask:
+            passages = snapshot.store.passages_of(document for document, _ in best)
+            first = {passage.document: passage for passage in reversed(passages)}
+            return Ranking([Found(score, first[document]) for document, score in best])
         ask *= 4
 
 
 def _by_both(
     snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Vectors, depth: int
 ) -> list[Ranking]:
-    """Both rankings fused, see searchengine.lexical."""
-    each = max(FUSED, depth)
-    # Scores are scaled by the least of them, so the end of the ranking has to be right as well.
-    wide = max(snapshot.settings["index"]["shortlist"], _WIDE * each)
-    shortlist = query.shortlist or wide
-    alone = replace(query, mode=Mode.VECTOR, group_by=None, shortlist=shortlist)
+    """Both rankings fused, see searchengine.lexical; of more documents where these make too few
+    groups."""
+    alone = replace(query, group_by=None)
+    rankings = [Ranking(())] * len(questions)
+    left, each = list(range(len(questions))), max(FUSED, depth)
+    while left:
+        short = []
+        for i, near in zip(left, _by_vector(snapshot, alone, vectors[left], each), strict=True):
+            worded = _by_text(snapshot, alone, questions[i], each)
+            found = _fused(snapshot, query, (near, worded), vectors[i], depth)
+            rankings[i] = Ranking(found)
+            if len(found) < depth and each in (len(near.found), len(worded.found)):
+                short.append(i)
+        left, each = short, 4 * each
+    return rankings
+
+
+def _fused(
+    snapshot: Snapshot, query: Query, both: tuple[Ranking, Ranking], vector: Vectors, depth: int
+) -> list[Found]:
+    """The `depth` best of two rankings, the first by a vector, as one."""
+    near, _ = both
     label, _ = _label(snapshot, query)
-    fused = []
-    for near, question, vector in zip(
-        _by_vector(snapshot, alone, vectors, each), questions, vectors, strict=True
-    ):
-        worded = _by_text(snapshot, replace(alone, mode=Mode.TEXT), question, each)
-        passages = {found.passage.document: found.passage for found in near.found}
-        rankings = [
-            [(found.passage.document, found.score) for found in ranking.found]
-            for ranking in (near, worded)
-        ]
-        scored = lexical.weighted(rankings, WEIGHTS)
-        missing = [document for document, _ in scored if document not in passages]
-        passages |= _nearest_passages(snapshot, missing, vector)
-        labels = label(document for document, _ in scored)
-        pairs = ((score, passages[document]) for document, score in scored)
-        fused.append(Ranking(_distinct(pairs, labels, depth)))
-    return fused
+    scored = lexical.weighted(
+        [[(found.passage.document, found.score) for found in each.found] for each in both], WEIGHTS
+    )
+    best = _distinct(scored, label(document for document, _ in scored), depth)
+    passages = {found.passage.document: found.passage for found in near.found}
+    missing = [document for document, _ in best if document not in passages]
+    passages |= _nearest_passages(snapshot, missing, vector)
+    return [Found(score, passages[document]) for document, score in best]
 
 
 def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
@@ -170,21 +183,20 @@ def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
 def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
     """What makes two passages the same hit, and whether several may be."""
     if query.group_by is None:
-        documents, passages = snapshot.counts
-        return lambda documents: {i: i for i in documents}, passages > documents
+        return lambda documents: {i: i for i in documents}, snapshot.cuts
     field = query.group_by
     return lambda documents: snapshot.store.values(documents, field), True
 
 
 def _distinct(
-    scored: Iterable[tuple[float, Passage]], labels: Mapping[int, Hashable], most: int
-) -> list[Found]:
-    """The first of every label, at most so many."""
-    found: dict[Hashable, Found] = {}
-    for score, passage in scored:
+    scored: lexical.Scored, labels: Mapping[int, Hashable], most: int
+) -> lexical.Scored:
+    """The first document of every label, at most so many."""
+    found: dict[Hashable, tuple[int, float]] = {}
+    for document, score in scored:
         if len(found) == most:
             break
-        found.setdefault(labels[passage.document], Found(float(score), passage))
+        found.setdefault(labels[document], (document, score))
     return list(found.values())
 
 

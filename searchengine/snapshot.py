@@ -40,7 +40,6 @@ class Snapshot:
         path: the collection's folder.
         store: the tables.
         settings: how the collection is built.
-        counts: how many documents and passages there are.
         segments: the segments, oldest first.
         live: the rows of each that were not deleted; None for all.
         readers: how many are reading from it; the collection closes what nobody reads.
@@ -57,7 +56,6 @@ class Snapshot:
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
             }
-            self.counts = self.store.counts()
             dead = self.store.tombstones()
         except BaseException:
             self.store.close()
@@ -71,6 +69,11 @@ class Snapshot:
     def commit(self) -> int:
         """The number of this commit."""
         return int(self.settings.get("commit", 0))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a document may have several passages."""
+        return self.settings.get("passages") is not None
 
     @property
     def rows(self) -> int:

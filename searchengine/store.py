@@ -250,7 +250,7 @@ class Store:
         return int(self.read(sql, parameters)[0][0])
 
     def counts(self) -> tuple[int, int]:
-        """How many documents and passages there are."""
+        """How many documents and passages there are; they are counted one by one."""
         documents, passages = self.read(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
         )[0]

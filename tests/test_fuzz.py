@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fuzz_targets import (
     CSV_TOKENS,
@@ -24,6 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.config import SegmentConfig
+from indexer.errors import SegmentError
+from indexer.native import read_index
+from indexer.segment import Segment
 from searchengine import lines
 from searchengine.corpus import Document, count_records, read_corpus
 from searchengine.errors import CorpusError
@@ -109,6 +114,7 @@ HUGE = segment()["rotation.npy"].replace(b"(8, 8), }        ", b"(999999, 999999
         ("rotation", b"\x93NUMPY\x01\x00\x76\x00{"),
         ("rotation", b"PK\x05\x06" + b"\x00" * 18),  # an empty .npz
         ("rotation", HUGE),
+        ("rotation", segment()["rotation.npy"][:128] + b"\0\0\xc0\x7f" * 64),  # NaN
         ("filter", b"a = '" + b"x" * 100_000),
         ("filter", b"(" * 100_000),
         ("filter", b"a\x1b[31m"),
@@ -119,6 +125,29 @@ HUGE = segment()["rotation.npy"].replace(b"(8, 8), }        ", b"(999999, 999999
 )
 def test_what_was_found_once(name: str, data: bytes, tmp_path: Path) -> None:
     TARGETS[name].run(data, emptied(tmp_path / "w"))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), MemoryError("std::bad_alloc"), RuntimeError("x")])
+def test_whatever_faiss_says_of_a_file_is_an_error_of_the_segment(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("indexer.native.faiss.read_index", refusing)
+    with pytest.raises(SegmentError, match=r"faiss cannot read .*/a\.faiss: \w"):
+        read_index(tmp_path / "a.faiss", mapped=False)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b" " * 53 + b"\n", b" " * 117 + b"\n"])
+def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_path: Path) -> None:
+    whole = segment()["rotation.npy"]
+    text = whole[10:128].rstrip() + ending
+    padded = whole[:8] + len(text).to_bytes(2, "little") + text + whole[128:]
+    folder = emptied(tmp_path / "w")
+    TARGETS["rotation"].run(padded, folder)
+    with Segment.open(folder / "segment") as opened:
+        np.testing.assert_array_equal(opened.rotate(np.eye(8)), np.load(BytesIO(whole)))
 
 
 # --- files --------------------------------------------------------------------------------------

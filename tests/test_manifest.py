@@ -1,5 +1,6 @@
 """manifest.json."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,78 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
     monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
     with pytest.raises(SegmentError, match="fitted_on must be a whole number"):
         Manifest.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("place", "bad", "message"),
+    [
+        (("format",), True, "has format True"),
+        (("rows",), 2**40 + 1, "rows must be a whole number of at most"),
+        (("rows",), True, "rows must be a whole number of at least 1, got True"),
+        (("dim",), 10**30, "dim must be a whole number of at most 1048576"),
+        (("vectors", "offset"), -1, "offset must be a whole number of at least 0"),
+        (("vectors", "offset"), "abc", "offset must be a whole number"),
+        (("vectors", "offset"), float("nan"), "offset must be .*, got nan"),
+        (("vectors", "dtype"), [], r"dtype must be text, got \[\]"),
+        (("files", "coarse.faiss", "size"), float("inf"), "size must be .*, got inf"),
+        (("files", "coarse.faiss", "size"), 10**30, "size must be a whole number of at most"),
+        (("files", "coarse.faiss", "sha256"), None, "sha256 must be text, got None"),
+        (("config",), [1], r"settings of a segment go by name, got \[1\]"),
+        (("config", "blocks"), 3, "blocks must be a list of whole numbers, got 3"),
+        (("config", "shortlist"), 2**31, "shortlist must be a whole number of at most"),
+        (("tuning",), 3, "tuning must go by name, got 3"),
+        (("provenance",), {"a": "\ud800"}, "was altered"),
+    ],
+)
+def test_a_value_that_no_segment_has_is_named(
+    place: tuple[str, ...], bad: object, message: str
+) -> None:
+    with pytest.raises(SegmentError, match=message):
+        Manifest.from_json(resigned(place, bad))
+
+
+NAMES = ["", ".", "..", "../evil", "/etc/passwd", "a/b", "a\\b", "c:a", "a\n", "a\0", "x" * 256]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_lie_in_the_folder(name: str) -> None:
+    entry = {"size": 1, "sha256": "ab"}
+    for place, bad in ((("vectors", "file"), name), (("files",), {name: entry})):
+        with pytest.raises(SegmentError, match="plain names and lie in its folder, got") as refused:
+            Manifest.from_json(resigned(place, bad))
+        assert str(refused.value).isprintable() and len(str(refused.value)) < 250
+
+
+def test_what_is_nested_too_deep_is_refused() -> None:
+    # Somewhere below Python's limit JSON can be read and can no longer be written or shown.
+    with pytest.raises(SegmentError, match="is not valid JSON"):
+        Manifest.from_json("[" * 100_000)
+    for levels in range(900, 1000, 2):
+        deep = "[" * levels + "]" * levels
+        for text in (f'{{"format": 3, "rows": {deep}}}', f'{{"format": {deep}}}'):
+            with pytest.raises(SegmentError):
+                Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("long", ["x" * 5000, ["y" * 500] * 500, {"z" * 500: [[[1]] * 99] * 99}])
+def test_long_values_are_shown_shortened(long: object) -> None:
+    for place in (("rows",), ("metric",), ("format",), ("config", "code"), ("config", "stages")):
+        with pytest.raises(SegmentError) as refused:
+            Manifest.from_json(resigned(place, long))
+        assert len(str(refused.value)) < 600
+
+
+def resigned(place: tuple[str, ...], value: object) -> str:
+    """The text of MANIFEST with another value, and the checksum of that."""
+    values = json.loads(MANIFEST.to_json())
+    inner = values
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    del values["sha256"]
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    values["sha256"] = hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+    return json.dumps(values)
 
 
 # --- formats 1 and 2 -------------------------------------------------------------------------
