@@ -13,7 +13,7 @@ from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
 from indexer.basis import Basis, turned
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
-from indexer.config import RotationKind, SegmentConfig, Storage
+from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.durable import link_or_copy, sync_file, sync_folder
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.manifest import ROTATION, FileEntry, Manifest
@@ -23,6 +23,7 @@ MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
 COARSE = "coarse.faiss"
 BOUNDS = "bounds.faiss"
+_PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
 _BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once
 
@@ -173,13 +174,7 @@ def finish_segment(
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
     heard = progress or silent
-    coarse = CoarseIndex.build(
-        Prefixes(stored, config.prefix),
-        config,
-        lambda done: heard("Building", done, stored.rows),
-    )
-    coarse.save(path / COARSE)
-    sync_file(path / COARSE)
+    _write_coarse(path / COARSE, stored, config, heard)
     files = {
         VECTORS: vectors or FileEntry.of(path / VECTORS),
         COARSE: FileEntry.of(path / COARSE),
@@ -210,6 +205,24 @@ def finish_segment(
 
 def silent(_doing: str, _done: int, _total: int) -> None:
     """No progress is wanted."""
+
+
+def _write_coarse(path: Path, stored: VectorFile, config: SegmentConfig, heard: Progress) -> None:
+    """Build what is searched first, and force it to the disk."""
+    prefixes = Prefixes(stored, config.prefix)
+    storage = _PLAIN.get(config.code)
+    if config.structure is Structure.FLAT and storage is not None:
+        # Its file is laid out as that of the vectors: written row by row, memory stays bounded.
+        with VectorWriter(path, config.prefix, storage) as writer:
+            for block in prefixes.blocks():
+                rows = np.ascontiguousarray(block, DTYPES[storage])
+                writer.append_stored(rows.view(np.uint8))
+                heard("Building", len(block), stored.rows)
+            writer.seal()
+        return
+    coarse = CoarseIndex.build(prefixes, config, lambda done: heard("Building", done, stored.rows))
+    coarse.save(path)
+    sync_file(path)
 
 
 def _write_vectors(

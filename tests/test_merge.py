@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from indexer import merge
 from indexer.allowed import Allowed
+from indexer.coarse import CoarseIndex
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
@@ -258,3 +260,19 @@ def test_everything_is_synced_and_the_manifest_last(
     assert done == [("Merging", 50), ("Merging", 1), ("Building", 51)]
     assert made.manifest.provenance == notes["provenance"]
     assert made.manifest.tuning == notes["tuning"]
+
+
+@pytest.mark.parametrize(("code", "dtype"), [("fp16", np.float16), ("fp32", np.float32)])
+def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path, code: str, dtype: Any) -> None:
+    """It is written row by row and not by faiss, which reads it all the same."""
+    rows = np.random.default_rng(0).normal(size=(1500, 24)).astype(np.float32)
+    config = SegmentConfig.from_dict(SegmentConfig(prefix=8).as_dict() | {"code": code})
+    with Segment.build(tmp_path / "s", rows, config) as segment:
+        prefixes = next(segment.prefix_rows(8).blocks())
+        raw = (tmp_path / "s" / "coarse.faiss").read_bytes()
+        stored = np.frombuffer(raw[-1500 * 8 * np.dtype(dtype).itemsize :], dtype)
+        assert np.array_equal(stored.reshape(1500, 8), prefixes.astype(dtype))
+        rotated = segment.rotate(rows[:20])
+        by_faiss = CoarseIndex.build(segment.prefix_rows(8), config)
+        expected = by_faiss.shortlist(rotated[:, :8], 50)
+        assert np.array_equal(segment.shortlist(rotated, 50), expected)
