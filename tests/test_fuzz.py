@@ -27,7 +27,9 @@ from hypothesis import strategies as st
 
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
+from indexer.manifest import Manifest
 from indexer.native import read_index
+from indexer.parts import load_rotation
 from indexer.segment import Segment
 from searchengine import lines
 from searchengine.corpus import Document, count_records, read_corpus
@@ -114,7 +116,6 @@ HUGE = segment()["rotation.npy"].replace(b"(8, 8), }        ", b"(999999, 999999
         ("rotation", b"\x93NUMPY\x01\x00\x76\x00{"),
         ("rotation", b"PK\x05\x06" + b"\x00" * 18),  # an empty .npz
         ("rotation", HUGE),
-        ("rotation", segment()["rotation.npy"][:128] + b"\0\0\xc0\x7f" * 64),  # NaN
         ("filter", b"a = '" + b"x" * 100_000),
         ("filter", b"(" * 100_000),
         ("filter", b"a\x1b[31m"),
@@ -148,6 +149,27 @@ def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_pa
     TARGETS["rotation"].run(padded, folder)
     with Segment.open(folder / "segment") as opened:
         np.testing.assert_array_equal(opened.rotate(np.eye(8)), np.load(BytesIO(whole)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"<f4", b"<i4", "holds no float32 matrix"),
+        (b"False", b"True ", "holds no float32 matrix"),
+        (b"(8, 8)", b"(4,16)", "holds no float32 matrix"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "holds no float32 matrix"),
+        (segment()["rotation.npy"][-4:], b"\0\0\xc0\x7f", "holds NaN"),
+    ],
+)
+def test_rotations_of_the_right_size_hold_the_right_numbers(
+    old: bytes, new: bytes, message: str, tmp_path: Path
+) -> None:
+    whole = segment()["rotation.npy"]
+    path = tmp_path / "rotation.npy"
+    path.write_bytes(new.join(whole.rsplit(old, 1)))
+    manifest = Manifest.from_json(segment()["manifest.json"])
+    with pytest.raises(SegmentError, match=message):
+        load_rotation(tmp_path, manifest)
 
 
 # --- files --------------------------------------------------------------------------------------

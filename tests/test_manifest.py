@@ -143,7 +143,7 @@ def test_what_is_nested_too_deep_is_refused() -> None:
     # Somewhere below Python's limit JSON can be read and can no longer be written or shown.
     with pytest.raises(SegmentError, match="is not valid JSON"):
         Manifest.from_json("[" * 100_000)
-    for levels in range(900, 1000, 2):
+    for levels in range(850, 1000):
         deep = "[" * levels + "]" * levels
         for text in (f'{{"format": 3, "rows": {deep}}}', f'{{"format": {deep}}}'):
             with pytest.raises(SegmentError):

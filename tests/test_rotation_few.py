@@ -1,0 +1,73 @@
+"""The turn fitted on few rows: the same leading directions, found in the span of the rows."""
+
+import numpy as np
+import pytest
+
+from indexer.errors import VectorError
+from indexer.rotation import blockwise, pca
+
+DIM = 48
+
+
+def rows_of(n: int) -> np.ndarray:
+    """Rows whose energies along the principal directions are well apart."""
+    rng = np.random.default_rng(n)
+    rows = rng.standard_normal((n, DIM)) * np.geomspace(1, 1e-2, DIM)
+    return rows.astype(np.float32)
+
+
+def eigenvectors(rows: np.ndarray) -> np.ndarray:
+    """All eigenvectors of X^T X as the whole-width fit makes them."""
+    wide = rows.astype(np.float64)
+    vectors = np.linalg.eigh(wide.T @ wide)[1][:, ::-1]
+    largest = np.abs(vectors).argmax(axis=0)
+    return (vectors * np.sign(vectors[largest, np.arange(len(vectors))])).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 24])
+def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
+    turn = pca([rows_of(n)])
+    np.testing.assert_allclose(turn[:, :n], eigenvectors(rows_of(n))[:, :n], atol=1e-5)
+    np.testing.assert_allclose(turn.T @ turn, np.eye(DIM), atol=1e-6)
+    largest = np.abs(turn).argmax(axis=0)
+    assert (turn[largest, np.arange(DIM)] > 0).all()
+    np.testing.assert_array_equal(pca([rows_of(n)]), turn)
+
+
+@pytest.mark.parametrize("n", [25, 47, 48, 200])
+def test_from_half_the_width_on_the_fit_is_the_whole_width_one_bit_for_bit(n: int) -> None:
+    rows = rows_of(n)
+    np.testing.assert_array_equal(pca([rows]), eigenvectors(rows))
+    wide = rows.astype(np.float64)
+    blocks = np.array_split(wide, 5)
+    gram = blocks[0].T @ blocks[0]
+    for block in blocks[1:]:
+        gram = gram + block.T @ block
+    root = np.linalg.eigh(gram)[1][:, ::-1]
+    largest = np.abs(root).argmax(axis=0)
+    expected = root * np.sign(root[largest, np.arange(DIM)])
+    np.testing.assert_array_equal(pca(np.array_split(rows, 5)), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("n", [1, 5, 24])
+def test_rows_that_repeat_are_no_trouble(n: int) -> None:
+    rows = np.repeat(rows_of(1), n, axis=0)
+    turn = pca([rows])
+    np.testing.assert_allclose(turn.T @ turn, np.eye(DIM), atol=1e-6)
+    np.testing.assert_allclose(np.abs(rows @ turn)[:, 1:], 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [3, 10, 20])
+def test_blocks_are_fitted_each_on_its_numbers(n: int) -> None:
+    rows, turn = rows_of(n), blockwise([rows_of(n)], [8, 32])
+    for start, end in ((0, 8), (8, 32), (32, 48)):
+        inner = turn[start:end, start:end]
+        np.testing.assert_array_equal(inner, pca([rows[:, start:end]]))
+        turn[start:end, start:end] = 0
+    assert not turn.any()
+
+
+def test_blocks_of_no_rows_are_no_rows() -> None:
+    with pytest.raises(VectorError, match="no rows"):
+        pca([np.empty((0, 4))])
+    np.testing.assert_array_equal(pca([np.empty((0, DIM)), rows_of(3)]), pca([rows_of(3)]))
