@@ -62,7 +62,7 @@ def rank(
     depth = query.k
     if query.diversity:
         depth = max(_FEWEST_DIVERSE, 4 * depth)
-    depth = min(depth, max(1, snapshot.counts[0]))  # SQLite counts to 2⁶³ and no further
+    depth = min(depth, snapshot.rows)  # nothing has more, and SQLite's numbers end at 2⁶³
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
@@ -118,6 +118,14 @@ def _by_vector(
 def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ranking:
     """The `depth` best documents by BM25, each by its first passage; searchengine.answers finds
     the one that has most of the question's words, when it has the texts."""
+    best = _worded(snapshot, query, question, depth)
+    passages = snapshot.store.passages_of(document for document, _ in best)
+    first = {passage.document: passage for passage in reversed(passages)}
+    return Ranking([Found(score, first[document]) for document, score in best])
+
+
+def _worded(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
+    """The `depth` best documents by BM25."""
     condition, parameters = snapshot.store.condition(query.where)
     label, _ = _label(snapshot, query)
     ask = depth if query.group_by is None else 4 * depth
@@ -126,9 +134,7 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
         labels = label(document for document, _ in scored)
         best = _distinct(scored, labels, depth)
         if len(best) == depth or len(scored) < ask:
-            passages = snapshot.store.passages_of(document for document, _ in best)
-            first = {passage.document: passage for passage in reversed(passages)}
-            return Ranking([Found(score, first[document]) for document, score in best])
+            return best
         ask *= 4
 
 
@@ -137,35 +143,27 @@ def _by_both(
 ) -> list[Ranking]:
     """Both rankings fused, see searchengine.lexical; of more documents where these make too few
     groups."""
-    alone = replace(query, group_by=None)
+    label, _ = _label(snapshot, query)
     rankings = [Ranking(())] * len(questions)
     left, each = list(range(len(questions))), max(FUSED, depth)
     while left:
+        # Scores are scaled by the least of them, so the end of the ranking has to be right as well.
+        wide = max(snapshot.settings["index"]["shortlist"], _WIDE * each)
+        alone = replace(query, group_by=None, shortlist=query.shortlist or wide)
         short = []
         for i, near in zip(left, _by_vector(snapshot, alone, vectors[left], each), strict=True):
-            worded = _by_text(snapshot, alone, questions[i], each)
-            found = _fused(snapshot, query, (near, worded), vectors[i], depth)
-            rankings[i] = Ranking(found)
-            if len(found) < depth and each in (len(near.found), len(worded.found)):
+            worded = _worded(snapshot, alone, questions[i], each)
+            scored = [(found.passage.document, found.score) for found in near.found]
+            fused = lexical.weighted([scored, worded], WEIGHTS)
+            best = _distinct(fused, label(document for document, _ in fused), depth)
+            passages = {found.passage.document: found.passage for found in near.found}
+            missing = [document for document, _ in best if document not in passages]
+            passages |= _nearest_passages(snapshot, missing, vectors[i])
+            rankings[i] = Ranking([Found(score, passages[document]) for document, score in best])
+            if len(best) < depth and each in (len(scored), len(worded)):
                 short.append(i)
         left, each = short, 4 * each
     return rankings
-
-
-def _fused(
-    snapshot: Snapshot, query: Query, both: tuple[Ranking, Ranking], vector: Vectors, depth: int
-) -> list[Found]:
-    """The `depth` best of two rankings, the first by a vector, as one."""
-    near, _ = both
-    label, _ = _label(snapshot, query)
-    scored = lexical.weighted(
-        [[(found.passage.document, found.score) for found in each.found] for each in both], WEIGHTS
-    )
-    best = _distinct(scored, label(document for document, _ in scored), depth)
-    passages = {found.passage.document: found.passage for found in near.found}
-    missing = [document for document, _ in best if document not in passages]
-    passages |= _nearest_passages(snapshot, missing, vector)
-    return [Found(score, passages[document]) for document, score in best]
 
 
 def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
@@ -188,9 +186,7 @@ def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
     return lambda documents: snapshot.store.values(documents, field), True
 
 
-def _distinct(
-    scored: lexical.Scored, labels: Mapping[int, Hashable], most: int
-) -> lexical.Scored:
+def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], most: int) -> lexical.Scored:
     """The first document of every label, at most so many."""
     found: dict[Hashable, tuple[int, float]] = {}
     for document, score in scored:
