@@ -80,6 +80,7 @@ def test_format_page_reads_a_collection(tmp_path: Path) -> None:
     documents = [{"_id": str(i), "title": "x" * (i + 1), "text": "a bee"} for i in range(3)]
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add(documents)
+        engine.delete(["1"])
     names: dict[str, object] = {"collection": str(tmp_path / "c")}
     exec(program, names)
     texts = [f"{title} {text}" for _, title, text in names["texts"]]  # type: ignore[attr-defined]

@@ -36,8 +36,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("question")
 @click.option(
     "--mode",
-    type=click.Choice(list(Mode)),
-    default=Mode.VECTOR,
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.VECTOR.value,
     show_default=True,
     help="By meaning, by words, or by both.",
 )

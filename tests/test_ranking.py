@@ -1,0 +1,373 @@
+"""Documents cut into passages, ranked by vectors, words and both, against brute force."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import WordLengths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import Document, Hit, SearchEngine, lexical
+from searchengine.diversity import mmr
+from searchengine.errors import CollectionError, FilterError, QueryError
+from searchengine.passages import PassageConfig, cut_documents, passage_texts
+from searchengine.ranking import FUSED, WEIGHTS
+
+NEAR = 1e-5
+EXACT = {"prefix": 4, "storage": "float32"}
+
+
+class Words(WordLengths):
+    """Reads `most` words of a text, which are its tokens, and fails where it is given more."""
+
+    def __init__(self, most: int = 4) -> None:
+        super().__init__()
+        self.most = most
+
+    def token_spans(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        found = [[m.span() for m in re.finditer(r"\S+", text)] for text in texts]
+        return [np.array(spans, np.int32).reshape(-1, 2) for spans in found]
+
+    def room(self, role: str) -> int:
+        return self.most
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        assert role == "query" or max(len(text.split()) for text in texts) <= self.most
+        return super().encode(texts, role=role)
+
+
+# Three passages of four words each, then one, and documents of one passage.
+DOCUMENTS: list[dict[str, Any]] = [
+    {"_id": "long", "text": "a a a a bb bb bb bb ccc ccc ccc ccc", "of": {"kind": 1}, "n": 0},
+    {"_id": "near", "text": "bb bb bb ccc", "of": {"kind": 1.0}, "n": 1},
+    {"_id": "half", "text": "bb ccc", "of": {"kind": "x"}, "n": 2},
+    {"_id": "far", "title": "ccc", "text": "dddd ccc", "n": 3},
+    {"_id": "other", "text": "eeeee bb eeeee", "n": 4},
+]
+
+
+def collection(path: Path, documents: list[dict[str, Any]] = DOCUMENTS) -> SearchEngine:
+    engine = SearchEngine.create(path / "c", Words(), EXACT)
+    engine.add(documents)
+    return engine
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with collection(tmp_path) as engine:
+        yield engine
+
+
+def keys(hits: list[Hit]) -> list[str]:
+    return [hit.key for hit in hits]
+
+
+Scores = dict[str, dict[tuple[int, int], float]]
+
+
+def brute_force(documents: Sequence[dict[str, Any]], vector: npt.NDArray[Any]) -> Scores:
+    """Key → its passages → their cosines."""
+    encoder = Words()
+    parsed = [Document.from_mapping(each, origin="") for each in documents]
+    spans, _ = cut_documents(parsed, encoder, PassageConfig())
+    found: Scores = {}
+    for document, each in zip(parsed, spans, strict=True):
+        texts = passage_texts([(document, span) for span in each], encoder)
+        scores = encoder.encode(texts, role="document") @ (vector / np.linalg.norm(vector))
+        found[document.key] = dict(zip(each, scores.tolist(), strict=True))
+    return found
+
+
+def check(hits: list[Hit], expected: Scores, k: int) -> None:
+    """The k best documents, each once and by a passage with its best score."""
+    best = {key: max(scores.values()) for key, scores in expected.items()}
+    assert len(set(keys(hits))) == len(hits) == min(k, len(best))
+    for hit in hits:
+        assert hit.score == pytest.approx(best[hit.key], abs=NEAR)
+        assert expected[hit.key][hit.start, hit.end] == pytest.approx(hit.score, abs=NEAR)
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    left_out = [score for key, score in best.items() if key not in keys(hits)]
+    assert not left_out or scores[-1] > max(left_out) - NEAR
+
+
+# ----------------------------------------------------------------------------------------- passages
+
+
+def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None:
+    hits = engine.search("bb", k=4)
+    assert keys(hits) == ["long", "near", "half", "other"]
+    cosines = [1, 3 / 10**0.5, 1 / 2**0.5, 1 / 5**0.5]
+    assert [hit.score for hit in hits] == pytest.approx(cosines, abs=NEAR)
+    assert [(hit.start, hit.end) for hit in hits] == [(8, 19), (0, 12), (0, 6), (0, 14)]
+    assert hits[0].passage == hits[0].snippet == "bb bb bb bb"
+    assert engine.search("ccc", k=1)[0].passage == "ccc ccc ccc ccc"
+    stats = engine.stats()
+    assert (stats.documents, stats.passages, stats.cut) == (5, 7, PassageConfig().as_dict())
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True}, {"where": "n < 60"}, {"shortlist": 1}])
+def test_a_document_that_owns_the_top_crowds_out_nobody(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    documents = [
+        {"_id": "owner", "text": "bb " * 4 * 300, "n": 0},
+        *({"_id": str(n), "text": "bb " + "ccc " * (n % 3 + 1), "n": n} for n in range(1, 91)),
+    ]
+    with collection(tmp_path, documents) as engine:
+        allowed = documents[:60] if "where" in options else documents
+        for k in (2, 10, 100):
+            found = engine.search_batch(["bb", "ccc bb"], k, **options)
+            for hits, question in zip(found, ("bb", "ccc bb"), strict=True):
+                check(hits, brute_force(allowed, Words().encode([question], role="query")[0]), k)
+            assert found[0].proven or not options.get("exact")
+
+
+lines = st.lists(st.integers(1, 6).map(lambda n: "a" * n), min_size=1, max_size=120)
+corpora = st.lists(st.tuples(st.sampled_from(["", "bb"]), lines), min_size=1, max_size=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    corpus=corpora,
+    questions=st.lists(lines.map(lambda line: " ".join(line[:5])), min_size=1, max_size=3),
+    cut=st.integers(1, 7),
+    gone=st.sets(st.integers(0, 7), max_size=4),
+    k=st.integers(1, 9),
+    below=st.integers(0, 9),
+)
+def test_passages_equal_brute_force(
+    tmp_path_factory: pytest.TempPathFactory,
+    corpus: list[tuple[str, list[str]]],
+    questions: list[str],
+    cut: int,
+    gone: set[int],
+    k: int,
+    below: int,
+) -> None:
+    """Documents of 1 to 30 passages or more, in two segments, some of them deleted."""
+    documents: list[dict[str, Any]] = [
+        {"_id": str(n), "title": title, "text": " ".join(line), "n": n}
+        for n, (title, line) in enumerate(corpus)
+    ]
+    with collection(tmp_path_factory.mktemp("brute"), documents[:cut]) as engine:
+        if documents[cut:]:
+            engine.add(documents[cut:])
+        engine.delete([str(n) for n in gone])
+        there = [each for each in documents if each["n"] not in gone and each["n"] < below]
+        where = f"n < {below}"
+        wide = engine.search_batch(questions, k, shortlist=10_000, where=where)
+        exact = engine.search_batch(questions, k, exact=True, where=where)
+        vectors = Words().encode(questions, role="query")
+        by_vector = engine.search_batch(vectors, k, exact=True, where=where)
+        for question, vector, *found in zip(
+            questions, vectors, wide, exact, by_vector, strict=True
+        ):
+            alone = engine.search(question, k, exact=True, where=where)
+            for hits in (*found, alone):
+                check(hits, brute_force(there, vector), k)
+        assert all(hits.proven for hits in exact)
+
+
+# -------------------------------------------------------------------------------------------- words
+
+
+def by_words(engine: SearchEngine, question: str, k: int, where: str | None = None) -> list[Any]:
+    """(key, BM25) as searchengine.lexical ranks them."""
+    store = engine.collection._current().store
+    scored = lexical.search(store.read, question, k, *store.condition(where))
+    documents = store.documents(document for document, _ in scored)
+    return [(each.key, score) for each, (_, score) in zip(documents, scored, strict=True)]
+
+
+@pytest.mark.parametrize("where", [None, "n > 0"])
+def test_by_words_is_the_order_of_bm25_and_needs_no_encoder(
+    engine: SearchEngine, where: str | None
+) -> None:
+    engine.encoder.calls.clear()  # type: ignore[attr-defined]
+    for k in (1, 2, 5):
+        hits = engine.search("dddd bb", k, mode="text", where=where)
+        assert [(hit.key, hit.score) for hit in hits] == by_words(engine, "dddd bb", k, where)
+        assert len(hits) == min(k, 5 if where is None else 4)
+    assert engine.search("zzz !", mode="text") == engine.search("!", mode="text") == []
+    assert engine.search_batch([], mode="text") == []
+    assert engine.encoder.calls == []  # type: ignore[attr-defined]
+
+
+def test_by_words_the_passage_that_has_them_is_shown(engine: SearchEngine) -> None:
+    for word in ("a", "bb", "ccc"):
+        (hit,) = engine.search(word, mode="text", where="n = 0")
+        assert hit.passage.split() == [word] * 4
+        assert hit.snippet == hit.passage
+
+
+@pytest.mark.parametrize("source", [None, "/no/such/model"])
+def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None:
+    encoder = Words()
+    encoder.source = source  # type: ignore[attr-defined]
+    with SearchEngine.create(tmp_path / "c", encoder, EXACT) as engine:
+        engine.add(DOCUMENTS)
+    with SearchEngine.open(tmp_path / "c") as engine:
+        assert keys(engine.search("eeeee", mode="text")) == ["other"]
+        assert keys(engine.search("eeeee", mode="text", group_by="n", diversity=0.5)) == ["other"]
+        assert len(engine.search(np.ones(16))) == len(engine.similar("near")) + 1 == 5
+        for mode in ("vector", "hybrid"):
+            with pytest.raises(CollectionError, match="was built by"):
+                engine.search("eeeee", mode=mode)
+
+
+# --------------------------------------------------------------------------------------------- both
+
+
+def fused(engine: SearchEngine, question: str, where: str | None = None) -> list[Any]:
+    """(key, score) by both, of what fits into FUSED."""
+    near = engine.search(question, FUSED, where=where, shortlist=1000)
+    names = [*{hit.key: None for hit in near}]
+    worded = by_words(engine, question, FUSED, where)
+    names += [key for key, _ in worded if key not in names]
+    number = {name: i for i, name in enumerate(names)}
+    rankings = [
+        [(number[hit.key], hit.score) for hit in near],
+        [(number[key], score) for key, score in worded],
+    ]
+    return [(names[i], score) for i, score in lexical.weighted(rankings, WEIGHTS)]
+
+
+@pytest.mark.parametrize("where", [None, "n > 0"])
+def test_both_are_the_weighted_scores(engine: SearchEngine, where: str | None) -> None:
+    expected = fused(engine, "bb dddd", where)
+    hits = engine.search("bb dddd", mode="hybrid", where=where)
+    assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=NEAR)
+    assert dict(zip(keys(hits), range(9), strict=False)).keys() == dict(expected).keys()
+    assert engine.search("bb dddd", 2, mode="hybrid", where=where) == hits[:2]
+    batch = engine.search_batch(["bb dddd", "a"], mode="hybrid", where=where)
+    assert keys(batch[0]) == keys(hits) and keys(batch[1])[0] == ("long" if not where else "near")
+
+
+def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -> None:
+    """As many documents as are fused are nearer than the only one that has the word."""
+    documents = [{"_id": str(n), "text": "xx xx" if n else "xx xx yyyy"} for n in range(FUSED)]
+    documents.append({"_id": "worded", "text": "a a a a word word bb word ccc ccc ccc ccc"})
+    with collection(tmp_path, documents) as engine:
+        question = "word bb bb bb"
+        assert len(engine.search(question, FUSED + 5, mode="hybrid")) == FUSED + 1
+        hits = engine.search(question, 3, mode="hybrid")
+        # The most by vectors, the most by words, and one of those with the least by vectors.
+        assert [hit.score for hit in hits] == [0.5, 0.5, 0]
+        assert keys(hits)[:2] == ["0", "worded"]
+        assert hits[1].passage == "word word bb word"
+
+
+# ------------------------------------------------------------------------------------------- groups
+
+
+def test_groups_are_shown_by_their_best(engine: SearchEngine) -> None:
+    hits = engine.search("bb", group_by="of.kind")  # 1 and 1.0 are one group; two have no kind
+    assert keys(hits) == ["long", "half", "other", "far"]
+    assert keys(engine.search("bb", 2, group_by="of.kind", where="n > 0")) == ["near", "half"]
+    assert keys(engine.search("bb", group_by="absent")) == keys(engine.search("bb"))
+    assert keys(engine.search("bb", 2, group_by="of.kind", exact=True)) == ["long", "half"]
+    words = engine.search("bb", group_by="of.kind", mode="text")
+    assert sorted(keys(words)) == ["half", "near", "other"]
+    assert len(engine.search("bb ccc", group_by="of.kind", mode="hybrid")) == 4
+
+
+def test_values_of_different_types_are_different_groups(tmp_path: Path) -> None:
+    values = [1, True, "1", "true", [1], "[1]", {"a": 1}, '{"a":1}', None, "null", 1.0, [1], None]
+    documents = [{"_id": str(i), "text": "bb", "v": value} for i, value in enumerate(values)]
+    with collection(tmp_path, [*documents, {"_id": "a", "text": "bb"}]) as engine:
+        hits = engine.search("bb", 20, group_by="v")
+        assert keys(hits) == [*(str(i) for i in range(10)), "a"]  # null is a value, nothing is none
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_groups_behind_a_large_one_are_found(tmp_path: Path, mode: str) -> None:
+    many = [{"_id": f"m{i}", "text": "bb bb", "g": "many"} for i in range(3 * FUSED)]
+    few = [{"_id": f"f{i}", "text": "bb ccc ccc", "g": i % 4} for i in range(8)]
+    with collection(tmp_path, many + few) as engine:
+        for k in (1, 3, 5, 30):
+            hits = engine.search("bb", k, group_by="g", mode=mode)
+            assert keys(hits) == ["m0", "f0", "f1", "f2", "f3"][:k]
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+@pytest.mark.parametrize("name", ["", "n = 1", "a b", "not n", "\ud800"])
+def test_what_is_no_field_makes_no_groups(engine: SearchEngine, mode: str, name: str) -> None:
+    with pytest.raises(FilterError):
+        engine.search("bb", mode=mode, group_by=name)
+
+
+# ---------------------------------------------------------------------------------------- diversity
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, mode: str) -> None:
+    question = "bb bb ccc dddd"
+    plain = engine.search(question, mode=mode)
+    assert engine.search(question, mode=mode, diversity=0) == plain
+    relevance = np.array([hit.score for hit in plain], np.float32)
+    if mode != "vector":
+        relevance = (relevance - relevance.min()) / np.ptp(relevance)
+    # By words a document is known by its beginning.
+    texts = [
+        f"{hit.title} " + ("a a a a" if (mode, hit.key) == ("text", "long") else hit.passage)
+        for hit in plain
+    ]
+    vectors = Words().encode(texts, role="document")
+    for diversity in (0.2, 0.5, 0.8):
+        for k in (1, 2, 4, 9):
+            chosen = mmr(relevance, vectors, k, diversity).tolist()
+            hits = engine.search(question, k, mode=mode, diversity=diversity)
+            assert hits == [plain[i] for i in chosen]
+
+
+def test_diversity_of_groups(engine: SearchEngine) -> None:
+    groups = engine.search("bb", group_by="of.kind")
+    hits = engine.search("bb", group_by="of.kind", diversity=0.7)
+    assert sorted(keys(hits)) == sorted(keys(groups)) and hits[0] == groups[0]
+    # After "long" "half" resembles it most, and "far" not at all.
+    assert keys(hits) == ["long", "far", "other", "half"]
+    assert len(engine.search("bb", 2, group_by="of.kind", diversity=0.7)) == 2
+
+
+# ------------------------------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "x"}, "one of vector, text, hybrid, got 'x'"),
+        ({"mode": None}, "got None"),
+        ({"diversity": 2}, "between 0 and 1, got 2"),
+        ({"diversity": float("nan")}, "between 0 and 1, got nan"),
+        ({"diversity": True}, "a number from 0 to 1, got True"),
+        ({"k": True}, "k must be a whole number of at least 1, got True"),
+        ({"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
+        ({"shortlist": ""}, "shortlist must be a whole number of at least 1, got ''"),
+        ({"where": 5}, "where must be a text or None, got 5"),
+        ({"group_by": ["n"]}, r"group_by must be a text or None, got \['n'\]"),
+        ({"exact": True, "mode": "text"}, "exact search ranks by vectors alone, got the mode text"),
+    ],
+)
+def test_options_that_make_no_sense(
+    engine: SearchEngine, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(QueryError, match=message):
+        engine.search("bb", **options)
+
+
+def test_unknown_options_are_refused(engine: SearchEngine) -> None:
+    with pytest.raises(TypeError, match="depth"):
+        engine.search("bb", depth=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+@pytest.mark.parametrize("options", [{}, {"group_by": "n"}, {"diversity": 0.5}])
+def test_any_k_is_possible(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
+    question = "bb eeeee dddd"
+    assert len(engine.search(question, 2**70, mode=mode, **options)) == 5
