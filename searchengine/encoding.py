@@ -129,6 +129,14 @@ def check_questions(questions: Sequence[str]) -> None:
             raise QueryError(f"question {position} is blank; ask for something")
 
 
+def as_array(vectors: object) -> npt.NDArray[Any]:
+    """Numbers, however they are given, as an array. Raises QueryError."""
+    try:
+        return np.asarray(vectors)
+    except ValueError as error:
+        raise QueryError(f"expected a question or a vector of numbers ({error})") from error
+
+
 def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
     """Questions given as vectors, float32 (q, D). Raises QueryError."""
     array = np.asarray(vectors)

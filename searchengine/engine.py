@@ -23,6 +23,7 @@ from searchengine.corpus import Document
 from searchengine.encoding import (
     PassageReader,
     TextEncoder,
+    as_array,
     check_built_by,
     check_questions,
     check_vectors,
@@ -38,6 +39,9 @@ from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import questions_of
 
 __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
+
+
+Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 
 class SearchEngine:
@@ -236,10 +240,10 @@ class SearchEngine:
         """
         if isinstance(query, str):
             return self.search_batch([query], k, **options)[0]
-        return self.search_batch(np.asarray(query)[None], k, **options)[0]
+        return self.search_batch(as_array(query)[None], k, **options)[0]
 
     def search_batch(
-        self, queries: Sequence[str] | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
+        self, queries: Questions, k: int = 10, **options: Unpack[Options]
     ) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
         asked = Query(k, **options)
@@ -252,11 +256,13 @@ class SearchEngine:
             return answers.hits(snapshot, rankings, questions, by_words=asked.mode == Mode.TEXT)
 
     def _asked(
-        self, queries: Sequence[str] | npt.ArrayLike, asked: Query
+        self, queries: Questions, asked: Query
     ) -> tuple[Sequence[str] | None, npt.NDArray[np.float32] | None]:
         """Questions, if they are texts, and their vectors, if they are needed."""
         if isinstance(queries, str):
             raise QueryError("search_batch takes a list of questions, got one text; use search")
+        if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
+            queries = as_array(queries)
         if isinstance(queries, np.ndarray):
             if asked.mode != Mode.VECTOR:
                 raise QueryError(f"the mode {asked.mode} needs questions in words, got vectors")
@@ -265,7 +271,8 @@ class SearchEngine:
         check_questions(questions)
         if asked.mode == Mode.TEXT or not questions:
             return questions, None
-        return questions, self.encoder.encode(questions, role="query")
+        vectors = self.encoder.encode(questions, role="query")
+        return questions, check_vectors(vectors, self.encoder.dim)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -313,6 +320,8 @@ class SearchEngine:
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         self.refresh()
+        if self.stats().tombstones:  # what was deleted must not be measured
+            self.collection.optimize(building)
         measured = self.collection.segments
         rows = sum(row.rows for row in measured)
         if rows < FEWEST:

@@ -31,7 +31,6 @@ except ModuleNotFoundError as error:
 
 Qrels = dict[str, dict[str, int]]
 _DEPTH = 100  # ranks kept, for recall@100
-_SEVERAL = 4  # so many passages are ranked for each rank, where documents have several
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +139,7 @@ def retrieval(
             raise QueryError(f"a prefix must be between 1 and {engine.encoder.dim}, got {dim}")
     vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
     with engine.collection.reading() as snapshot:
-        # A document may come by several of its passages, and counts once.
-        depth = _SEVERAL * _DEPTH if snapshot.cuts else _DEPTH
-        exact = snapshot.merge(lambda _, segment, live: segment.exact(vectors, depth, live), depth)
+        depth, exact = _exact(snapshot, vectors)
         exact_metrics = _measure(snapshot, judged, exact.rows, qrels)
         for dim in dims:
             if dim == engine.encoder.dim:
@@ -153,6 +150,21 @@ def retrieval(
             prefix_ndcg, _ = _measure(snapshot, judged, bare.rows, qrels)
             exact_recall = recall(found.rows[:, :10], exact.rows[:, :10])
             yield RetrievalRow(dim, shortlist, ndcg, recall_100, prefix_ndcg, exact_recall)
+
+
+def _exact(snapshot: Snapshot, vectors: Vectors) -> tuple[int, SearchResult]:
+    """So many passages, and the best of them, that each question has _DEPTH documents."""
+    depth = _DEPTH
+    while True:
+        most = depth
+        result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, most, live), most)  # noqa: B023
+        if not snapshot.cuts or depth >= snapshot.rows:
+            return depth, result
+        # A document may come by several of its passages, and counts once.
+        found = (snapshot.store.passages(rows[rows >= 0]) for rows in result.rows)
+        if all(len({passage.document for passage in some}) >= _DEPTH for some in found):
+            return depth, result
+        depth *= 4
 
 
 def _by_prefix(

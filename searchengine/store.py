@@ -16,7 +16,7 @@ import sqlite_utils
 
 from searchengine import fields, lexical
 from searchengine.corpus import Document
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.filters import compile_sql, field_name, field_named, json_path, parse
 from searchengine.schema import upgrade
 
@@ -306,8 +306,11 @@ class Store:
         Nothing stays open behind it: on one connection an unfinished statement of one thread holds
         every other at its own, older snapshot.
         """
-        with self.named_errors(), self._one_at_a_time:
-            return self._connection.execute(sql, parameters).fetchall()
+        try:
+            with self.named_errors(), self._one_at_a_time:
+                return self._connection.execute(sql, parameters).fetchall()
+        except UnicodeEncodeError as error:
+            raise QueryError(f"no key or value is {error.object!r}: it is no text") from error
 
     def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
         """The first column of a statement's rows, int64."""
