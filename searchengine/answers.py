@@ -30,7 +30,7 @@ def hits(
 
     def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
         start, end = passage.start, passage.end
-        if by_words:
+        if by_words and len(several[passage.document]) > 1:
             spans = [(each.start, each.end) for each in several[passage.document]]
             start, end = best_passage(document.text, question, spans)
         return Hit(
