@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import numpy as np
 
+from indexer.build import MANIFEST
 from indexer.config import SegmentConfig
-from indexer.durable import sync_file, sync_folder
+from indexer.durable import sha256, sync_file, sync_folder
 from indexer.footprint import footprint
 from searchengine.collection import Collection
 from searchengine.errors import CollectionError
@@ -24,6 +25,7 @@ from searchengine.writer import folder_of, os_errors
 _BLOCK = 4096  # passages exported at a time
 _TRIES = 5  # a backup starts again where segments were replaced under its hands
 
+# length of a text ends at NUL, that of its bytes does not.
 _INVARIANTS = {
     "SELECT count(*) FROM passages WHERE NOT EXISTS (SELECT 1 FROM segments WHERE passages.id "
     "BETWEEN segments.base AND segments.base + segments.rows - 1)": "passages without a row",
@@ -42,7 +44,9 @@ _INVARIANTS = {
         "segments with rows of which nothing is known"
     ),
     "SELECT count(*) FROM passages JOIN documents ON documents.id = passages.document "
-    "WHERE start < 0 OR start > end OR end > length(text)": "passages outside of their text",
+    "WHERE start < 0 OR start > end OR end > length(CAST(text AS BLOB))": (
+        "passages outside of their text"
+    ),
 }
 
 
@@ -51,8 +55,7 @@ def verify(collection: Collection) -> None:
 
     Raises CollectionError on the first fault.
     """
-    collection.refresh()
-    with collection.reading() as snapshot:
+    with collection.newest() as snapshot:
         path = snapshot.store.path
         complaint = snapshot.store.read("PRAGMA integrity_check")[0][0]
         if complaint != "ok":
@@ -85,11 +88,10 @@ def verify(collection: Collection) -> None:
 
 def backup(collection: Collection, path: Path) -> None:
     """Copy the last commit to a new folder, whole or not at all."""
-    with _new_folder(path) as scratch:
+    with _new_folder(path, collection.path) as scratch:
         for tries_left in reversed(range(_TRIES)):
-            collection.refresh()
             try:
-                with collection.reading() as snapshot:
+                with collection.newest() as snapshot:
                     _copy(snapshot, scratch)
                 return
             except FileNotFoundError:  # replaced and removed by writers meanwhile
@@ -100,11 +102,19 @@ def backup(collection: Collection, path: Path) -> None:
 
 
 def _copy(snapshot: Snapshot, target: Path) -> None:
-    for row in snapshot.segments:
+    for row, segment in snapshot.segments.items():
         folder = folder_of(target, row.id)
-        shutil.copytree(folder_of(snapshot.path, row.id), folder)
-        for file in folder.iterdir():
-            sync_file(file)
+        folder.mkdir(parents=True)
+        checksums = {name: entry.sha256 for name, entry in segment.manifest.files.items()}
+        for name, checksum in (checksums | {MANIFEST: row.manifest_sha256}).items():
+            source = folder_of(snapshot.path, row.id) / name
+            shutil.copyfile(source, folder / name)
+            sync_file(folder / name)
+            if sha256(folder / name) != checksum:
+                raise CollectionError(
+                    f"{source} does not match its checksum; nothing was copied, see what "
+                    "searchengine verify says"
+                )
         sync_folder(folder)
     (target / "segments").mkdir(exist_ok=True)
     sync_folder(target / "segments")
@@ -120,7 +130,7 @@ def export(snapshot: Snapshot, path: Path) -> int:
     """
     count, passages = snapshot.store.counts()
     dim = snapshot.settings["encoder"]["dim"]
-    with _new_folder(path) as folder:
+    with _new_folder(path, snapshot.path) as folder:
         with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
             for document in snapshot.store.all_documents():
                 record = {**document.metadata, "_id": document.key}
@@ -200,9 +210,14 @@ def _bytes(path: Path) -> int:
 
 
 @contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
+def _new_folder(path: Path, collection: Path) -> Iterator[Path]:
     """A folder that gets its name when the block has filled it; nothing remains otherwise."""
     path = path.absolute()
+    if path.resolve().is_relative_to(collection.resolve()):
+        raise CollectionError(
+            f"{path} lies inside the collection, whose next writer would remove it; "
+            "choose a folder elsewhere"
+        )
     if path.exists():
         raise CollectionError(f"{path} exists already; choose another folder or remove it")
     scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")

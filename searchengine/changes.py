@@ -153,6 +153,11 @@ class Changes:
             lexical.create(self._connection, tokenizer)
         self.set("tokenizer", tokenizer)
 
+    def optimize_text(self) -> None:
+        """Bring the index of words into the form that is quickest to search."""
+        with self.store.named_errors():
+            lexical.optimize(self._connection)
+
     def index_field(self, name: str) -> None:
         """Keep an index of this metadata field from now on."""
         with self.store.named_errors():

@@ -20,9 +20,19 @@ from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.lexical import Tokenizer
 from searchengine.snapshot import Snapshot
 from searchengine.store import SegmentRow, Store
-from searchengine.writer import Writer, due, folder_of, os_errors, remove_garbage, writing
+from searchengine.writer import (
+    Writer,
+    due,
+    folder_of,
+    os_errors,
+    outgrown,
+    remove_garbage,
+    writing,
+)
 
 _log = logging.getLogger(__name__)
+_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
+_LONGEST = 2_000_000  # seconds to wait; SQLite counts milliseconds in 32 bits
 _TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
 
 
@@ -40,10 +50,13 @@ class Collection:
         """Open. Raises CollectionError when the folder is none, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
+        if not 0 <= wait <= _LONGEST:
+            raise QueryError(f"wait must be between 0 and {_LONGEST} seconds, got {wait}")
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait = wait
         self._changing = Lock()
-        self._shown: Snapshot | None = self._newest({})
+        self._shown: Snapshot | None = None
+        self._shown = self._newest({})
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer) -> "Collection":
@@ -95,9 +108,22 @@ class Collection:
         """The tables as shown now."""
         return self._current().store
 
+    @contextmanager
+    def newest(self) -> Iterator[Snapshot]:
+        """The newest commit, for one who must not disturb what is shown."""
+        snapshot = self._newest(self._current().segments)
+        try:
+            yield snapshot
+        finally:
+            snapshot.close()
+
     def refresh(self) -> None:
         """Show the newest commit."""
-        self._show(self._newest(self._current().segments))
+        current = self._current()
+        with Store(self.path / "documents.db") as store:
+            if store.settings().get("commit", 0) == current.commit:
+                return
+        self._show(self._newest(current.segments))
 
     def add(
         self, documents: Iterable[Document], reading: Reading, options: AddOptions
@@ -147,8 +173,12 @@ class Collection:
         with self._own_store() as store:
             with self._writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
+                writer.changes.optimize_text()
             self._clear_away(store)
-            store.tidy()
+            try:
+                store.tidy()
+            except CollectionError as error:  # what was asked for is committed all the same
+                _log.warning("no room was given back: %s", error)
 
     def rebuild(
         self,
@@ -195,8 +225,6 @@ class Collection:
             shown, self._shown = self._shown, None
             if shown is not None and not shown.readers:
                 shown.close()
-                for segment in shown.segments.values():
-                    segment.close()
 
     def _current(self) -> Snapshot:
         if self._shown is None:
@@ -209,13 +237,14 @@ class Collection:
         def open_segment(row: SegmentRow) -> Segment:
             return held.get(row) or self._open_segment(row, held)
 
+        failed: list[SegmentRow] | None = None
         for _ in range(_TRIES):
-            before = self._committed()
             try:
-                return Snapshot(self.path, open_segment)
+                return Snapshot(self.path, open_segment, self._shown)
             except (CollectionError, OSError):
                 # Replaced just now, and removed by the next writer? Then there are others.
-                if self._committed() == before:
+                before, failed = failed, self._committed()
+                if failed == before:
                     raise
         return Snapshot(self.path, open_segment)
 
@@ -227,7 +256,7 @@ class Collection:
         """Show another state; the former is closed as soon as nobody reads it."""
         with self._changing:
             before = self._shown
-            if before is None or before.commit >= snapshot.commit:
+            if before is None or before.commit > snapshot.commit:
                 snapshot.close()  # closed meanwhile, or overtaken by another thread
                 return
             self._shown = snapshot
@@ -254,8 +283,18 @@ class Collection:
 
         with writing(self.path, store, open_segment, self.wait) as writer:
             yield writer
-        held = {**self._current().segments, **opened, **writer.opened}
-        self._show(self._newest(held))
+        try:
+            held = {**self._current().segments, **opened, **writer.opened}
+            self._show(self._newest(held))
+            if store.log_bytes > _LOG:
+                # A log is begun anew once nobody reads it: fold it, and look at the file itself.
+                store.fold_log()
+                self._show(self._newest(held))
+        except (CollectionError, OSError) as error:
+            raise CollectionError(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
 
     def _merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
@@ -265,6 +304,11 @@ class Collection:
             while due(store, finished=finished):
                 with self._writing(store) as writer:
                     writer.merge(due(store, finished=finished), progress=progress)
+                self._clear_away(store)
+            while misfit := outgrown(self.segments):
+                with self._writing(store) as writer:
+                    if misfit in store.segments():
+                        writer.merge([misfit], refit=True, progress=progress)
                 self._clear_away(store)
         except CollectionBusy:
             pass  # another came first; whoever writes last merges

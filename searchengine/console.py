@@ -21,6 +21,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+_REMEMBERED = 120  # seconds that the time left is worked out from: a step may take half a minute
+
 
 class Heard(Protocol):
     """Hears what is being done."""
@@ -52,13 +54,17 @@ def steps() -> Iterator[Heard]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[rate]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, speed_estimate_period=_REMEMBERED) as bar:
         tasks: dict[str, TaskID] = {}
 
         def heard(what: str, done: int, total: int | None, rate: str = "") -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total, rate=rate)
-            bar.update(tasks[what], advance=done, rate=rate)
+            task = bar.tasks[tasks[what]]
+            if done and total is not None and task.total is not None and task.finished:
+                bar.update(task.id, total=task.total + total)  # once more: the next commit's
+            bar.update(task.id, advance=done, rate=rate)
 
         yield heard
         for task in bar.tasks:
@@ -71,15 +77,19 @@ def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], He
 
     Gives what is called with the documents read and tokens encoded, and what `steps` gives.
     """
-    started, tokens = time.monotonic(), 0
+    before, tokens, seconds = time.monotonic(), 0, 0.0
     with steps() as heard:
         heard("Indexing", 0, total)
 
         def read(documents: int, more: int) -> None:
-            nonlocal tokens
-            tokens += more
-            rate = tokens / (time.monotonic() - started)
-            heard("Indexing", documents, total, f"{rate:,.0f} tokens/s" if tokens else "")
+            nonlocal before, tokens, seconds
+            now = time.monotonic()
+            if more:  # what is stored already takes time and no tokens
+                tokens += more
+                seconds += now - before
+            before = now
+            rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
+            heard("Indexing", documents, total, rate)
 
         yield read, heard
 
@@ -108,6 +118,11 @@ def _cell(value: Any) -> str:
 def show_json(value: Any) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def counted(number: int, what: str) -> str:
+    """How many of something: 1 document, 2,000 documents."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def note(message: str) -> None:

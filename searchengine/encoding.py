@@ -129,6 +129,13 @@ def check_questions(questions: Sequence[str]) -> None:
             raise QueryError(f"question {position} is blank; ask for something")
 
 
+def checked_key(key: object) -> str:
+    """A document's key, if it can be one. Raises QueryError."""
+    if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
+        raise QueryError(f"a key is a text, got {key!r}")
+    return key
+
+
 def as_array(vectors: object) -> npt.NDArray[Any]:
     """Numbers, however they are given, as an array. Raises QueryError."""
     try:

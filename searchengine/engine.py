@@ -27,6 +27,7 @@ from searchengine.encoding import (
     check_built_by,
     check_questions,
     check_vectors,
+    checked_key,
     load,
     load_built_by,
 )
@@ -199,7 +200,9 @@ class SearchEngine:
             raise QueryError("delete takes a list of keys; put one key into a list")
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
-        return self.collection.delete(None if keys is None else list(keys), where)
+        if keys is None:
+            return self.collection.delete(None, where)
+        return self.collection.delete([checked_key(key) for key in keys], where)
 
     def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
@@ -283,7 +286,7 @@ class SearchEngine:
         if asked.mode != Mode.VECTOR:
             raise QueryError(f"what is similar is found by vectors, got the mode {asked.mode}")
         with self.collection.reading() as snapshot:
-            own = snapshot.store.ids_of([key]).get(key)
+            own = snapshot.store.ids_of([checked_key(key)]).get(key)
             if own is None:
                 raise QueryError(f"{self.collection.path} has no document {key!r}")
             passages = snapshot.store.passages_of([own])

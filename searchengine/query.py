@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TypedDict
 
 from searchengine.errors import QueryError
+from searchengine.filters import parse
 
 
 class Mode(StrEnum):
@@ -64,12 +65,12 @@ class Query:
                 raise QueryError(f"{name} must be a text or None, got {text!r}")
         if self.mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
-        if isinstance(self.diversity, bool) or not isinstance(self.diversity, int | float):
+        if type(self.diversity) not in (int, float) or not 0 <= self.diversity <= 1:
             raise QueryError(f"diversity must be a number from 0 to 1, got {self.diversity!r}")
-        if not 0 <= self.diversity <= 1:
-            raise QueryError(f"diversity must lie between 0 and 1, got {self.diversity}")
         if self.exact:
             self._check_exact()
+        if self.where is not None:
+            parse(self.where)  # a mistake is told even where there is nothing to search
 
     def _check_exact(self) -> None:
         if self.shortlist is not None:

@@ -45,8 +45,16 @@ class Snapshot:
         readers: how many are reading from it; the collection closes what nobody reads.
     """
 
-    def __init__(self, path: Path, open_segment: Callable[[SegmentRow], Segment]) -> None:
-        """Raises CollectionError when a segment is missing or damaged."""
+    def __init__(
+        self,
+        path: Path,
+        open_segment: Callable[[SegmentRow], Segment],
+        before: "Snapshot | None" = None,
+    ) -> None:
+        """What has not changed since `before` is taken from it.
+
+        Raises CollectionError when a segment is missing or damaged.
+        """
         self.path = path
         self.readers = 0
         self.store = Store(path / "documents.db")
@@ -56,14 +64,19 @@ class Snapshot:
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
             }
-            dead = self.store.tombstones()
+            self.live = {row: self._live(row, before) for row in self.segments}
         except BaseException:
             self.store.close()
             raise
-        self.live: dict[SegmentRow, Allowed | None] = {}
-        for row in self.segments:
-            gone = row.part_of(dead)
-            self.live[row] = Allowed.without(gone, row.rows) if gone.size else None
+
+    def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
+        count = self.store.dead_count(row)
+        if not count:
+            return None
+        known = None if before is None else before.live.get(row)
+        if known is not None and known.size == row.rows - count:
+            return known  # a segment's dead only become more
+        return Allowed.without(self.store.dead(row), row.rows)
 
     @property
     def commit(self) -> int:

@@ -16,7 +16,7 @@ import sqlite_utils
 
 from searchengine import fields, lexical
 from searchengine.corpus import Document
-from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.filters import compile_sql, field_name, field_named, json_path, parse
 from searchengine.schema import upgrade
 
@@ -37,6 +37,11 @@ class SegmentRow:
     base: int
     rows: int
     manifest_sha256: str
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last id of its passages."""
+        return self.base, self.base + self.rows - 1
 
     def part_of(self, passages: Ids) -> Ids:
         """Which of these passage ids (rising) lie in this segment, as row numbers."""
@@ -61,6 +66,8 @@ class Store:
             raise CollectionError(f"{path} is missing; {path.parent} is no collection")
         self.path = path
         self._one_at_a_time = Lock()
+        # What is opened as immutable is read without locks: it must not change meanwhile.
+        self._frozen = _state(path) if not create and _frozen(path) else None
         with self.named_errors():
             self._connection = sqlite3.connect(
                 _uri(path, create), uri=True, isolation_level=None, check_same_thread=False
@@ -70,7 +77,7 @@ class Store:
                 self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 if create:
                     self._db.enable_wal()
-                elif _frozen(path):
+                elif self._frozen is not None:
                     self._db.execute("PRAGMA query_only = 1")
                 if not create and not self._db["documents"].exists():
                     raise CollectionError(f"{path} is a database without documents, no collection")
@@ -99,6 +106,8 @@ class Store:
                 f"{self.path}: {error}; see that the disk has room and the folder can be written"
             ) from error
         except sqlite3.ProgrammingError as error:
+            if "closed" not in str(error):
+                raise
             raise CollectionError(f"{self.path.parent} is closed; open it again") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise self.damaged(str(error)) from error
@@ -256,9 +265,15 @@ class Store:
         )[0]
         return documents, passages
 
-    def tombstones(self) -> Ids:
-        """Ids of the passages that have a row in a segment and are no more, rising."""
-        return self.numbers("SELECT passage FROM tombstones ORDER BY passage")
+    def dead(self, segment: SegmentRow) -> Ids:
+        """The rows of a segment whose passages are no more, rising."""
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ? ORDER BY passage"
+        return self.numbers(sql, segment.ends) - segment.base
+
+    def dead_count(self, segment: SegmentRow) -> int:
+        """How many those are."""
+        sql = "SELECT count(*) FROM tombstones WHERE passage BETWEEN ? AND ?"
+        return int(self.read(sql, segment.ends)[0][0])
 
     def segments(self) -> list[SegmentRow]:
         """The committed segments, oldest first."""
@@ -279,7 +294,18 @@ class Store:
         with suppress(CollectionBusy), self.named_errors():
             if _FREE * free > pages:
                 self._db.execute("VACUUM")
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # waits for nobody
+            self.fold_log()
+
+    def fold_log(self) -> None:
+        """Fold SQLite's log into the file, as far as nobody reads it; waits for nobody."""
+        with self.named_errors():
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of SQLite's log."""
+        log = self.path.with_name(self.path.name + "-wal")
+        return log.stat().st_size if log.exists() else 0
 
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""
@@ -306,18 +332,20 @@ class Store:
         Nothing stays open behind it: on one connection an unfinished statement of one thread holds
         every other at its own, older snapshot.
         """
-        try:
-            with self.named_errors(), self._one_at_a_time:
-                return self._connection.execute(sql, parameters).fetchall()
-        except UnicodeEncodeError as error:
-            raise QueryError(f"no key or value is {error.object!r}: it is no text") from error
+        if self._frozen is not None and self._frozen != _state(self.path):
+            raise CollectionError(
+                f"{self.path} was changed since it was opened, in a folder that cannot be written "
+                "from here; refresh, or open it again"
+            )
+        with self.named_errors(), self._one_at_a_time:
+            return self._connection.execute(sql, parameters).fetchall()
 
     def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
         """The first column of a statement's rows, int64."""
-        found = [row[0] for row in self.read(sql, parameters)]
-        if not all(isinstance(number, int) for number in found):
+        found = np.array([row[0] for row in self.read(sql, parameters)])
+        if found.size and found.dtype != np.int64:
             raise self.damaged("a number is none")
-        return np.array(found, dtype=np.int64)
+        return found.astype(np.int64)
 
     def _passage(self, row: tuple[Any, ...]) -> Passage:
         if not all(isinstance(number, int) for number in row):
@@ -346,6 +374,12 @@ def _frozen(path: Path) -> bool:
     """Whether the file lies in a folder that cannot be written, and nobody is writing."""
     wal = path.with_name(path.name + "-wal")
     return not os.access(path.parent, os.W_OK) and not wal.exists()
+
+
+def _state(path: Path) -> tuple[int, int, bool]:
+    """What changes when the file does, or is about to."""
+    file = path.stat()
+    return file.st_mtime_ns, file.st_size, path.with_name(path.name + "-wal").exists()
 
 
 def _uri(path: Path, create: bool) -> str:

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.allowed import Allowed
-from indexer.build import Progress
+from indexer.build import ROTATION_SAMPLE, Progress
+from indexer.config import SMALL
+from indexer.merge import GROWTH
 from indexer.segment import Segment, SegmentConfig
 from searchengine import tiers
 from searchengine.changes import Changes
@@ -73,13 +75,12 @@ class Writer:
 
         `refit`: fit the rotation anew; None leaves that to how much the rows have grown.
         """
-        dead = self.store.tombstones()
         parts, base = [], self.changes.next_passage()
         tuning: Mapping[str, Any] | None = None
         next_id = base
         for row in sorted(segments, key=lambda row: row.base):
             segment = self._open_segment(row)
-            gone = row.part_of(dead)
+            gone = self.store.dead(row)
             moved = self.changes.move_passages(row, next_id)
             if moved != row.rows - gone.size:
                 raise self.store.damaged(
@@ -172,9 +173,21 @@ def writing(
 
 def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
     """The segments that searchengine.tiers would have merged; `finished` as there."""
-    committed, dead = store.segments(), store.tombstones()
-    sizes = [(row.rows - row.part_of(dead).size, row.rows) for row in committed]
+    committed = store.segments()
+    sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     return [committed[i] for i in tiers.due(sizes, finished=finished)]
+
+
+def outgrown(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
+    """A segment that took over the rotation of one much smaller, which does not suit its rows.
+
+    Below SMALL rows all are scored, whatever the rotation.
+    """
+    for row, segment in segments.items():
+        fitted_on = segment.manifest.fitted_on
+        if row.rows >= SMALL and GROWTH * fitted_on <= row.rows and fitted_on < ROTATION_SAMPLE:
+            return row
+    return None
 
 
 def folder_of(path: Path, number: int) -> Path:

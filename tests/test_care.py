@@ -94,6 +94,68 @@ def test_a_backup_is_a_collection_of_its_own(engine: SearchEngine, tmp_path: Pat
     assert [file.name for file in copy.parent.iterdir()] == ["words.index"]
 
 
+def test_a_backup_copies_nothing_damaged_and_nothing_into_itself(
+    engine: SearchEngine, path: Path, tmp_path: Path
+) -> None:
+    for inside in (path / "copy", path / "segments" / "000099"):
+        with pytest.raises(CollectionError, match="lies inside the collection"):
+            engine.backup(inside)
+    with pytest.raises(CollectionError, match="lies inside the collection"):
+        engine.export(path / "export")
+    vectors = next((path / "segments").glob("*/vectors.faiss"))
+    damaged = bytearray(vectors.read_bytes())
+    damaged[-1] ^= 1
+    vectors.write_bytes(damaged)
+    with pytest.raises(CollectionError, match="does not match its checksum; nothing was copied"):
+        engine.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_text_may_hold_nul(engine: SearchEngine) -> None:
+    engine.add([{"_id": "nul", "text": "ab\0cd ef"}])
+    engine.verify()
+
+
+def test_the_log_stays_small_while_one_writes(engine: SearchEngine, path: Path) -> None:
+    for i in range(40):
+        engine.add([{"_id": "big", "text": f"a{i % 7} " + "bee " * 60_000}])
+    assert (path / "documents.db-wal").stat().st_size < 3 * (1 << 22)
+
+
+def test_what_is_changed_behind_a_frozen_reader_is_said(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.close()
+    with monkeypatch.context() as read_only:
+        read_only.setattr("os.access", lambda *_: False)
+        reader = SearchEngine.open(path, WordLengths())
+        assert len(reader.search("one dog")) == 3
+    with SearchEngine.open(path, WordLengths()) as owner:
+        owner.delete(["threes"])
+    with pytest.raises(CollectionError, match="was changed since it was opened"):
+        reader.search("one dog")
+    reader.close()
+
+
+def test_a_rotation_fitted_on_few_rows_is_not_kept_for_many(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    class Random(WordLengths):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            found = rng.normal(size=(len(texts), self.dim)).astype(np.float32)
+            return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+    with SearchEngine.create(tmp_path / "x", Random(24), {"prefix": 8}) as engine:
+        engine.add([{"_id": f"a{i}", "text": "a"} for i in range(10)])
+        engine.add([{"_id": f"b{i}", "text": "a"} for i in range(2000)])
+        segments = engine.collection.segments
+        assert [(row.rows, s.manifest.fitted_on) for row, s in segments.items()] == [
+            (10, 10),
+            (2000, 2000),
+        ]
+        engine.verify()
+
+
 def test_a_backup_of_nothing_is_an_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as empty:
         empty.backup(tmp_path / "copy")
@@ -106,18 +168,18 @@ def test_a_backup_starts_again_where_segments_were_removed(
     engine: SearchEngine, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SearchEngine.open(path, WordLengths()) as other:
-        real, calls = shutil.copytree, []
+        real, calls = shutil.copyfile, []
 
-        def copytree(source: Path, target: Path) -> Path:
+        def copyfile(source: Path, target: Path) -> Path:
             calls.append(source)
-            if len(calls) == 1:  # another writer replaces all segments, and clears the old away
+            if len(calls) == 2:  # another writer replaces all segments, and clears the old away
                 other.optimize()
                 other.update({"threes": {"year": 1}})
             return real(source, target)
 
-        monkeypatch.setattr(shutil, "copytree", copytree)
+        monkeypatch.setattr(shutil, "copyfile", copyfile)
         engine.backup(tmp_path / "copy")
-    assert len(calls) == 2
+    assert len({source.parent for source in calls}) == 2
     with SearchEngine.open(tmp_path / "copy", WordLengths()) as restored:
         restored.verify()
         assert restored.search("one dog", where="year = 1")[0].key == "threes"
