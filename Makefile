@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check docs bench bench-index clean
+.PHONY: setup demo test check docs bench bench-index bench-living clean
 
 setup: .venv/installed
 
@@ -30,8 +30,19 @@ docs: setup  ## rewrite the generated parts of the docs
 
 bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
-		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka; do \
+		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-living: setup  ## the figures in docs/reliability.md, some 40 minutes
+	$(BIN)/python benchmarks/living.py adds
+	$(BIN)/python benchmarks/living.py memory
+	$(BIN)/python benchmarks/living.py concurrency
+	SEARCHENGINE_STRESS_SECONDS=60 $(BIN)/pytest -s tests/test_readers.py
+	$(BIN)/python tests/campaign.py kill --scenario changes
+	$(BIN)/python tests/campaign.py kill --scenario long --points 600
+	$(BIN)/python tests/campaign.py cut --scenario changes --points 150
+	$(BIN)/python tests/campaign.py cut --scenario long --points 150
+	$(BIN)/python tests/campaign.py fail --scenario changes --errno ENOSPC
 
 bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half of it encoding and peers' builds
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
