@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import pytest
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run("index", folder / "corpus.jsonl", folder / "c.index")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert "3 documents added" in done.stderr
+    assert "3 added in" in done.stderr and "3 documents now" in done.stderr
     assert "1 without text, left out:\n  empty" in done.stderr
     return folder
 
@@ -65,7 +65,8 @@ def test_search(folder: Path) -> None:
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
     hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
     assert [hit["key"] for hit in hits] == ["bread"]
-    assert set(hits[0]) == {"score", "key", "title", "text", "metadata"}
+    shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet"}
+    assert set(hits[0]) == shown
     assert hits[0]["metadata"] == {"year": 2011}
 
 
@@ -116,16 +117,23 @@ def test_evaluate_sts(folder: Path) -> None:
     assert "384" in table and "spearman" in table
 
 
-def test_index_adds_to_a_collection_and_refuses_doubles(folder: Path, tmp_path: Path) -> None:
+def test_index_adds_to_a_collection_and_knows_what_is_there(folder: Path, tmp_path: Path) -> None:
     collection = tmp_path / "c"
     shutil.copytree(folder / "c.index", collection)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("Glaciers grind rock to flour.")
     report = run_json("index", tmp_path / "notes", collection)
-    assert (report["added"], report["documents"], report["bad"]) == (1, 4, [])
+    assert (report["added"], report["documents"], report["bad"]["count"]) == (1, 4, 0)
     again = run("index", tmp_path / "notes", collection)
-    assert again.returncode == 2
-    assert "the key 'a.txt' is in" in again.stderr
+    assert (again.returncode, again.stdout) == (0, "")
+    assert f"1 unchanged in {collection}, 4 documents now" in again.stderr
+    (tmp_path / "notes" / "a.txt").write_text("Glaciers carve valleys.")
+    report = run_json("index", tmp_path / "notes", collection)
+    assert (report["changed"], report["unchanged"], report["documents"]) == (1, 0, 4)
+    (tmp_path / "twice.jsonl").write_text(2 * '{"_id": "a", "text": "one"}\n')
+    twice = one_sentence(run("index", tmp_path / "twice.jsonl", collection))
+    assert "twice.jsonl:2: the key 'a' occurs twice" in twice
+    assert "--skip-bad goes on past what is bad" in twice
     other = run("index", tmp_path / "notes", collection, "--prefix", "32")
     assert other.returncode == 2
     assert "has prefix 64, got 32" in other.stderr
@@ -138,11 +146,10 @@ def test_skip_bad(tmp_path: Path) -> None:
     assert whole.returncode == 2
     assert f"{tmp_path / 'c.jsonl'}:5: not JSON" in whole.stderr
     report = run_json("index", tmp_path / "c.jsonl", tmp_path / "c.index", "--skip-bad")
-    assert (report["added"], report["without_text"]) == (3, ["empty"])
-    assert [message.split(": ")[0] for message in report["bad"]] == [
-        f"{tmp_path / 'c.jsonl'}:5",
-        f"{tmp_path / 'c.jsonl'}:6",
-    ]
+    assert (report["added"], report["without_text"]) == (3, {"count": 1, "first": ["empty"]})
+    assert report["bad"]["count"] == 2
+    places = [message.split(": ")[0] for message in report["bad"]["first"]]
+    assert sorted(places) == [f"{tmp_path / 'c.jsonl'}:5", f"{tmp_path / 'c.jsonl'}:6"]
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
@@ -195,31 +202,63 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
     assert not (tmp_path / "n").exists()
 
 
+def indexing(*arguments: str | Path) -> subprocess.Popen[str]:
+    """An index command that goes on; end it by `interrupted`."""
+    command = [COMMAND, "index", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def feeding(fifo: Path, process: subprocess.Popen[str]) -> Iterator[TextIO]:
+    """A FIFO to write to, once the process reads it; it waits for more throughout the block."""
+    found: list[int] = []
+
+    def read() -> bool:
+        assert process.poll() is None, process.communicate()
+        with suppress(OSError):  # nobody reads it yet
+            found.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(found)
+
+    wait_until(read)
+    os.set_blocking(found[0], True)
+    with open(found[0], "w") as stream:
+        yield stream
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C; the last line on stderr."""
+    for _ in range(6):
+        # Again if need be: a signal that comes in the instant before a read blocks is only
+        # noticed when the read returns, in any Python program.
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            _, stderr = process.communicate(timeout=10)
+            break
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+    return stderr.strip().splitlines()[-1]
+
+
 def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -> None:
     collection = tmp_path / "c"
     shutil.copytree(folder / "c.index", collection)
     fifo = tmp_path / "slow.jsonl"
     os.mkfifo(fifo)
-    writer = subprocess.Popen(
-        [COMMAND, "index", fifo, collection], stderr=subprocess.PIPE, text=True
-    )
+    writer = indexing(fifo, collection)
     begun = collection / "segments" / "000002"
-    with fifo.open("w") as stream:  # blocks until the command reads, and keeps it waiting for more
+    with feeding(fifo, writer) as stream:
         stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(600))
         stream.flush()
-        deadline = time.monotonic() + 120
-        while not begun.exists():  # a block is encoded and stored, and a segment under way
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        for _ in range(6):
-            # Again if need be: a signal that comes in the instant before a read blocks is only
-            # noticed when the read returns, in any Python program.
-            writer.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                _, stderr = writer.communicate(timeout=10)
-                break
-    assert writer.returncode == 1
-    assert "Traceback" not in stderr
+        wait_until(begun.exists)  # a block is encoded and stored, and a segment under way
+        last = interrupted(writer)
+    assert last.startswith(f"Interrupted; 3 documents are committed in {collection}, the same")
     assert not begun.exists()
     assert run_json("info", collection)["documents"] == 3
     assert run("verify", collection).returncode == 0

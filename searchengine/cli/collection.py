@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from indexer.config import Code, RotationKind, Structure
+from searchengine.cli.fields import INDEXED
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -75,9 +76,7 @@ def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
 @click.option(
     "--tokenizer", type=_choice(Tokenizer), help="Of words, for --mode text [default: porter]."
 )
-@click.option(
-    "--field", "fields", multiple=True, help="Index this metadata field, for fast filters."
-)
+@INDEXED
 @click.option(
     "--commit-every",
     type=click.IntRange(1),
@@ -105,7 +104,7 @@ def index(
     Example:
         searchengine index notes/ notes.index
     """
-    from searchengine.console import indexing, note, show_json
+    from searchengine.console import counted, indexing, note, show_json
     from searchengine.corpus import count_records, read_corpus
     from searchengine.engine import SearchEngine
 
@@ -121,6 +120,7 @@ def index(
     with SearchEngine.open_or_create(collection, encoder, config, **built) as engine:
         engine.collection.wait = wait
         try:
+            _ = engine.encoder  # seconds that are no part of how fast it encodes
             if fields:
                 engine.index_fields(*fields)
             with indexing(count_records(corpus)) as (read, building):
@@ -132,8 +132,13 @@ def index(
                     building=building,
                 )
         except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            kept = engine.stats().documents if stopped else 0
             if made_here:
                 engine.collection.remove_if_empty()
+            if stopped:
+                note(_interrupted(collection, kept))
+                raise click.exceptions.Exit(1) from None
             bad_record = isinstance(error, CorpusError | DuplicateKey)
             if bad_record and not isinstance(error, EmptyCorpus) and not skip_bad:
                 raise type(error)(f"{error} (--skip-bad goes on past what is bad)") from error
@@ -144,18 +149,35 @@ def index(
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
     left_out = {"without_text": summary.without_text, "bad": malformed}
-    counted = ("added", "changed", "relabelled", "unchanged")
-    counts = {name: getattr(summary, name) for name in counted}
+    names = ("added", "changed", "relabelled", "unchanged")
+    counts = {name: getattr(summary, name) for name in names}
     if as_json:
         left = {name: asdict(some) for name, some in left_out.items()}
         now = {"documents": documents_now, "seconds": seconds}
         show_json({"collection": str(collection), **counts, **now, **left})
         return
     did = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0 added"
-    note(f"{did} in {collection}, {documents_now} documents now, in {seconds} s")
+    now_there = counted(documents_now, "document")
+    note(f"{did} in {collection}, {now_there} now, in {seconds} s")
     for name, some in left_out.items():
         if some.count:
             note(f"{some.count} {name.replace('_', ' ')}, left out:{_some(some)}")
+
+
+def _interrupted(collection: Path, kept: int) -> str:
+    """What is left of a run that Ctrl-C ended."""
+    from searchengine.console import counted
+
+    if not kept:
+        return (
+            "Interrupted before the first commit; nothing was changed "
+            "(--commit-every N commits sooner)"
+        )
+    are = "is" if kept == 1 else "are"
+    return (
+        f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, "
+        "the same command goes on from there"
+    )
 
 
 def _passages(options: dict[str, Any]) -> Any:
@@ -246,18 +268,23 @@ def info(collection: Path, as_json: bool) -> None:
 
 @click.command()
 @COLLECTION
-def verify(collection: Path) -> None:
+@AS_JSON
+def verify(collection: Path, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
     \b
     Example:
         searchengine verify my.index
     """
+    from searchengine.console import show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection) as engine:
         engine.verify()
-    click.echo(f"{collection} is whole")
+    if as_json:
+        show_json({"collection": str(collection), "whole": True})
+    else:
+        click.echo(f"{collection} is whole")
 
 
 @click.command()

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from searchengine.cli.fields import FieldName, tell_unknown
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, SHORTLIST
 from searchengine.query import Mode
 
@@ -20,7 +21,7 @@ _OPTIONS = (
         default=0,
         help="From 0 (by score alone) to 1 (as little alike as can be).",
     ),
-    click.option("--group-by", metavar="FIELD", help="Only the best of each value of a field."),
+    click.option("--group-by", type=FieldName(), help="Only the best of each value of a field."),
     AS_JSON,
 )
 
@@ -60,7 +61,9 @@ def search(
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection, encoder) as engine:
-        _show(engine.search(question, k, **options), as_json, options)
+        hits = engine.search(question, k, **options)
+        _show(hits, as_json, options)
+        _wonder(engine, hits, options)
 
 
 @click.command()
@@ -77,7 +80,20 @@ def similar(collection: Path, key: str, k: int, as_json: bool, **options: Any) -
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection) as engine:
-        _show(engine.similar(key, k, **options), as_json, options)
+        hits = engine.similar(key, k, **options)
+        _show(hits, as_json, options)
+        _wonder(engine, hits, options)
+
+
+def _wonder(engine: Any, hits: Any, options: dict[str, Any]) -> None:
+    """Say why there may be nothing, or nothing grouped."""
+    from searchengine.console import note
+
+    if not hits:
+        note("nothing found")
+        tell_unknown(engine, options["where"])
+    elif options["group_by"] is not None:
+        tell_unknown(engine, options["group_by"])
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
