@@ -343,8 +343,8 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
     [
         ({"mode": "x"}, "one of vector, text, hybrid, got 'x'"),
         ({"mode": None}, "got None"),
-        ({"diversity": 2}, "between 0 and 1, got 2"),
-        ({"diversity": float("nan")}, "between 0 and 1, got nan"),
+        ({"diversity": 2}, "from 0 to 1, got 2"),
+        ({"diversity": float("nan")}, "from 0 to 1, got nan"),
         ({"diversity": True}, "a number from 0 to 1, got True"),
         ({"k": True}, "k must be a whole number of at least 1, got True"),
         ({"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
