@@ -116,7 +116,7 @@ def test_too_few_to_tune(folder: Path, tmp_path: Path) -> None:
     run("index", tmp_path / "few.jsonl", tmp_path / "c", "--encoder", folder / "model")
     done = run("tune", tmp_path / "c")
     assert done.exit_code == 2
-    assert "holds 1 documents, and tuning needs 100; so few are scored one and all" in done.stderr
+    assert "holds 1 passages, and tuning needs 100; so few are scored one and all" in done.stderr
     done = run("tune", tmp_path / "gone")
     assert done.exit_code == 2 and "no such collection" in done.stderr
 
