@@ -17,6 +17,7 @@ from searchengine.cli import cli
 from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
 from searchengine.cli.tuning import tune
+from searchengine.lexical import Tokenizer
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 
@@ -219,6 +220,7 @@ def test_the_choices_are_all_there_are() -> None:
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),
+        "tokenizer": list(Tokenizer),
     }
 
 
