@@ -87,6 +87,14 @@ def write_merged(
         return finish_segment(stored, config, basis, provenance, tuning=tuning, progress=progress)
 
 
+def outgrown(rows: int, fitted_on: int) -> bool:
+    """Whether a rotation is fitted on so few of these rows that it is worth fitting it anew.
+
+    Never one that was not fitted on any (`fitted_on` 0): the identity suits all rows alike.
+    """
+    return 0 < fitted_on < ROTATION_SAMPLE and rows >= GROWTH * fitted_on
+
+
 def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> Basis | None:
     """The basis that the merged rows can be stored in; None if it shall be fitted on them."""
     if config.rotation is RotationKind.IDENTITY:
@@ -99,7 +107,7 @@ def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> B
     if refit or not fitting:
         return None
     best = max(fitting, key=lambda basis: (basis.fitted_on, held[basis.key]))
-    grown = sum(held.values()) >= GROWTH * best.fitted_on and best.fitted_on < ROTATION_SAMPLE
+    grown = outgrown(sum(held.values()), best.fitted_on)
     return None if grown and refit is None else best
 
 

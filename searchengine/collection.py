@@ -24,8 +24,8 @@ from searchengine.writer import (
     Writer,
     due,
     folder_of,
+    misfit,
     os_errors,
-    outgrown,
     remove_garbage,
     writing,
 )
@@ -305,10 +305,10 @@ class Collection:
                 with self._writing(store) as writer:
                     writer.merge(due(store, finished=finished), progress=progress)
                 self._clear_away(store)
-            while misfit := outgrown(self.segments):
+            while row := misfit(self.segments):
                 with self._writing(store) as writer:
-                    if misfit in store.segments():
-                        writer.merge([misfit], refit=True, progress=progress)
+                    if row in store.segments():
+                        writer.merge([row], refit=True, progress=progress)
                 self._clear_away(store)
         except CollectionBusy:
             pass  # another came first; whoever writes last merges

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.allowed import Allowed
-from indexer.build import ROTATION_SAMPLE, Progress
+from indexer.build import Progress
 from indexer.config import SMALL
-from indexer.merge import GROWTH
+from indexer.merge import outgrown
 from indexer.segment import Segment, SegmentConfig
 from searchengine import tiers
 from searchengine.changes import Changes
@@ -178,14 +178,13 @@ def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
     return [committed[i] for i in tiers.due(sizes, finished=finished)]
 
 
-def outgrown(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
+def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
     """A segment that took over the rotation of one much smaller, which does not suit its rows.
 
     Below SMALL rows all are scored, whatever the rotation.
     """
     for row, segment in segments.items():
-        fitted_on = segment.manifest.fitted_on
-        if row.rows >= SMALL and GROWTH * fitted_on <= row.rows and fitted_on < ROTATION_SAMPLE:
+        if row.rows >= SMALL and outgrown(row.rows, segment.manifest.fitted_on):
             return row
     return None
 

@@ -156,6 +156,17 @@ def test_a_rotation_fitted_on_few_rows_is_not_kept_for_many(tmp_path: Path) -> N
         engine.verify()
 
 
+@pytest.mark.parametrize("rotation", ["identity", "blocks", "itq"])
+def test_many_after_few_end_whatever_the_rotation(tmp_path: Path, rotation: str) -> None:
+    config = {"prefix": 8, "rotation": rotation, "blocks": (8,) if rotation == "blocks" else ()}
+    with SearchEngine.create(tmp_path / "x", WordLengths(), config) as engine:
+        engine.add([{"_id": f"a{i}", "text": "a" * (i % 16 + 1)} for i in range(10)])
+        engine.add([{"_id": f"b{i}", "text": "a" * (i % 16 + 1) + " bb"} for i in range(1500)])
+        fitted = [segment.manifest.fitted_on for segment in engine.collection.segments.values()]
+        assert fitted == ([0, 0] if rotation == "identity" else [10, 1500])
+        engine.verify()
+
+
 def test_a_backup_of_nothing_is_an_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as empty:
         empty.backup(tmp_path / "copy")
