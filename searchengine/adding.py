@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -107,7 +108,7 @@ class Adding:
         try:
             first = next(vectors, None)
             if first is not None:
-                writer.append(_chained(first, vectors), self._options.building)
+                writer.append(chain((first,), vectors), self._options.building)
             elif not self._seen and not self._intake.more():
                 raise EmptyCorpus(self._intake.nothing())
         except CallersOwn as own:
@@ -157,8 +158,3 @@ class Adding:
         self._added += len(block.changed) - changed
         self._relabelled += len(block.relabelled)
         self._unchanged += len(block.known) - changed - len(block.relabelled)
-
-
-def _chained(first: Vectors, rest: Iterator[Vectors]) -> Iterator[Vectors]:
-    yield first
-    yield from rest

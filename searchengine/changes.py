@@ -9,7 +9,6 @@ from searchengine.corpus import Document
 from searchengine.store import SegmentRow, Store
 
 Span = tuple[int, int]
-_CHUNK = 10_000
 
 
 class Known(NamedTuple):
@@ -103,15 +102,14 @@ class Changes:
 
         `first` is beyond every id in use.
         """
-        inside = (segment.base, segment.base + segment.rows - 1)
         with self.store.named_errors():
             moved = self._connection.execute(
                 "INSERT INTO passages (id, document, start, end) "
                 "SELECT row_number() OVER (ORDER BY id) - 1 + ?, document, start, end "
                 "FROM passages WHERE id BETWEEN ? AND ?",
-                (first, *inside),
+                (first, *segment.ends),
             ).rowcount
-            self._connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", inside)
+            self._connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", segment.ends)
         return moved
 
     def name(self, segment: SegmentRow) -> None:
@@ -126,10 +124,8 @@ class Changes:
         for segment in segments:
             self._many("DELETE FROM segments WHERE id = ?", [(segment.id,)])
             if not keep_tombstones:
-                self._many(
-                    "DELETE FROM tombstones WHERE passage BETWEEN ? AND ?",
-                    [(segment.base, segment.base + segment.rows - 1)],
-                )
+                sql = "DELETE FROM tombstones WHERE passage BETWEEN ? AND ?"
+                self._many(sql, [segment.ends])
 
     def set(self, name: str, value: Any) -> None:
         """Write one setting."""

@@ -323,7 +323,9 @@ class SearchEngine:
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         self.refresh()
-        if self.stats().tombstones:  # what was deleted must not be measured
+        with self.collection.reading() as snapshot:
+            deleted = any(live is not None for live in snapshot.live.values())
+        if deleted:  # what was deleted must not be measured
             self.collection.optimize(building)
         measured = self.collection.segments
         rows = sum(row.rows for row in measured)
