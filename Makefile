@@ -9,7 +9,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,starter,plots,tensorboard,posthoc,dev]"
+	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,starter,fast,int8,plots,tensorboard,posthoc,dev]"
 	touch $@
 
 demo: setup  ## train, index, ask and measure on the sample data

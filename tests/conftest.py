@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,16 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """torch runs encoders, for compiling the many small ones takes longer than all they encode;
+    and what is compiled after all goes to a cache of this run's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEARCHENGINE_ENGINE", "torch")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

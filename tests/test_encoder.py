@@ -25,7 +25,7 @@ from trainer.errors import ModelError
 from trainer.folder import read_model
 from trainer.modules import Dense, LayerNorm, Normalize, Pooling, PoolingMode, SentenceModule, pool
 from trainer.network import max_tokens
-from trainer.tokens import TokenIds
+from trainer.tokens import TokenIds, Tokenization
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -151,7 +151,7 @@ def test_long_lists_go_in_chunks_and_report_every_text(
     texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
     whole = encoder.encode(texts)
     monkeypatch.setattr("trainer.encoder.CHUNK", 7)
-    encoder._runtime.token_budget = 12
+    vars(encoder._backing.runtime)["token_budget"] = 12
     done: list[int] = []
     np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
     assert sum(done) == len(texts) and len(done) > 5
@@ -275,12 +275,12 @@ def test_long_texts_are_tokenised_in_pieces_alike(
         * 20
     )
     texts = ["a dog", text, "", text[::-1]]
-    whole = TokenIds(tokenizer, 16).spans(texts)
+    whole = TokenIds(Tokenization.of(tokenizer, 16)).spans(texts)
     expected = [tokenizer.backend_tokenizer.encode(t, add_special_tokens=False) for t in texts]
     assert [spans.tolist() for spans in whole] == [[list(o) for o in e.offsets] for e in expected]
     monkeypatch.setattr("trainer.tokens.PIECE", 10)
     monkeypatch.setattr("trainer.tokens.AT_ONCE", 100)
-    cut = TokenIds(tokenizer, 16)
+    cut = TokenIds(Tokenization.of(tokenizer, 16))
     assert (len(list(cut._pieces(text))) > 50) == (kind != "always in front")
     for spans, again in zip(whole, cut.spans(texts), strict=True):
         np.testing.assert_array_equal(again, spans)

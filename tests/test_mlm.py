@@ -9,7 +9,7 @@ from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.mlm import MaskedLanguageModel
 from trainer.modules import Batch
-from trainer.tokens import TokenIds
+from trainer.tokens import TokenIds, Tokenization
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,9 @@ def made(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Ba
     model = Encoder.load(base, precision="fp32").model
     network = model.module.transformer
     language = MaskedLanguageModel(network, model.tokenizer, probability, seed=1)
-    ids = TokenIds(model.tokenizer, 24)
+    ids = TokenIds(Tokenization.of(model.tokenizer, 24))
     texts = [" ".join(WORDS[i : i + 8]) for i in range(24)] * 8
-    return language, ids.pad(ids(texts))
+    return language, Batch.of(ids.pad(ids(texts)), torch.device("cpu"))
 
 
 def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> None:

@@ -1,12 +1,24 @@
 """Precision, device and batching."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import ModelError
-from trainer.runtime import Precision, pick_device, pick_precision, token_budget_batches
+from trainer.precision import Precision
+from trainer.runtime import (
+    Engine,
+    RuntimeConfig,
+    cpu_has_native_bf16,
+    fastest_budget,
+    token_budget_batches,
+)
+from trainer.tokens import Padded
+from trainer.torch_runtime import pick_device, pick_precision
 
 
 def test_batches_by_hand() -> None:
@@ -33,15 +45,104 @@ def test_no_batch_can_take_the_next_row() -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr("trainer.runtime.cpu_has_native_bf16", lambda: native)
+    monkeypatch.setattr("trainer.torch_runtime.cpu_has_native_bf16", lambda: native)
     cpu = torch.device("cpu")
-    assert pick_precision("auto", cpu) is (Precision.BF16 if native else Precision.FP32)
-    assert pick_precision("fp32", cpu) is Precision.FP32
-    assert pick_precision("bf16", cpu) is Precision.BF16
+    expected = Precision.BF16 if native else Precision.FP32
+    assert pick_precision(Precision.AUTO, cpu) is expected
+    assert pick_precision(Precision.FP32, cpu) is Precision.FP32
+    assert pick_precision(Precision.BF16, cpu) is Precision.BF16
+    with pytest.raises(ModelError, match="fp16 is slow on a processor"):
+        pick_precision(Precision.FP16, cpu)
 
 
-def test_unknown_precision_and_device_are_named() -> None:
-    with pytest.raises(ModelError, match="precision is 'fp8': expected one of auto, fp32, bf16"):
-        pick_precision("fp8", torch.device("cpu"))
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512_bf16 vnni", True), ("fpu avx512f", False), ("asimd bf16 i8mm", True)],
+)
+def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
+
+
+def test_an_unknown_device_is_named() -> None:
     with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
         pick_device("abacus")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16, int8"),
+        ({"engine": "steam"}, "engine is 'steam': expected one of auto, torch, openvino"),
+        ({"engine": "openvino", "device": "cuda"}, "computes on the processor, not on 'cuda'"),
+        ({"engine": "openvino", "precision": "fp16"}, "openvino has no fp16"),
+        ({"engine": "torch", "precision": "int8"}, "int8 is computed by openvino"),
+        ({"device": "cuda", "precision": "int8"}, "int8 is computed by openvino"),
+    ],
+)
+def test_what_no_engine_does_is_refused(asked: dict[str, str], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        RuntimeConfig(**asked)  # type: ignore[arg-type]
+
+
+def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCHENGINE_ENGINE", "openvino")
+    assert RuntimeConfig().engine is Engine.OPENVINO and RuntimeConfig().openvino
+    assert RuntimeConfig("torch").engine is Engine.TORCH and not RuntimeConfig("torch").openvino
+    assert RuntimeConfig(device="cuda").engine is Engine.AUTO, "what is said here wins"
+    monkeypatch.setenv("SEARCHENGINE_ENGINE", "steam")
+    with pytest.raises(ModelError, match="SEARCHENGINE_ENGINE is 'steam'"):
+        RuntimeConfig()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_auto_takes_openvino_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool
+) -> None:
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.setattr("trainer.runtime.gpu_here", lambda: gpu)
+    assert RuntimeConfig().openvino is not gpu
+    assert RuntimeConfig(device="cpu").openvino
+    assert not RuntimeConfig(device="cuda").openvino
+    assert RuntimeConfig(precision="int8").openvino
+
+
+def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not RuntimeConfig().openvino
+    for asked in ({"engine": "openvino"}, {"precision": "int8"}):
+        with pytest.raises(ModelError, match=r"openvino is not installed.*searchengine\[fast\]"):
+            assert RuntimeConfig(**asked).openvino  # type: ignore[arg-type]
+
+
+class Paced:
+    """A runtime whose rate by tokens of a batch is given; its clock is the test's."""
+
+    engine, precision, token_budget, multiple = Engine.TORCH, Precision.FP32, 1, 1
+
+    def __init__(self, rates: dict[int, float]) -> None:
+        self.rates = rates
+        self.now = 0.0
+
+    def run(self, batch: Padded) -> np.ndarray:
+        self.now += batch.ids.size / self.rates[batch.ids.size]
+        return np.zeros((len(batch.ids), 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({512: 100.0, 1024: 150.0, 2048: 200.0}, 2048),
+        ({512: 100.0, 1024: 200.0, 2048: 150.0}, 1024),
+        ({512: 198.0, 1024: 195.0, 2048: 200.0}, 512),  # as good as equal: the smallest
+    ],
+)
+def test_the_fastest_batch_is_found(
+    monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], expected: int
+) -> None:
+    runtime = Paced(rates)
+    monkeypatch.setattr("trainer.runtime.time.perf_counter", lambda: runtime.now)
+    assert fastest_budget(runtime, sorted(rates), width=128) == expected

@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from trainer.config import TrainConfig
+from trainer.durable import write_json
 from trainer.errors import ConfigError, TrainingError
 from trainer.network import read_object
-from trainer.saving import remove_folder, write_json
+from trainer.saving import remove_folder
 
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

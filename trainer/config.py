@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from trainer.errors import ConfigError
 from trainer.positives import Augment, Kind
-from trainer.precision import Precision
+from trainer.precision import TRAINING, Precision
 
 
 class Objective(StrEnum):
@@ -194,6 +194,10 @@ class TrainConfig:
         for name in _SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected true or false")
+        if self.precision not in TRAINING:
+            raise ConfigError(
+                f"precision is {self.precision}: expected one of {', '.join(TRAINING)} to train in"
+            )
         kinds = tuple(_chosen("expects", Kind, value) for value in self.expects)
         object.__setattr__(self, "expects", kinds)
 

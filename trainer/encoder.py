@@ -4,27 +4,27 @@ encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
 """
 
-import copy
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import huggingface_hub
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.ahead import ahead
+from trainer.backing import Backing
 from trainer.errors import ModelError
-from trainer.folder import Model, read_model
-from trainer.modules import SentenceModule
-from trainer.network import truncated
-from trainer.runtime import TorchRuntime, token_budget_batches
-from trainer.saving import write_model
-from trainer.starter import Starter, read_starter
-from trainer.tokens import Ids, TokenIds, normalised
+from trainer.precision import Precision
+from trainer.runtime import Engine, RuntimeConfig, Vectors, token_budget_batches
+from trainer.source import Source
+from trainer.starter import Starter
+from trainer.tokens import Ids, TokenIds
+
+if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
+    from trainer.folder import Model
+    from trainer.modules import SentenceModule
 
 Role = Literal["query", "document"]
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
@@ -33,82 +33,92 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "document": ("document", "passage", "corpus"),
 }
 # Texts tokenised and sorted at a time: bounds memory, and long enough that batches are even.
-CHUNK = 4096
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+CHUNK = 2048
 
 
 class Encoder:
-    """A sentence encoder, made by `Encoder.load`.
+    """A sentence encoder, made by `Encoder.load`; or of a model in memory, which torch runs.
 
     Its weights are those of `module` when it is made; after training them, make a new Encoder.
+    Safe to use from several threads.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: "Model",
         source: str,
         *,
-        precision: str = "auto",
+        precision: Precision | str = Precision.AUTO,
         device: str | None = None,
     ):
-        self._model = model
+        """source: what to give `load` to get it again."""
+        self._set(Backing(RuntimeConfig(Engine.TORCH, precision, device), model, None), source)
+
+    def _set(self, backing: Backing, source: str) -> None:
+        self._backing = backing
         self._source = source
-        self._runtime = TorchRuntime(model.module, precision, device)
-        self._tokens = TokenIds(model.tokenizer, model.max_tokens)
-        self._fingerprint: str | None = None
+        self._about = backing.description
+        self._tokens = TokenIds(self._about.tokens)
+
+    @classmethod
+    def _of(cls, backing: Backing, source: str) -> "Encoder":
+        encoder = cls.__new__(cls)
+        encoder._set(backing, source)
+        return encoder
 
     @classmethod
     def load(
         cls,
         source: str | Path = Starter.PUBLISHED,
         *,
-        precision: Literal["auto", "fp32", "bf16"] = "auto",
+        engine: Engine | str = Engine.AUTO,
+        precision: Precision | str = Precision.AUTO,
         device: str | None = None,
+        layers: int | None = None,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
-        precision: of the transformer; "auto" is bf16 where the processor computes it natively.
-        device: a torch device name; by default the fastest there is. Raises ModelError.
+        The first text that OpenVINO encodes by a model compiles the model, which takes torch and
+        some seconds; what is compiled is kept beside it, and the next process needs neither.
+
+        Args:
+            source: a folder, a hub name, or a packaged model.
+            engine: what runs the network; see trainer.runtime.RuntimeConfig, also for the next two.
+            precision: of the transformer; pooling and head are always float32.
+            device: a torch device name; by default the fastest there is.
+            layers: the first so many layers of the network alone, as `truncate` does.
+
+        Raises:
+            ModelError: there is no such model, or it cannot be run as asked.
         """
-        if isinstance(source, str) and source in list(Starter):
-            name = Starter(source)
-            return cls(read_starter(name), name.value, precision=precision, device=device)
-        folder = Path(source)
-        if folder.is_dir():
-            name_again = str(folder.resolve())
-        elif isinstance(source, str) and _may_be_hub_name(source):
-            folder, name_again = _from_hub(source), source
-        else:
-            raise ModelError(
-                f"no model at {source}: expected a model folder, a name on the model hub, or "
-                f"one of {', '.join(Starter)}"
-            )
-        return cls(read_model(folder), name_again, precision=precision, device=device)
+        config = RuntimeConfig(engine, precision, device)
+        found = Source.find(source, layers)
+        return cls._of(Backing(config, None, found), found.name)
 
     @property
     def dim(self) -> int:
         """Width of a vector."""
-        return self._model.module.dim
+        return self._about.dim
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
         """The prefix lengths this model is meant for, descending; the first is `dim`."""
-        return self._model.matryoshka_dims
+        return self._about.matryoshka_dims
 
     @property
     def max_tokens(self) -> int:
         """Tokens read of a text, special tokens included; the rest is cut off."""
-        return self._model.max_tokens
+        return self._about.tokens.max_tokens
 
     @property
     def prompts(self) -> Mapping[str, str]:
         """What the model wants in front of a text, by name; read-only."""
-        return MappingProxyType(dict(self._model.prompts))
+        return MappingProxyType(dict(self._about.prompts))
 
     @property
     def recipe(self) -> Mapping[str, Any]:
         """How the model was made, where its folder says so."""
-        return MappingProxyType(dict(self._model.recipe))
+        return MappingProxyType(dict(self._about.recipe))
 
     @property
     def source(self) -> str:
@@ -116,19 +126,29 @@ class Encoder:
         return self._source
 
     @property
+    def layers(self) -> int:
+        """How many layers the network has."""
+        return self._about.layers
+
+    @property
+    def engine(self) -> str:
+        """What runs the network: "openvino" or "torch"."""
+        return self._backing.runtime.engine.value
+
+    @property
     def precision(self) -> str:
-        """The arithmetic in use: "fp32" or "bf16"."""
-        return self._runtime.precision.value
+        """The arithmetic in use: "fp32", "bf16", "fp16" or "int8"."""
+        return self._backing.runtime.precision.value
 
     @property
-    def model(self) -> Model:
+    def model(self) -> "Model":
         """All parts, for training and saving."""
-        return self._model
+        return self._backing.model
 
     @property
-    def module(self) -> SentenceModule:
+    def module(self) -> "SentenceModule":
         """The torch module with float32 weights."""
-        return self._model.module
+        return self._backing.model.module
 
     @property
     def fingerprint(self) -> str:
@@ -137,12 +157,10 @@ class Encoder:
         Weights as float32 bytes in the order of their names, tokenizer, pooling and head, length
         limit, prompts. The same before a save and after a load, on any device, in any precision.
         """
-        if self._fingerprint is None:
-            self._fingerprint = _fingerprint(self._model)
-        return self._fingerprint
+        return self._backing.fingerprint
 
     def __repr__(self) -> str:
-        return f"Encoder({self.source!r}, dim={self.dim}, precision={self.precision!r})"
+        return f"Encoder({self.source!r}, dim={self.dim}, layers={self.layers})"
 
     def encode(
         self,
@@ -158,49 +176,56 @@ class Encoder:
         Raises ModelError for anything that is not a sequence of str.
         """
         _check_texts(texts)
-        prompt = self.prompt(role)
-        prompt_tokens = 0
-        if prompt and not self.module.pooling.include_prompt:
-            prompt_tokens = self._tokens.prompt_tokens(prompt)
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        for start in range(0, len(texts), CHUNK):
-            # Equal texts get equal vectors: encode them once. places: text -> its rows.
-            places: dict[str, list[int]] = {}
-            for row, text in enumerate(texts[start : start + CHUNK], start):
-                places.setdefault(text, []).append(row)
-            ids = self._tokens([prompt + text for text in places] if prompt else list(places))
-            rows = list(places.values())
-            self._encode_ids(ids, rows, vectors, prompt_tokens, on_batch)
-        return vectors
+        # Equal texts get equal vectors: encode them once.
+        places: dict[str, int] = {}
+        rows = np.array([places.setdefault(text, len(places)) for text in texts], np.int64)
+        counts = np.bincount(rows, minlength=len(places))
+        vectors = np.empty((len(places), self.dim), dtype=np.float32)
+        for start, ids in self._tokenised(list(places), self.prompt(role)):
+            for batch, found in self._run(ids, self._prompt_tokens(role)):
+                here = start + np.array(batch)
+                vectors[here] = found
+                if on_batch is not None:
+                    on_batch(int(counts[here].sum()))
+        return vectors if len(places) == len(texts) else vectors[rows]
 
-    def _encode_ids(
-        self,
-        ids: list[Ids],
-        rows: list[list[int]],
-        vectors: NDArray[np.float32],
-        prompt_tokens: int,
-        on_batch: Callable[[int], None] | None,
-    ) -> None:
-        """Fill vectors[rows[i]] from ids[i]."""
-        for batch in token_budget_batches([len(row) for row in ids], self._runtime.token_budget):
-            found = self._runtime.run(self._tokens.pad([ids[i] for i in batch], prompt_tokens))
-            for i, vector in zip(batch, found, strict=True):
-                vectors[rows[i]] = vector
-            if on_batch is not None:
-                on_batch(sum(len(rows[i]) for i in batch))
+    def _tokenised(self, texts: list[str], prompt: str) -> Iterator[tuple[int, list[Ids]]]:
+        """Token ids of a chunk of texts, and where it begins; the next while one is computed."""
+
+        def chunk(start: int) -> tuple[int, list[Ids]]:
+            some = texts[start : start + CHUNK]
+            return start, self._tokens([prompt + text for text in some] if prompt else some)
+
+        starts = range(0, len(texts), CHUNK)
+        # A thread has its price, which a single question should not pay.
+        return map(chunk, starts) if len(starts) < 2 else ahead(map(chunk, starts))
+
+    def _run(self, ids: list[Ids], prompt_tokens: int) -> Iterator[tuple[list[int], Vectors]]:
+        """Positions in `ids` and their unit rows, a batch at a time."""
+        runtime = self._backing.runtime
+        # One row is a batch, whatever the budget, which may have to be found first.
+        budget = runtime.token_budget if len(ids) > 1 else 1
+        for batch in token_budget_batches([len(row) for row in ids], budget):
+            rows = [ids[i] for i in batch]
+            yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
+
+    def _prompt_tokens(self, role: Role | None) -> int:
+        """Leading tokens of a prompted text that are not to be pooled."""
+        prompt = self.prompt(role)
+        return 0 if self._about.include_prompt else self._tokens.prompt_tokens(prompt)
 
     def prompt(self, role: Role | None) -> str:
         """What `encode` puts in front of a text of this role; "" for nothing."""
         if role is None:
-            default = self._model.default_prompt
-            return "" if default is None else self._model.prompts[default]
+            default = self._about.default_prompt
+            return "" if default is None else self._about.prompts[default]
         if role not in ROLE_PROMPTS:
             raise ModelError(
                 f"role is {role!r}: expected one of {', '.join(ROLE_PROMPTS)}, or none"
             )
         for name in ROLE_PROMPTS[role]:
-            if name in self._model.prompts:
-                return self._model.prompts[name]
+            if name in self._about.prompts:
+                return self._about.prompts[name]
         return ""
 
     def token_spans(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
@@ -223,21 +248,16 @@ class Encoder:
         """A shallower encoder: the first `layers` layers of the network, all else as it is.
 
         Faster, and still good where the model was trained for it (2-D Matryoshka, Li et al.,
-        arXiv 2402.14776). It shares nothing with this one. Raises ModelError for a number of
-        layers that the network does not have.
+        arXiv 2402.14776). `load(source, layers=…)` gives the same. Raises ModelError for a number
+        of layers that the network does not have.
         """
-        module = self.module
-        if not 1 <= layers <= module.layers:
-            raise ModelError(f"layers is {layers}: expected 1 to {module.layers}, what it has")
-        if module.mix is not None:
-            raise ModelError("this model averages several layers: it cannot do with the first ones")
-        network = truncated(module.transformer, layers)
-        head: Any = list(copy.deepcopy(module.head))
-        shallow = SentenceModule(network, module.pooling, head).eval()
-        model = replace(self.model, module=shallow)
-        source = f"{self.source}, cut to {layers} layers"
-        precision, device = self.precision, str(self._runtime.device)
-        return Encoder(model, source, precision=precision, device=device)
+        config = self._backing.config
+        if self._backing.source is None:
+            from trainer.models import shallower
+
+            return Encoder._of(Backing(config, shallower(self.model, layers), None), self.source)
+        source = replace(self._backing.source, layers=layers)
+        return Encoder._of(Backing(config, None, source), self.source)
 
     def save(self, path: str | Path) -> None:
         """Write a sentence-transformers folder: safetensors weights, prompts, dims and recipe.
@@ -245,7 +265,9 @@ class Encoder:
         The folder appears at once or not at all; an older model there is replaced, anything else
         refused with a ModelError.
         """
-        write_model(self._model, Path(path))
+        from trainer.saving import write_model
+
+        write_model(self.model, Path(path))
 
 
 def _check_texts(texts: Sequence[str]) -> None:
@@ -256,45 +278,3 @@ def _check_texts(texts: Sequence[str]) -> None:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ModelError(f"texts[{i}] is a {type(text).__name__}: expected str")
-
-
-def _fingerprint(model: Model) -> str:
-    digest = hashlib.sha256()
-    module = model.module
-    for name, weight in sorted(module.state_dict().items()):
-        digest.update(f"{name} {list(weight.shape)}\n".encode())
-        digest.update(weight.detach().float().cpu().contiguous().numpy().data)
-    rest = {
-        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
-        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
-        "head": [
-            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
-        ],
-        "max_tokens": model.max_tokens,
-        "prompts": dict(model.prompts),
-        "default_prompt": model.default_prompt,
-    }
-    if module.mix is not None:  # said only then: older models keep their fingerprints
-        rest["first_mixed_layer"] = module.mix.start
-    digest.update(json.dumps(rest, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-def _may_be_hub_name(source: str) -> bool:
-    """`name` or `owner/name`, as opposed to a path that is not there."""
-    parts = source.split("/")
-    return (
-        len(parts) <= 2 and all(parts) and parts[0] not in (".", "..", "~") and "\\" not in source
-    )
-
-
-def _from_hub(name: str) -> Path:
-    """The folder of a hub model: downloaded, or from the cache where there is no network."""
-    try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:
-        raise ModelError(
-            f"no folder {name!r} here, and the model hub did not give a model of that name "
-            f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
-            "model folder or `starter`"
-        ) from error

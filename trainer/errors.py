@@ -19,3 +19,7 @@ class DataError(TrainerError):
 
 class TrainingError(TrainerError):
     """A training run that cannot go on, such as a loss that is not a number."""
+
+
+class EngineWarning(UserWarning):
+    """A faster engine that is not used, and why."""

@@ -8,12 +8,13 @@ Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from trainer.errors import ConfigError, ModelError
+from trainer.tokens import Padded
 
 
 class PoolingMode(StrEnum):
@@ -38,7 +39,7 @@ POOLING_SWITCHES = {
 }
 
 
-def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int | Tensor = 0) -> Tensor:
     """One vector per row of `hidden`.
 
     hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: that many
@@ -46,11 +47,9 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tens
     Returns (B, H) float32.
     """
     lengths = mask.sum(dim=1)  # (B,)
-    if skip:
-        mask = mask.clone()
-        mask[:, :skip] = 0
+    mask = mask * (torch.arange(mask.shape[1], device=mask.device) >= skip)
     weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
-    rows = torch.arange(len(hidden), device=hidden.device)
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
     match mode:
         case PoolingMode.CLS:
             # The first token that counts: the prompt is left out where something follows it.
@@ -84,7 +83,7 @@ class Pooling(nn.Module):
     def out_width(self) -> int:
         return self.width * len(self.modes)
 
-    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int | Tensor = 0) -> Tensor:
         skip = 0 if self.include_prompt else prompt_tokens
         pooled = [pool(hidden, mask, mode, skip) for mode in self.modes]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
@@ -161,15 +160,19 @@ def check_lengths(dims: Sequence[int], width: int) -> None:
 class Batch:
     """Padded token ids ready for a forward pass.
 
-    ids, mask: (B, T) int64. prompt_tokens: how many leading tokens of every row are the prompt.
+    ids, mask: (B, T) int64. prompt_tokens: how many leading tokens of every row are the prompt, in
+    a traced graph an input like the others.
     """
 
     ids: Tensor
     mask: Tensor
-    prompt_tokens: int = 0
+    prompt_tokens: int | Tensor = 0
 
-    def to(self, device: torch.device) -> "Batch":
-        return Batch(self.ids.to(device), self.mask.to(device), self.prompt_tokens)
+    @classmethod
+    def of(cls, batch: Padded, device: torch.device) -> Self:
+        """On a device."""
+        ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
+        return cls(ids.to(device), mask.to(device), batch.prompt_tokens)
 
 
 class WeightedLayerPooling(nn.Module):

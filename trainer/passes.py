@@ -17,8 +17,9 @@ from torch import Tensor
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder, Role
 from trainer.modules import Batch
-from trainer.runtime import token_budget, token_budget_batches
-from trainer.tokens import TokenIds
+from trainer.runtime import token_budget_batches
+from trainer.tokens import TokenIds, Tokenization
+from trainer.torch_runtime import token_budget
 from trainer.trainee import Tower, Trainee
 
 
@@ -58,7 +59,8 @@ class Passes:
         self.config = config
         self.device = next(trainee.parameters()).device
         self.autocast = autocast
-        self._ids = TokenIds(encoder.model.tokenizer, min(config.max_tokens, encoder.max_tokens))
+        most = min(config.max_tokens, encoder.max_tokens)
+        self._ids = TokenIds(Tokenization.of(encoder.model.tokenizer, most))
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._known: dict[str, Tensor] = {}
         self._nothing = torch.zeros(0, trainee.sentence.pooling.out_width, device=self.device)
@@ -139,10 +141,11 @@ class Passes:
             lengths = [len(ids[v][row]) for v, row in places]
             for n, chosen in enumerate(token_budget_batches(lengths, self._budget)):
                 here = [places[i] for i in chosen]
-                batch = self._ids.pad([ids[v][row] for v, row in here], prompt_tokens)
+                padded = self._ids.pad([ids[v][row] for v, row in here], prompt_tokens)
+                batch = Batch.of(padded, self.device)
                 count = n if self.config.fixed_dropout else len(passes)
                 reader: Any = self.trainee.towers[number] if tower is None else tower
-                passes.append(Pass(reader, batch.to(self.device), here, seed + count))
+                passes.append(Pass(reader, batch, here, seed + count))
         return passes
 
     def _run(self, one: Pass, layers: Sequence[int]) -> Tensor:

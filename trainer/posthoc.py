@@ -25,6 +25,7 @@ from trainer.errors import ConfigError, DataError
 from trainer.head import IDENTITY
 from trainer.losses import info_nce, matryoshka
 from trainer.modules import Dense, HeadLayer, Normalize, SentenceModule
+from trainer.precision import Precision
 
 Rows = NDArray[np.float32]
 # Directions in which the vectors vary less than this share of the strongest are rounding.
@@ -241,4 +242,6 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
     )
     device = str(next(old.parameters()).device)
     source = f"{encoder.source} + {reduction.name}"  # in memory alone until it is saved
-    return Encoder(made, source, precision=encoder.precision, device=device)
+    # torch runs what is in memory, and has no int8.
+    precision = "auto" if encoder.precision == Precision.INT8 else encoder.precision
+    return Encoder(made, source, precision=precision, device=device)

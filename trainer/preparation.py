@@ -17,8 +17,8 @@ from trainer.modules import Dense
 from trainer.positives import Augment, Kind
 from trainer.precision import Precision
 from trainer.processes import Processes, launched_count
-from trainer.runtime import pick_device, pick_precision
 from trainer.saving import check_replaceable
+from trainer.torch_runtime import pick_device, pick_precision
 from trainer.trainee import Trainee, set_dropout, with_classifier, with_pooling
 
 

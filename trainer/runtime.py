@@ -1,76 +1,155 @@
-"""How a forward pass is run: which precision, in what batches, under which torch modes.
+"""How a forward pass is run: by which engine, in what arithmetic, in what batches.
 
-Measured on a 2-core Zen 4: bfloat16 weights roughly double the rate of float32 where the processor
-multiplies bfloat16 natively, and cost accuracy nothing that a ranking sees (cosine ≥ 0.9998) as
-long as pooling stays in float32.
+The seam between the encoder and its engines. Nothing here imports one: torch alone takes seconds,
+and an encoder whose graph is compiled does without it.
 """
 
-import copy
+import importlib.util
+import os
+import statistics
+import sys
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from trainer.errors import ModelError
-from trainer.modules import Batch, SentenceModule
 from trainer.precision import Precision
+from trainer.tokens import Padded
 
-# Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.
-TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
+Vectors = NDArray[np.float32]
+Choice = TypeVar("Choice", bound=StrEnum)
+
+# Names the engine where a caller leaves the choice.
+VARIABLE = "SEARCHENGINE_ENGINE"
+# What a GPU's driver puts there: NVIDIA's, AMD's, and either one's under WSL.
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+# The size of a batch is chosen on rows of so many tokens, in so many rounds.
+PROBE_WIDTH, PROBE_ROUNDS = 128, 3
 
 
-def token_budget(device: torch.device) -> int:
-    """Tokens of a padded batch on this device."""
-    return TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cpu"])
+class Engine(StrEnum):
+    """What computes the network."""
+
+    AUTO = "auto"
+    TORCH = "torch"
+    OPENVINO = "openvino"
 
 
-def pick_device(device: str | None) -> torch.device:
-    """The named device, or the fastest one that is there."""
-    if device is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ModelError(
-            f"the device {device!r} cannot be used here: leave it out, or name cpu, cuda or mps"
-        ) from error
-    return chosen
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """How an encoder is to be run.
+
+    Attributes:
+        engine: "auto" is what the variable SEARCHENGINE_ENGINE names, if it is set; else OpenVINO
+            where it is installed, accurate and the processor is to compute; else torch.
+        precision: "auto" is bf16 where the hardware multiplies it natively, else fp32.
+        device: a torch device name; None is the fastest there is.
+
+    Raises ModelError for unknown names, and for what no engine does.
+    """
+
+    engine: Engine | str = Engine.AUTO
+    precision: Precision | str = Precision.AUTO
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        engine = _named("engine", self.engine, Engine)
+        precision = _named("precision", self.precision, Precision)
+        if refused := _impossible(engine, precision, self.device):
+            raise ModelError(refused)
+        if engine is Engine.AUTO and os.environ.get(VARIABLE):
+            wish = _named(VARIABLE, os.environ[VARIABLE], Engine)
+            # What is said for all gives way to what is said here.
+            engine = engine if _impossible(wish, precision, self.device) else wish
+        object.__setattr__(self, "engine", engine)
+        object.__setattr__(self, "precision", precision)
+
+    @property
+    def openvino(self) -> bool:
+        """Whether OpenVINO is to be tried. Raises ModelError: asked for, and not installed."""
+        asked = self.engine is Engine.OPENVINO or self.precision is Precision.INT8
+        if importlib.util.find_spec("openvino") is None:
+            if asked:
+                raise ModelError(
+                    "openvino is not installed: install the extra `fast` "
+                    "(pip install 'searchengine[fast]'), or leave the choice to auto"
+                )
+            return False
+        if asked:
+            return True
+        if self.engine is Engine.TORCH or self.precision is Precision.FP16:
+            return False
+        return self.device == "cpu" or (self.device is None and not gpu_here())
+
+
+def _named(name: str, given: str, kind: type[Choice]) -> Choice:
+    if given not in list(kind):
+        raise ModelError(f"{name} is {given!r}: expected one of {', '.join(kind)}")
+    return kind(given)
+
+
+def _impossible(engine: Engine, precision: Precision, device: str | None) -> str:
+    """Why no engine does what is asked; "" if one does."""
+    on_cpu = device in (None, "cpu")
+    if engine is Engine.OPENVINO and not on_cpu:
+        return f"openvino computes on the processor, not on {device!r}"
+    if engine is Engine.OPENVINO and precision is Precision.FP16:
+        return "openvino has no fp16 on a processor: choose fp32, bf16 or int8"
+    if precision is Precision.INT8 and (engine is Engine.TORCH or not on_cpu):
+        return (
+            "the precision int8 is computed by openvino on the processor: leave out the engine "
+            "and the device, or choose another precision"
+        )
+    return ""
+
+
+def gpu_here() -> bool:
+    """Whether torch computes on a GPU. Asks torch only where something speaks for one."""
+    if sys.platform == "linux" and not any(os.path.exists(name) for name in GPU_DEVICES):
+        return False
+    from trainer.torch_runtime import pick_device
+
+    return pick_device(None).type != "cpu"
 
 
 def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
-    capabilities = getattr(torch.cpu, "get_capabilities", None)
-    if capabilities is not None:
-        found = capabilities()
-        return any(found.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
     try:
         flags = cpuinfo.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:  # no such file away from Linux; float32 is right everywhere
-        return False
-    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    except OSError:  # away from Linux torch knows, where it is here anyway
+        torch: Any = sys.modules.get("torch")
+        found = {} if torch is None else torch.cpu.get_capabilities()
+        flags = [name for name, has in found.items() if has is True]
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
 
 
-def pick_precision(precision: str, device: torch.device) -> Precision:
-    """AUTO becomes BF16 where the hardware computes it natively, FP32 elsewhere."""
-    try:
-        wanted = Precision(precision)
-    except ValueError:
-        raise ModelError(
-            f"precision is {precision!r}: expected one of {', '.join(Precision)}"
-        ) from None
-    if wanted is not Precision.AUTO:
-        return wanted
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = device.type == "cpu" and cpu_has_native_bf16()
-    return Precision.BF16 if native else Precision.FP32
+class Runtime(Protocol):
+    """Runs one model in one arithmetic. Safe to use from several threads."""
+
+    @property
+    def engine(self) -> Engine:
+        """Which engine this is."""
+
+    @property
+    def precision(self) -> Precision:
+        """What it computes in, never AUTO."""
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens of a padded batch that it runs fastest."""
+
+    @property
+    def multiple(self) -> int:
+        """What the width of a batch is best a multiple of."""
+
+    def run(self, batch: Padded) -> Vectors:
+        """Unit rows (B, dim) float32."""
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -89,36 +168,19 @@ def token_budget_batches(lengths: Sequence[int], budget: int) -> Iterator[list[i
         yield batch
 
 
-class TorchRuntime:
-    """Runs a SentenceModule for inference in one precision on one device.
+def fastest_budget(runtime: Runtime, budgets: Sequence[int], width: int) -> int:
+    """Which of `budgets` (tokens of a batch, ascending) runs most tokens in a second.
 
-    `module` stays as it is: BF16 works on a copy of its transformer, so that what is saved and
-    fingerprinted are always the float32 weights.
+    Each is tried in turn on rows of `width` tokens, some rounds; of equals (within 3 %) the
+    smallest.
     """
-
-    def __init__(self, module: SentenceModule, precision: str = "auto", device: str | None = None):
-        self.device = pick_device(device)
-        self.precision = pick_precision(precision, self.device)
-        self.token_budget = token_budget(self.device)
-        self._module = module.to(self.device)
-        self._running: SentenceModule | None = None
-
-    def _prepared(self) -> SentenceModule:
-        if self._running is None:
-            running = self._module
-            if self.precision is Precision.BF16:
-                transformer = copy.deepcopy(running.transformer).to(torch.bfloat16)
-                head: Any = list(running.head)
-                running = SentenceModule(transformer, running.pooling, head, running.mix)
-            self._running = running
-        return self._running
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Unit rows (B, dim) float32."""
-        module = self._prepared()
-        if module.training or module.transformer.training:
-            module.eval()
-        with torch.inference_mode():
-            vectors = module(batch.to(self.device)).float()
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            return np.asarray(vectors.cpu().numpy(), dtype=np.float32)
+    seconds: dict[int, list[float]] = {budget: [] for budget in budgets}
+    for repeat in range(PROBE_ROUNDS + 1):
+        for budget in budgets:
+            ids = np.zeros((max(1, budget // width), width), np.int64)
+            start = time.perf_counter()
+            runtime.run(Padded(ids, np.ones_like(ids)))
+            if repeat:  # the first round prepares
+                seconds[budget].append((time.perf_counter() - start) / ids.size)
+    best = {budget: statistics.median(found) for budget, found in seconds.items()}
+    return min(budget for budget in budgets if best[budget] <= 1.03 * min(best.values()))

@@ -1,7 +1,5 @@
 """Model folders, written so that sentence-transformers, mteb and friends load them."""
 
-import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from trainer.card import card
+from trainer.durable import sync_files, write_json
 from trainer.errors import ModelError
 from trainer.folder import CLASSIFIER, HISTORY, MODEL_CONFIG, Model
 from trainer.modules import (
@@ -26,10 +25,6 @@ from trainer.network import TRANSFORMER_CONFIG, WEIGHTS, lowercases, quiet
 MODULE_TYPE = "sentence_transformers.models.{}"
 
 
-def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def write_model(model: Model, path: Path) -> None:
     """Write `model` to the folder `path`, replacing a model that is there.
 
@@ -44,7 +39,7 @@ def write_model(model: Model, path: Path) -> None:
             new = Path(scratch) / "new"
             new.mkdir()
             _write_files(model, new)
-            _sync(new)
+            sync_files(new)
             if path.exists():
                 _keep_the_rest(path, new)
                 path.rename(Path(scratch) / "old")
@@ -148,14 +143,6 @@ def _model_config(model: Model) -> dict[str, Any]:
         "matryoshka_dims": list(model.matryoshka_dims),
         "recipe": dict(model.recipe),
     }
-
-
-def _sync(folder: Path) -> None:
-    """Push the files to disk, so that the rename never names a folder of unwritten ones."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
 
 
 def remove_folder(path: Path) -> None:

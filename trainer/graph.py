@@ -1,0 +1,221 @@
+"""Graphs compiled from models, kept on disk: a process that finds one needs no torch.
+
+A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
+format), tokenizer.json, and graph.json, which says what model it was made of, by which version, and
+how near its vectors are to torch's in float32.
+"""
+
+import atexit
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer import probe
+from trainer.description import Description
+from trainer.durable import sync_files, write_json
+from trainer.errors import ModelError
+from trainer.openvino_runtime import BUDGETS, OpenVINORuntime, import_openvino
+from trainer.precision import Precision
+from trainer.runtime import PROBE_WIDTH, Runtime, cpu_has_native_bf16, fastest_budget
+from trainer.source import Source
+from trainer.tokens import TokenIds
+
+if TYPE_CHECKING:  # which is torch; a graph that is there does without
+    from trainer.folder import Model
+
+FORMAT = 1
+RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"
+# The least cosine of a sample text's vector to its float32 vector.
+LEAST = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
+ABANDONED = 3600  # seconds after which what is half made is not being made any more
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A compiled model, or the reason why there is none.
+
+    Attributes:
+        folder: where it lies.
+        openvino: the version that made it.
+        files: the model's files as they were, see Source.files.
+        starter, layers: as asked for.
+        int8: whether its matrix products are in 8 bits.
+        fingerprint, description: the model's own.
+        cosines: by precision, the least over the sample texts.
+        token_budget: tokens of a batch that it runs fastest.
+        refused: why the model cannot be compiled; "" if it is.
+    """
+
+    folder: Path
+    openvino: str
+    files: Mapping[str, list[int]]
+    starter: str | None
+    layers: int | None
+    int8: bool
+    fingerprint: str
+    description: Description
+    cosines: Mapping[str, float] = field(default_factory=dict)
+    token_budget: int = BUDGETS[0]
+    refused: str = ""
+    format: int = FORMAT
+
+    def is_of(self, source: Source, int8: bool) -> bool:
+        """Whether it was made of this model as it is now, by the version that is installed."""
+        asked = (FORMAT, version("openvino"), source.starter, source.layers, int8)
+        made = (self.format, self.openvino, self.starter, self.layers, self.int8)
+        return asked == made and source.files() == self.files
+
+    def precision(self, asked: Precision) -> Precision:
+        """What to compute in. Raises ModelError where it is not accurate enough."""
+        choices = [asked]
+        if asked is Precision.AUTO:
+            native = [Precision.BF16] if cpu_has_native_bf16() else []
+            choices = [*native, Precision.FP32]
+        if self.refused:
+            raise ModelError(f"openvino cannot take this model ({self.refused}); torch does")
+        for choice in choices:
+            if self.cosines.get(choice, -1.0) >= LEAST[choice]:
+                return choice
+        found = ", ".join(f"{name} {value:.4f}" for name, value in self.cosines.items())
+        raise ModelError(
+            f"openvino in {choices[0]} is not accurate enough for this model: a cosine of "
+            f"{LEAST[choices[0]]} to float32 is wanted, found {found}; choose another precision, "
+            "or torch"
+        )
+
+    def runtime(self, asked: Precision) -> OpenVINORuntime:
+        """What runs it. Raises ModelError."""
+        return OpenVINORuntime(self.folder / GRAPH, self.precision(asked), self.token_budget)
+
+
+def find(source: Source, int8: bool = False) -> Graph | None:
+    """The graph that was compiled from this model, if there is one."""
+    for cache in source.caches():
+        for path in cache.glob(f"*/{RECORD}"):
+            graph = _read(path)
+            if graph is not None and graph.is_of(source, int8):
+                return graph
+    return None
+
+
+def compiled(source: Source, model: "Model") -> Graph:
+    """Make and keep the graph of a model, with torch; or the reason why it cannot be made."""
+    from trainer.models import describe, fingerprint
+    from trainer.torch_runtime import TorchRuntime
+    from trainer.tracing import traced
+
+    made = Graph(
+        folder=Path(),
+        openvino=version("openvino"),
+        files=source.files(),
+        starter=source.starter,
+        layers=source.layers,
+        int8=False,
+        fingerprint=fingerprint(model),
+        description=describe(model),
+    )
+    try:
+        graph = traced(model.module)
+    except Exception as error:  # whatever a network does that a graph cannot say
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return _kept(source, replace(made, refused=reason), None, None)
+    return _kept(source, made, graph, TorchRuntime(model.module, Precision.FP32, "cpu"))
+
+
+def quantized(source: Source, exact: Graph) -> Graph:
+    """Make and keep the int8 graph of a compiled model. Raises ModelError."""
+    from trainer import quantization
+
+    reference = exact.runtime(Precision.FP32)
+    samples = probe.samples(TokenIds(exact.description.tokens))
+    graph = quantization.quantized(exact.folder / GRAPH, samples)
+    return _kept(source, replace(exact, int8=True), graph, reference)
+
+
+def _kept(source: Source, made: Graph, graph: Any, reference: Runtime | None) -> Graph:
+    """Measured and written to the first cache that takes it, or for as long as the process runs."""
+    for cache in source.caches():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
+                new = _written(Path(scratch) / "graph", made, graph, reference)
+                final = _named(cache, new)
+                if final.exists():
+                    final.rename(Path(scratch) / "old")
+                new.folder.rename(final)
+                _clear(cache, new.files)
+                return replace(new, folder=final)
+        except OSError:  # read-only, or full
+            continue
+    scratch = tempfile.mkdtemp(prefix="searchengine-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return _written(Path(scratch) / "graph", made, graph, reference)
+
+
+def _written(folder: Path, made: Graph, graph: Any, reference: Runtime | None) -> Graph:
+    """Files of a graph, synced, with what was measured of it. Raises OSError."""
+    folder.mkdir()
+    made = replace(made, folder=folder)
+    if graph is not None and reference is not None:
+        try:
+            import_openvino().save_model(graph, str(folder / GRAPH), compress_to_fp16=False)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        made = _measured(made, reference)
+    tokens = made.description.tokens
+    (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
+    record = asdict(made) | {"description": made.description.as_dict()}
+    del record["folder"], record["description"]["tokens"]["state"]
+    write_json(folder / RECORD, record)
+    sync_files(folder)
+    return made
+
+
+def _measured(graph: Graph, reference: Runtime) -> Graph:
+    """How near it is to a reference, and the size of batch that suits it."""
+    tokens = TokenIds(graph.description.tokens)
+    exact = probe.vectors(reference, tokens)
+    precisions = [Precision.INT8] if graph.int8 else [Precision.FP32]
+    if cpu_has_native_bf16() and not graph.int8:
+        precisions.append(Precision.BF16)
+    cosines = {}
+    try:
+        for precision in precisions:
+            runtime = OpenVINORuntime(graph.folder / GRAPH, precision)
+            cosines[precision.value] = probe.least_cosine(probe.vectors(runtime, tokens), exact)
+        budget = fastest_budget(runtime, BUDGETS, min(PROBE_WIDTH, tokens.max_tokens))
+    except ModelError as error:  # a graph that holds for the traced example alone
+        return replace(graph, refused=str(error))
+    return replace(graph, cosines=cosines, token_budget=budget)
+
+
+def _named(cache: Path, graph: Graph) -> Path:
+    layers = "" if graph.layers is None else f"-{graph.layers}-layers"
+    return cache / f"{graph.fingerprint[:16]}{layers}{'-int8' if graph.int8 else ''}"
+
+
+def _read(path: Path) -> Graph | None:
+    """The graph that a record tells of; None for a record that this version does not know."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
+        record["description"]["tokens"]["state"] = state
+        record["description"] = Description.from_dict(record["description"])
+        return Graph(folder=path.parent, **record)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _clear(cache: Path, files: Mapping[str, list[int]]) -> None:
+    """Remove graphs of what the model was before, and what others left half made long ago."""
+    for path in cache.iterdir():
+        graph = _read(path / RECORD)
+        left = graph is None and time.time() - path.stat().st_mtime > ABANDONED
+        if left or (graph is not None and graph.files != files):
+            shutil.rmtree(path, ignore_errors=True)

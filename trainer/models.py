@@ -1,0 +1,95 @@
+"""A source's model as torch holds it: read, widened, cut to its first layers; and what it is."""
+
+import copy
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trainer.description import Description
+from trainer.errors import ModelError
+from trainer.folder import Model, read_model
+from trainer.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
+from trainer.network import truncated
+from trainer.source import Source
+from trainer.starter import Starter
+from trainer.tokens import Tokenization, normalised
+
+WIDENED_DIMS = (768, 512, 256, 128, 64)
+# Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse makes
+# them weigh alike; CLS then gets a little less than the mean, for which the network was trained.
+CLS_NORM, MEAN_NORM = 6.91, 2.23
+CLS_WEIGHT = 0.75
+
+
+def read(source: Source) -> Model:
+    """The model with float32 weights, on the processor. Raises ModelError."""
+    model = read_model(source.folder)
+    if source.starter is Starter.WIDENED:
+        model = widened(model)
+    return model if source.layers is None else shallower(model, source.layers)
+
+
+def widened(model: Model) -> Model:
+    """CLS ⊕ mean in place of the pooling, both halves weighing alike: twice as wide."""
+    width = model.module.pooling.width
+    pooling = Pooling(width, (PoolingMode.CLS, PoolingMode.MEAN))
+    dense = Dense(2 * width, 2 * width, False, "torch.nn.modules.linear.Identity")
+    scales = torch.full((2 * width,), 1 / MEAN_NORM)
+    scales[:width] = CLS_WEIGHT / CLS_NORM
+    with torch.no_grad():
+        dense.linear.weight.copy_(torch.diag(scales))
+    module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
+    return replace(model, module=module.eval(), matryoshka_dims=WIDENED_DIMS)
+
+
+def shallower(model: Model, layers: int) -> Model:
+    """A copy with the first `layers` layers of the network, all else as it is."""
+    module = model.module
+    if not 1 <= layers <= module.layers:
+        raise ModelError(f"layers is {layers}: expected 1 to {module.layers}, what it has")
+    if module.mix is not None:
+        raise ModelError("this model averages several layers: it cannot do with the first ones")
+    head: Any = list(copy.deepcopy(module.head))
+    network = truncated(module.transformer, layers)
+    return replace(model, module=SentenceModule(network, module.pooling, head).eval())
+
+
+def describe(model: Model) -> Description:
+    """What a model says of itself."""
+    module = model.module
+    return Description(
+        dim=module.dim,
+        layers=module.layers,
+        matryoshka_dims=model.matryoshka_dims,
+        tokens=Tokenization.of(model.tokenizer, model.max_tokens),
+        prompts=dict(model.prompts),
+        default_prompt=model.default_prompt,
+        include_prompt=module.pooling.include_prompt,
+        recipe=dict(model.recipe),
+    )
+
+
+def fingerprint(model: Model) -> str:
+    """sha256 (hex) of everything that decides what vector a text gets."""
+    digest = hashlib.sha256()
+    module = model.module
+    for name, weight in sorted(module.state_dict().items()):
+        digest.update(f"{name} {list(weight.shape)}\n".encode())
+        digest.update(weight.detach().float().cpu().contiguous().numpy().data)
+    rest = {
+        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
+        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
+        "head": [
+            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
+        ],
+        "max_tokens": model.max_tokens,
+        "prompts": dict(model.prompts),
+        "default_prompt": model.default_prompt,
+    }
+    if module.mix is not None:  # said only then: older models keep their fingerprints
+        rest["first_mixed_layer"] = module.mix.start
+    digest.update(json.dumps(rest, sort_keys=True).encode())
+    return digest.hexdigest()

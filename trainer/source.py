@@ -1,0 +1,108 @@
+"""Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import ModelError
+from trainer.starter import Starter, starter_folder
+
+# What a model consists of.
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+# Inside a model folder: the graphs compiled from it, and a training run that goes on.
+COMPILED, CHECKPOINT = "compiled", "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model that can be read.
+
+    Attributes:
+        name: what to give `Encoder.load` to get it again; absolute for folders.
+        folder: where its files lie.
+        starter: which packaged model it is, if it is one.
+        layers: how many of its layers are wanted; None is all.
+    """
+
+    name: str
+    folder: Path
+    starter: Starter | None = None
+    layers: int | None = None
+
+    @classmethod
+    def find(cls, source: str | Path, layers: int | None = None) -> "Source":
+        """The model in a folder, on the model hub, or packaged. Raises ModelError."""
+        if layers is not None and (type(layers) is not int or layers < 1):
+            raise ModelError(f"layers is {layers!r}: expected a whole number of 1 or more")
+        if isinstance(source, str) and source in list(Starter):
+            return cls(source, starter_folder(), Starter(source), layers)
+        folder = Path(source)
+        if folder.is_dir():
+            return cls(str(folder.resolve()), folder, None, layers)
+        if isinstance(source, str) and _may_be_hub_name(source):
+            return cls(source, _from_hub(source), None, layers)
+        raise ModelError(
+            f"no model at {source}: expected a model folder, a name on the model hub, or "
+            f"one of {', '.join(Starter)}"
+        )
+
+    def files(self) -> dict[str, list[int]]:
+        """Size in bytes and time of change in ns of each file, by its path in the folder.
+
+        By these a changed model is told, as git tells a changed file: reading it all takes longer
+        than answering a question.
+        """
+        found = {}
+        for path in sorted(self._paths()):
+            state = path.stat()
+            place = path.relative_to(self.folder).as_posix()
+            found[place] = [state.st_size, state.st_mtime_ns]
+        return found
+
+    def _paths(self) -> Iterator[Path]:
+        """Those of the folder and of its modules, one below it."""
+        for pattern in FILES:
+            yield from self.folder.glob(pattern)
+            for path in self.folder.glob(f"*/{pattern}"):
+                if path.parent.name not in (COMPILED, CHECKPOINT):
+                    yield path
+
+    def caches(self) -> Iterator[Path]:
+        """Folders for what is compiled from it, the best first; the user's own if none is there.
+
+        Beside a model folder's files; a packaged or downloaded model belongs to its package
+        manager, and a folder may be read-only.
+        """
+        if self.starter is None and self.name == str(self.folder.resolve()):
+            yield self.folder / COMPILED
+        place = os.environ.get("XDG_CACHE_HOME")
+        try:
+            home = Path(place) if place else Path.home() / ".cache"
+        except RuntimeError:  # there is no home
+            return
+        key = hashlib.sha256(str(self.folder.resolve()).encode("utf-8", "surrogateescape"))
+        yield home / "searchengine" / f"{self.folder.resolve().name}-{key.hexdigest()[:12]}"
+
+
+def _may_be_hub_name(source: str) -> bool:
+    """`name` or `owner/name`, as opposed to a path that is not there."""
+    parts = source.split("/")
+    return (
+        len(parts) <= 2 and all(parts) and parts[0] not in (".", "..", "~") and "\\" not in source
+    )
+
+
+def _from_hub(name: str) -> Path:
+    """The folder of a hub model: downloaded, or from the cache where there is no network."""
+    import huggingface_hub  # half a second that other models do without
+
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(FILES)))
+    except Exception as error:
+        raise ModelError(
+            f"no folder {name!r} here, and the model hub did not give a model of that name "
+            f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
+            "model folder or `starter`"
+        ) from error
