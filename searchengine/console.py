@@ -1,25 +1,18 @@
-"""What the command line shows: tables, progress, JSON. Everything but results goes to stderr."""
+"""What the command line shows: tables, progress, JSON. Everything but results goes to stderr.
+
+rich is imported where it draws: that takes longer than a search.
+"""
 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _REMEMBERED = 120  # seconds that the time left is worked out from: a step may take half a minute
 
@@ -45,6 +38,17 @@ def steps() -> Iterator[Heard]:
 
     It calls what it is given with the step, the number just done, and how many there are.
     """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -96,6 +100,10 @@ def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], He
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     """A table on standard output: one column a key, numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     # Plain text: a path may hold brackets, which rich would read as markup.
     table = Table(title=Text(title) if title else None, title_justify="left")
     for name in rows[0] if rows else ():

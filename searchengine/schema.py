@@ -8,16 +8,18 @@ tombstones    passages that a segment still has a row for, and the collection no
 settings      name → JSON value: the encoder the collection was built by, how it is built
 fields, field_values    metadata that is indexed on request, see searchengine.fields
 text_index    words, see searchengine.lexical
+
+searchengine.version names them too: it knows without this module whether one is pending.
 """
 
 import json
+import sqlite3
 
 import sqlite_utils
 from sqlite_utils import Migrations
 
 from searchengine import fields, lexical
 from searchengine.corpus import Document
-from searchengine.errors import CollectionError
 
 migrations = Migrations("searchengine")
 
@@ -78,28 +80,16 @@ def m004_text(db: sqlite_utils.Database) -> None:
         )
 
 
-def upgrade(db: sqlite_utils.Database, name: str) -> None:
-    """Apply what is pending. Raises CollectionError when `name` was written by a newer version."""
-    known = {migration.name for migration in migrations._migrations}
-    newer = [applied.name for applied in migrations.applied(db) if applied.name not in known]
-    if newer:
-        raise CollectionError(
-            f"{name} was written by a newer version of searchengine (its format has "
-            f"{', '.join(newer)}); upgrade searchengine to open it"
-        )
-    if migrations.pending(db):
-        if db.execute("PRAGMA query_only").fetchone()[0]:
-            raise CollectionError(
-                f"{name} was written by an older version of searchengine and must be upgraded "
-                "once; make the folder writable and open it again"
-            )
-        db.execute("BEGIN IMMEDIATE")  # of two that open it at once, one upgrades
-        try:
-            migrations.apply(db)
-            db.execute("COMMIT")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Apply what is pending, in one transaction."""
+    db = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
+    db.execute("BEGIN IMMEDIATE")  # of two that open it at once, one upgrades
+    try:
+        migrations.apply(db)
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
 
 
 def _digest(title: str, text: str) -> bytes:

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import sqlite_utils
 
 from searchengine import fields, lexical
 from searchengine.corpus import Document
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.filters import compile_sql, field_name, field_named, json_path, parse
-from searchengine.schema import upgrade
+from searchengine.version import bring_up_to_date
 
 _BUSY_MS = 5_000
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
@@ -73,15 +72,14 @@ class Store:
                 _uri(path, create), uri=True, isolation_level=None, check_same_thread=False
             )
             try:
-                self._db = sqlite_utils.Database(self._connection, execute_plugins=False)
-                self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+                self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 if create:
-                    self._db.enable_wal()
+                    self._connection.execute("PRAGMA journal_mode = wal")
                 elif self._frozen is not None:
-                    self._db.execute("PRAGMA query_only = 1")
-                if not create and not self._db["documents"].exists():
+                    self._connection.execute("PRAGMA query_only = 1")
+                if not create and not self._has_documents():
                     raise CollectionError(f"{path} is a database without documents, no collection")
-                upgrade(self._db, str(path))
+                bring_up_to_date(self._connection, str(path))
             except BaseException:
                 self._connection.close()
                 raise
@@ -125,25 +123,25 @@ class Store:
         Raises CollectionBusy if another is still writing after `wait` seconds.
         """
         with self.named_errors():
-            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * wait)}")
+            self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * wait)}")
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                self._connection.execute("BEGIN IMMEDIATE")
             finally:
-                self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+                self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         try:
             yield  # its errors are its own
             with self.named_errors():
-                self._db.execute("COMMIT")
+                self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
-                self._db.execute("ROLLBACK")
+                self._connection.execute("ROLLBACK")
             raise
 
     def hold(self) -> None:
         """From now on, until `close`, everything is read as it is at this moment."""
         with self.named_errors():
-            self._db.execute("BEGIN")
-            self._db.execute("SELECT count(*) FROM settings").fetchone()
+            self._connection.execute("BEGIN")
+            self._connection.execute("SELECT count(*) FROM settings").fetchone()
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         """The passages of these ids, in their order."""
@@ -293,13 +291,13 @@ class Store:
         free, pages = self.read("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
         with suppress(CollectionBusy), self.named_errors():
             if _FREE * free > pages:
-                self._db.execute("VACUUM")
+                self._connection.execute("VACUUM")
             self.fold_log()
 
     def fold_log(self) -> None:
         """Fold SQLite's log into the file, as far as nobody reads it; waits for nobody."""
         with self.named_errors():
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     @property
     def log_bytes(self) -> int:
@@ -346,6 +344,10 @@ class Store:
         if found.size and found.dtype != np.int64:
             raise self.damaged("a number is none")
         return found.astype(np.int64)
+
+    def _has_documents(self) -> bool:
+        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
+        return bool(self.read(sql)[0][0])
 
     def _passage(self, row: tuple[Any, ...]) -> Passage:
         if not all(isinstance(number, int) for number in row):
