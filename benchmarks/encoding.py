@@ -1,0 +1,332 @@
+"""Documents per second of `encode`, and what the speed costs, against sentence-transformers.
+
+    python benchmarks/encoding.py                       # all of SciFact, 20,000 sentences
+    python benchmarks/encoding.py --documents 500 --sentences 2000 --repeats 3
+
+all-MiniLM-L6-v2 everywhere, on SciFact abstracts and on single sentences (text/sentences_mixed,
+drawn with a fixed seed). Each side is in a process of its own, with its threads as it sets them by
+itself; they take turns, and ratios are of the same turn. Use `taskset` to measure fewer processors.
+
+- cosine: of each vector to the same text's in float32 by torch; the least and the mean.
+- nDCG@10: of exact search for SciFact's test questions, encoded by the same side. It needs all of
+  SciFact, so it is left out with --documents. Published: 0.645.
+- share of the peak: useful work (see `useful_flops`) a second, of what a large bfloat16 matrix
+  product by torch does, measured between the turns.
+
+A side that cannot be run here, or is not accurate enough for this encoder to run it, is left out.
+sentence-transformers is as it comes (float32, 32 texts at a time); with --rivals also in bfloat16,
+which it does not do unless told to.
+"""
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from record import DATA, record, spread
+from sides import Side, in_turn, run, running, times
+
+Vectors = npt.NDArray[np.float32]
+REFERENCE = "torch fp32"
+THEIRS = "sentence-transformers"
+OURS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "torch bf16": {"engine": "torch", "precision": "bf16"},
+    "openvino fp32": {"engine": "openvino", "precision": "fp32"},
+    "openvino int8": {"engine": "openvino", "precision": "int8"},
+}
+RIVALS: dict[str, dict[str, Any]] = {"sentence-transformers bf16": {"dtype": "bfloat16"}}
+LEFT_OUT = "left out"
+WARM = ["warm"] * 4
+
+
+@click.command()
+@DATA
+@click.option("--repeats", default=5, show_default=True)
+@click.option("--documents", default=0, help="Of SciFact; 0 for all 5,183.")
+@click.option("--sentences", default=20_000, show_default=True)
+@click.option("--layers", default=4, show_default=True, help="Of the shallower side; 0 for none.")
+@click.option("--rivals", is_flag=True, help="sentence-transformers in bfloat16, too.")
+def main(
+    data: Path,
+    repeats: int,
+    documents: int,
+    sentences: int,
+    layers: int,
+    rivals: bool,
+) -> None:
+    """Encode in turns, then compare the vectors."""
+    sides = {name: {"tool": "ours", **loading} for name, loading in OURS.items()}
+    if layers:
+        sides[f"auto, {layers} layers"] = {"tool": "ours", "layers": layers}
+    sides |= {THEIRS: {"tool": "theirs"}}
+    if rivals:
+        sides |= {name: {"tool": "theirs", **loading} for name, loading in RIVALS.items()}
+    texts = {"scifact": scifact(data, documents), "sentences": mixed(data, sentences)}
+    judged = Judged(data) if not documents else None
+    with tempfile.TemporaryDirectory() as scratch:
+        figures = compare(Path(scratch), sides, texts, judged, repeats)
+    click.echo(json.dumps(figures, indent=2))
+    record("encoding", {"repeats": repeats, **figures})
+
+
+def compare(
+    scratch: Path,
+    sides: dict[str, dict[str, Any]],
+    texts: dict[str, list[str]],
+    judged: "Judged | None",
+    repeats: int,
+) -> dict[str, Any]:
+    """The figures of every side on every set of texts."""
+    started = {name: {"device": "cpu", **what} for name, what in sides.items()}
+    started["matmul"] = {"tool": "matmul", "device": "cpu"}
+    figures: dict[str, Any] = {}
+    with running(__file__, started) as found:
+        figures["sides"] = {name: found[name].about for name in sides}
+        matmul = found.pop("matmul")
+        found = able(found)
+        for name, some in texts.items():
+            path = written(scratch / f"{name}.json", some)
+            kept = {side: scratch / f"{name}.{i}.npy" for i, side in enumerate(found)}
+            seconds, peaks = taking_turns(found, matmul, path, kept, repeats)
+            figures[name] = {"texts": len(some), "bf16 peak, FLOP/s": spread(peaks)}
+            whole = scratch / f"{name}.whole.npy"
+            questions = judged if name == "scifact" else None
+            about, work = referred(path, whole, questions)
+            figures[name] |= about
+            for side, each in seconds.items():
+                shown = speed(len(some), each, seconds[THEIRS])
+                shown["share of bf16 peak"] = (
+                    work * found[side].about["layers"] / median(each) / median(peaks)
+                )
+                shown["cosine"] = cosine(kept[side], whole)
+                if questions:
+                    shown["ndcg@10"] = questions.score(found[side], kept[side])
+                figures[name][side] = shown
+                click.echo(f"{name} {side}: {shown}", err=True)
+    return figures
+
+
+def able(found: dict[str, Side]) -> dict[str, Side]:
+    """The sides that can encode here; says which cannot."""
+    for name, side in found.items():
+        if LEFT_OUT in side.about:
+            click.echo(f"{name} is left out: {side.about[LEFT_OUT]}", err=True)
+    return {name: side for name, side in found.items() if LEFT_OUT not in side.about}
+
+
+def referred(path: Path, whole: Path, judged: "Judged | None") -> tuple[dict[str, Any], float]:
+    """Write float32 vectors of the texts; their quality, and the useful work of a layer."""
+    with Side(__file__, tool="ours", device="cpu", engine="torch", precision="fp32") as reference:
+        reference.ask(texts=str(path), keep=str(whole))
+        work = useful_flops(**reference.ask(count=str(path)))
+        quality = {"ndcg@10": judged.score(reference, whole)} if judged else None
+        return {REFERENCE: quality} if quality else {}, work
+
+
+def taking_turns(
+    found: Mapping[str, Side], matmul: Side, path: Path, kept: Mapping[str, Path], repeats: int
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Seconds of each side, and FLOP/s of the matrix product, turn by turn.
+
+    The vectors of the first turn are kept in files.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    peaks = []
+    for turn in range(repeats):
+        for name in in_turn([*found], turn):
+            keep = None if turn else str(kept[name])
+            seconds[name].append(found[name].ask(texts=str(path), keep=keep))
+            click.echo(f"{path.stem} {name}: {seconds[name][-1]:.2f} s", err=True)
+        peaks.append(matmul.ask())
+    return seconds, peaks
+
+
+def speed(texts: int, seconds: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """Texts per second, and how many times theirs in the same turn."""
+    return {
+        "texts/s": spread([texts / each for each in seconds]),
+        "times sentence-transformers": times(theirs, seconds),
+    }
+
+
+def cosine(path: Path, whole: Path) -> dict[str, float]:
+    """Of every row of one file to the same row of another; both hold unit rows."""
+    cosines = np.einsum("nd,nd->n", np.load(path), np.load(whole), dtype=np.float64)
+    return {"min": float(cosines.min()), "mean": float(cosines.mean())}
+
+
+def useful_flops(tokens: int, squares: int, width: int) -> float:
+    """Floating-point operations of one layer's matrix products over texts: 2 a multiply-add.
+
+    Projections of queries, keys, values and output (4·H² a token), the feed-forward network of
+    four times the width (8·H²), and attention's two products (2·H·t² a text of t tokens). Only
+    real tokens count, special ones included: padding is no useful work.
+    """
+    return 2.0 * (12 * width**2 * tokens + 2 * width * squares)
+
+
+class Judged:
+    """SciFact's test questions, and nDCG@10 of exact search with someone's vectors."""
+
+    def __init__(self, data: Path) -> None:
+        from searchengine.corpus import read_corpus
+        from searchengine.evaluation import read_qrels, read_queries
+
+        folder = data / "beir" / "scifact"
+        self.qrels = read_qrels(folder / "qrels" / "test.tsv")
+        queries = read_queries(folder / "queries.jsonl.gz")
+        self.questions = {key: queries[key] for key in self.qrels}
+        self.keys = [document.key for document in read_corpus(folder)]
+
+    def score(self, side: Side, documents: Path) -> float:
+        """Encode the questions by the same side and rank all documents by inner product."""
+        import ir_measures
+
+        asked = written(documents.with_suffix(".questions.json"), [*self.questions.values()])
+        vectors = documents.with_suffix(".questions.npy")
+        side.ask(texts=str(asked), keep=str(vectors), role="query")
+        scores = np.load(vectors) @ np.load(documents).T
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+        run = {
+            question: {self.keys[row]: float(-rank) for rank, row in enumerate(rows)}
+            for question, rows in zip(self.questions, best, strict=True)
+        }
+        measure = ir_measures.nDCG @ 10
+        return float(ir_measures.calc_aggregate([measure], self.qrels, run)[measure])
+
+
+def scifact(data: Path, most: int) -> list[str]:
+    """The first so many abstracts with their titles, or all."""
+    from searchengine.corpus import read_corpus
+
+    documents = read_corpus(data / "beir" / "scifact")
+    return [document.full_text for document in islice(documents, most or None)]
+
+
+def mixed(data: Path, most: int) -> list[str]:
+    """Distinct sentences, drawn at random with a fixed seed."""
+    import gzip
+
+    source = data / "text" / "sentences_mixed.tsv.gz"
+    with gzip.open(source, "rt", encoding="utf-8", newline="\n") as file:
+        lines = file.read().split("\n")[1:]
+    sentences = dict.fromkeys(line.split("\t", 1)[1] for line in lines if "\t" in line)
+    return random.Random(0).sample([*sentences], min(most, len(sentences)))
+
+
+def written(path: Path, texts: Sequence[str]) -> Path:
+    """Texts in a file that a side reads."""
+    path.write_text(json.dumps(texts))
+    return path
+
+
+def be(tool: str, **loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """What a side answers with, and what it tells of itself."""
+    make = {"ours": ours, "theirs": theirs, "matmul": matmul}[tool]
+    return make(**loading)
+
+
+def answering(
+    encode: Callable[[list[str], str], Vectors],
+    counted: Callable[[list[str]], dict[str, int]] | None = None,
+) -> Callable[..., Any]:
+    """What a side does when asked: encode a file of texts, or questions alone; count tokens."""
+
+    def timed(texts: list[str], role: str, keep: str | None = None) -> float:
+        start = time.perf_counter()
+        vectors = encode(texts, role)
+        seconds = time.perf_counter() - start
+        if keep:
+            np.save(keep, vectors)
+        return seconds
+
+    def answer(
+        texts: str | None = None,
+        keep: str | None = None,
+        role: str = "document",
+        alone: list[str] | None = None,
+        count: str | None = None,
+    ) -> Any:
+        if alone:
+            return [timed([question], "query") for question in alone]
+        if count and counted:
+            return counted(json.loads(Path(count).read_text()))
+        return timed(json.loads(Path(str(texts)).read_text()), role, keep)
+
+    return answer
+
+
+def ours(**loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """This project's encoder, loaded as asked; also counts tokens."""
+    from trainer.encoder import Encoder
+    from trainer.errors import ModelError
+
+    try:
+        encoder = Encoder.load("starter", **loading)
+        encoder.encode(WARM)
+    except ModelError as error:  # an engine that is not installed, or is not accurate here
+        return answering(unable), {LEFT_OUT: str(error)}
+
+    def counted(texts: list[str]) -> dict[str, int]:
+        room, specials = encoder.room(), encoder.max_tokens - encoder.room()
+        tokens = [min(len(spans), room) + specials for spans in encoder.token_spans(texts)]
+        squares = sum(each**2 for each in tokens)
+        return {"tokens": sum(tokens), "squares": squares, "width": encoder.dim}
+
+    about = {name: getattr(encoder, name) for name in ("engine", "precision", "layers")}
+    return answering(lambda texts, role: encoder.encode(texts, role=role), counted), about
+
+
+def unable(texts: list[str], role: str) -> Vectors:
+    raise RuntimeError("this side was left out")
+
+
+def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """sentence-transformers with its defaults, but for the number type where one is named."""
+    from sentence_transformers import SentenceTransformer
+
+    from trainer.starter import starter_folder
+
+    options = {"dtype": dtype} if dtype else {}
+    model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)
+    model.encode(WARM)
+    layers = model[0].auto_model.config.num_hidden_layers
+    about = {"engine": THEIRS, "precision": dtype or "fp32", "layers": layers}
+    return answering(lambda texts, _: np.asarray(model.encode(texts), np.float32)), about
+
+
+def matmul(device: str) -> tuple[Callable[[], float], dict[str, Any]]:
+    """Matrix products of torch in bfloat16: FLOP/s of the better of two sizes, best of five."""
+    import torch
+
+    sizes = (2048, 4096) if device == "cpu" else (8192, 16384)
+    squares = {n: torch.randn(n, n, device=device).bfloat16() for n in sizes}
+
+    def product(square: torch.Tensor) -> float:
+        if device != "cpu":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        square @ square
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def answer() -> float:
+        best = {n: min(product(square) for _ in range(5)) for n, square in squares.items()}
+        return max(2 * n**3 / seconds for n, seconds in best.items())
+
+    answer()
+    return answer, {"engine": "torch", "precision": "bf16"}
+
+
+if __name__ == "__main__":
+    run(main, be)
