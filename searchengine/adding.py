@@ -1,23 +1,23 @@
 """Documents → committed passages: what `add` does, a commit at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol, Self
 
 from indexer.build import Progress
 from searchengine.changes import Span
 from searchengine.corpus import Document, LeftOut
-from searchengine.errors import EmptyCorpus, QueryError
+from searchengine.errors import CollectionError, EmptyCorpus, QueryError
 from searchengine.intake import Block, Intake
+from searchengine.pipeline import AHEAD, Encode, Encoding, OnBatch, Vectors
+from searchengine.store import Store
 from searchengine.writer import Writer
 
-Vectors = npt.NDArray[np.float32]
-_PASSAGES = 1024  # encoded at a time, so that one huge document stays bounded too
+_PASSAGES = 4096  # encoded at a time, so that one huge document stays bounded too
 
 
 class Reading(Protocol):
@@ -26,8 +26,16 @@ class Reading(Protocol):
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
         """The passages of each document as character offsets, and how many tokens they hold."""
 
-    def encode(self, passages: Sequence[tuple[Document, Span]]) -> Vectors:
-        """Float32 (n, D) unit rows."""
+    def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
+        """What is encoded for each passage."""
+
+    def encode(
+        self, passages: Sequence[tuple[Document, Span]], texts: Sequence[str], on_batch: OnBatch
+    ) -> Vectors:
+        """Float32 (n, D) unit rows of those texts; called in a thread of its own.
+
+        `on_batch` may be called with the texts just encoded; what it raises is to be let through.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class AddOptions:
     Attributes:
         skip_bad: leave out keys that come twice, which otherwise raise DuplicateKey.
         commit_every: documents to a commit; None makes one of all.
-        progress: hears how many documents were read and tokens encoded.
+        progress: hears how many documents were just done, and tokens encoded for them.
         building: hears what is done with the vectors after that (indexer.build.Progress).
     """
 
@@ -80,8 +88,32 @@ class CallersOwn(Exception):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A block of documents, cut.
+
+    Attributes:
+        block: the documents.
+        spans: the passages of those that have changed.
+        tokens: how many those hold.
+        jobs: what is left to encode of them.
+    """
+
+    block: Block
+    spans: list[list[Span]]
+    tokens: int
+    jobs: Iterator[Encode]
+
+
 class Adding:
     """One call of `add`, which may take several commits; `take` does one.
+
+    While passages are encoded in another thread, this one reads, cuts and writes what comes next,
+    and builds what is encoded. So that there is something to encode while a commit is built, the
+    first block of the next one is begun before; if that fails, it is the next one's failure. Where
+    a commit is but one block, nothing is read ahead of it: it may be all there is for a long while.
+
+    To be used as a context manager: the thread has ended when it is left.
 
     Raises, of `take`: DuplicateKey, EmptyCorpus, and whatever reading raises. The commit is then
     undone; those before it stay.
@@ -94,23 +126,31 @@ class Adding:
         self._intake = Intake(path, documents, options.skip_bad)
         self._reading = reading
         self._options = options
+        self._encoding = Encoding(options.progress)
+        self._ahead: _Part | Exception | None = None
         self._added = self._changed = self._relabelled = self._unchanged = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._encoding.__exit__()
 
     @property
     def goes_on(self) -> bool:
         """Whether there is something left to commit."""
-        return not self._begun or self._intake.more()
+        return not self._begun or self._ahead is not None or self._intake.more()
 
     def take(self, writer: Writer) -> None:
         """Write documents until a commit is full or there are no more."""
         self._begun = True
-        vectors = self._vectors(writer)
         try:
-            first = next(vectors, None)
-            if first is not None:
-                writer.append(chain((first,), vectors), self._options.building)
-            elif not self._seen and not self._intake.more():
-                raise EmptyCorpus(self._intake.nothing())
+            with closing(self._vectors(writer)) as vectors:
+                first = next(vectors, None)
+                if first is not None:
+                    writer.append(chain((first,), vectors), self._options.building)
+                elif not self._seen and not self._intake.more():
+                    raise EmptyCorpus(self._intake.nothing())
         except CallersOwn as own:
             raise own.error from None
 
@@ -129,28 +169,78 @@ class Adding:
     def _seen(self) -> int:
         return self._added + self._changed + self._relabelled + self._unchanged
 
-    def _vectors(self, writer: Writer) -> Iterator[Vectors]:
+    def _vectors(self, writer: Writer) -> Generator[Vectors]:
         """Vectors of what is new in the documents of one commit, which are written on the way."""
         passage = writer.changes.next_passage()
+        encoding, every = self._encoding, self._options.commit_every
+        parts = taken = 0
         try:
-            for block in self._intake.blocks(writer.store, self._options.commit_every):
-                changed = block.changed
-                spans, tokens = self._reading.cut(changed)
-                writer.changes.write(changed, spans, block.known, passage)
+            while part := self._next(writer.store, taken):
+                block = part.block
+                writer.changes.write(block.changed, part.spans, block.known, passage)
                 writer.changes.set_metadata(block.relabelled)
                 self._count(block)
-                each = [
-                    (document, span)
-                    for document, some in zip(changed, spans, strict=True)
-                    for span in some
-                ]
-                for start in range(0, len(each), _PASSAGES):
-                    yield self._reading.encode(each[start : start + _PASSAGES])
-                passage += len(each)
-                if self._options.progress:
-                    self._options.progress(block.read, tokens)
+                for encode in part.jobs:
+                    yield from encoding.taken(AHEAD - 1)
+                    encoding.start(encode)
+                encoding.count(block.read, part.tokens)
+                yield from encoding.done()
+                passage += sum(map(len, part.spans))
+                taken += len(block.changed)
+                parts += bool(block.changed)
+            begun = 0
+            if taken == every and parts > 1 and (first := self._look_ahead(writer.store)):
+                yield from encoding.taken(AHEAD - 1)
+                encoding.start(first)
+                begun = 1
+            yield from encoding.taken(begun)
         except OSError as error:
             raise CallersOwn(error) from error
+
+    def _next(self, store: Store, taken: int) -> _Part | None:
+        """The next part of a commit of which so many documents are taken; None when it is full."""
+        ahead, self._ahead = self._ahead, None
+        if isinstance(ahead, Exception):
+            raise ahead
+        if ahead is not None:
+            block = self._intake.again(store, ahead.block)
+            if block.known == ahead.block.known:
+                return ahead
+            self._encoding.drop()  # another has written between the two commits
+            return self._part(block)
+        every = self._options.commit_every
+        if every is not None and taken >= every:
+            return None
+        next_block = self._intake.block(store, None if every is None else every - taken)
+        return None if next_block is None else self._part(next_block)
+
+    def _part(self, block: Block) -> _Part:
+        spans, tokens = self._reading.cut(block.changed)
+        each = [
+            (document, span)
+            for document, some in zip(block.changed, spans, strict=True)
+            for span in some
+        ]
+        return _Part(block, spans, tokens, self._jobs(each))
+
+    def _jobs(self, passages: Sequence[tuple[Document, Span]]) -> Iterator[Encode]:
+        for start in range(0, len(passages), _PASSAGES):
+            some = passages[start : start + _PASSAGES]
+            yield partial(self._reading.encode, some, self._reading.texts(some))
+
+    def _look_ahead(self, store: Store) -> Encode | None:
+        """Read the first block of the next commit; what to encode of it first, if anything."""
+        try:
+            block = self._intake.block(store, self._options.commit_every)
+            if block is None:
+                return None
+            self._ahead = part = self._part(block)
+            return next(part.jobs, None)
+        except CollectionError:  # SQLite's: the transaction that is open may be spoilt
+            raise
+        except Exception as error:
+            self._ahead = error
+            return None
 
     def _count(self, block: Block) -> None:
         changed = sum(document.key in block.known for document in block.changed)

@@ -130,7 +130,7 @@ class Collection:
     ) -> AddSummary:
         """Commit documents, in place of those of the same keys; see SearchEngine.add."""
         adding = Adding(self.path, documents, reading, options)
-        with self._own_store() as store:
+        with self._own_store() as store, adding:
             while adding.goes_on:
                 with self._writing(store) as writer:
                     adding.take(writer)

@@ -1,6 +1,7 @@
 """The encoder as the engine uses it: passages and questions in, checked vectors out."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -87,6 +88,7 @@ class PassageReader:
         """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
         self._encoder = encoder
         self._passages = passages
+        self._tells = "on_batch" in inspect.signature(encoder.encode).parameters
         self._tokenizer: Tokenizes | None = None
         if passages is not None:
             self._tokenizer = tokenizer_of(encoder)
@@ -97,13 +99,25 @@ class PassageReader:
             return [[(0, len(document.text))] for document in documents], 0
         return cut_documents(documents, self._tokenizer, self._passages)
 
-    def encode(self, passages: Sequence[tuple[Document, Span]]) -> Vectors:
-        """Float32 (n, D) unit rows. Raises CollectionError, naming a document that has none."""
+    def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
+        """What is encoded for each passage: its text with its document's title."""
         if self._tokenizer is None:
-            texts = [document.full_text for document, _ in passages]
-        else:
-            texts = passage_texts(passages, self._tokenizer)
-        vectors = self._encoder.encode(texts, role="document")
+            return [document.full_text for document, _ in passages]
+        return passage_texts(passages, self._tokenizer)
+
+    def encode(
+        self,
+        passages: Sequence[tuple[Document, Span]],
+        texts: Sequence[str],
+        on_batch: Callable[[int], None],
+    ) -> Vectors:
+        """Float32 (n, D) unit rows of the passages' `texts`.
+
+        `on_batch` is handed to an encoder that takes it, as trainer.encoder.Encoder does. Raises
+        CollectionError, naming a document that has no usable vector.
+        """
+        heard: dict[str, Any] = {"on_batch": on_batch} if self._tells else {}
+        vectors = self._encoder.encode(texts, role="document", **heard)
         expected = (len(texts), self._encoder.dim)
         if vectors.shape != expected:
             raise CollectionError(
