@@ -89,12 +89,15 @@ class Blueprint:
 
     def settings(self, encoder: TextEncoder) -> dict[str, Any]:
         """What is stored of it, and of the encoder, under the names of settings."""
+        made = {
+            "source": getattr(encoder, "source", None),
+            "fingerprint": encoder.fingerprint,
+            "dim": encoder.dim,
+        }
+        if (layers := getattr(encoder, "kept_layers", None)) is not None:
+            made["layers"] = layers
         return {
-            "encoder": {
-                "source": getattr(encoder, "source", None),
-                "fingerprint": encoder.fingerprint,
-                "dim": encoder.dim,
-            },
+            "encoder": made,
             "index": self.config.as_dict(),
             "passages": None if self.passages is None else self.passages.as_dict(),
         }

@@ -193,6 +193,7 @@ def stats(snapshot: Snapshot) -> Stats:
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
         tuning=next((tuning for tuning in tunings if tuning is not None), None),
         encoder=settings["encoder"]["source"],
+        layers=settings["encoder"].get("layers"),
         fingerprint=settings["encoder"]["fingerprint"],
         bytes=_bytes(snapshot.path),
     )

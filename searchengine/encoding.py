@@ -12,6 +12,7 @@ from searchengine.changes import Span
 from searchengine.corpus import Document
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
+from trainer.engines import RuntimeConfig
 from trainer.errors import TrainerError
 
 Vectors = npt.NDArray[np.float32]
@@ -36,14 +37,24 @@ class TextEncoder(Protocol):
         """Float32 (n, dim) rows of length 1, in the order given."""
 
 
-def load(source: str | Path) -> TextEncoder:
-    """The trainer's encoder. Imported here: torch takes seconds, and not every call encodes."""
+def load(
+    source: str | Path, runtime: RuntimeConfig | None = None, layers: int | None = None
+) -> TextEncoder:
+    """The trainer's encoder, run as `runtime` says; of its network the first `layers`, or all.
+
+    Imported here: not every call encodes. Raises trainer.errors.ModelError.
+    """
     from trainer.encoder import Encoder
 
-    return Encoder.load(source)
+    how = RuntimeConfig() if runtime is None else runtime
+    return Encoder.load(
+        source, engine=how.engine, precision=how.precision, device=how.device, layers=layers
+    )
 
 
-def load_built_by(built: Mapping[str, Any], path: Path) -> TextEncoder:
+def load_built_by(
+    built: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
+) -> TextEncoder:
     """The encoder that a collection's settings name. Raises CollectionError if it is gone."""
     source = built["source"]
     if source is None:
@@ -52,7 +63,7 @@ def load_built_by(built: Mapping[str, Any], path: Path) -> TextEncoder:
             "pass it again: SearchEngine.open(path, encoder=…)"
         )
     try:
-        return load(source)
+        return load(source, runtime, built.get("layers"))
     except TrainerError as error:
         raise CollectionError(
             f"{path} was built by the encoder {source}, which cannot be "

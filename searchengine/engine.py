@@ -26,31 +26,35 @@ from searchengine.encoding import (
     as_array,
     check_built_by,
     check_questions,
-    check_vectors,
     checked_key,
     load,
     load_built_by,
 )
-from searchengine.errors import QueryError, SearchEngineError
+from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.lexical import Tokenizer
 from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
+from searchengine.questions import QuestionEncoder, Questions, parted
 from searchengine.ranking import rank
 from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import questions_of
+from trainer.engines import RuntimeConfig
 
 __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
-
-
-Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 
 class SearchEngine:
     """A collection and the encoder that built it. Safe to search from several threads."""
 
-    def __init__(self, collection: Collection, encoder: TextEncoder | None = None) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        encoder: TextEncoder | None = None,
+        runtime: RuntimeConfig | None = None,
+    ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
+        self._runtime = runtime
         self._encoder: TextEncoder | None = None
         if encoder is not None:
             self._adopt(encoder)
@@ -64,14 +68,15 @@ class SearchEngine:
         *,
         passages: PassageConfig | bool = True,
         tokenizer: Tokenizer | str = Tokenizer.PORTER,
+        runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
         """Make an empty collection.
 
         `encoder`: a model folder, a hub name, "starter", or an object with dim, fingerprint and
-        encode. The others say how the collection is built, see searchengine.blueprint. Raises
-        CollectionError when the folder is in use.
+        encode; `runtime`: what runs one that is loaded. The others say how the collection is built,
+        see searchengine.blueprint. Raises CollectionError when the folder is in use.
         """
-        loaded = load(encoder) if isinstance(encoder, str | Path) else encoder
+        loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
         built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
         settings = built.settings(loaded)
         return cls(Collection.create(Path(path), settings, built.tokenizer), loaded)
@@ -83,17 +88,19 @@ class SearchEngine:
         encoder: TextEncoder | str | Path | None = None,
         *,
         wait: float = 0,
+        runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
         """Open a collection. Its own encoder is loaded on first use unless another source is given.
 
         Where another is writing, writing raises CollectionBusy at once, or after `wait` seconds.
-        Raises CollectionError (none there, or damaged) and EncoderMismatch.
+        `runtime` says what runs an encoder that is loaded; the best there is, if it is None. Raises
+        CollectionError (none there, or damaged) and EncoderMismatch.
         """
         collection = Collection(Path(path), wait)
         try:
             if isinstance(encoder, str | Path):
-                encoder = load(encoder)
-            return cls(collection, encoder)
+                encoder = load(encoder, runtime, collection.settings["encoder"].get("layers"))
+            return cls(collection, encoder, runtime)
         except BaseException:
             collection.close()
             raise
@@ -102,11 +109,12 @@ class SearchEngine:
     def open_or_create(
         cls,
         path: str | Path,
-        encoder: str | Path | None,
+        encoder: TextEncoder | str | Path | None,
         config: Mapping[str, Any],
         *,
         passages: PassageConfig | bool | None = None,
         tokenizer: Tokenizer | str | None = None,
+        runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
 
@@ -119,8 +127,9 @@ class SearchEngine:
                 config,
                 passages=True if passages is None else passages,
                 tokenizer=tokenizer or Tokenizer.PORTER,
+                runtime=runtime,
             )
-        engine = cls.open(path, encoder)
+        engine = cls.open(path, encoder, runtime=runtime)
         try:
             engine._blueprint().check_asked(path, config, passages, tokenizer)
         except BaseException:
@@ -133,13 +142,21 @@ class SearchEngine:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
         if self._encoder is None:
             built = self.collection.settings["encoder"]
-            self._adopt(load_built_by(built, self.collection.path))
+            self._adopt(load_built_by(built, self.collection.path, self._runtime))
         assert self._encoder is not None
         return self._encoder
+
+    def runs_on(self) -> str:
+        """What runs the encoder, or why nothing does; an encoder made in Python may not tell."""
+        try:
+            return str(getattr(self.encoder, "runs_on", "made in Python"))
+        except CollectionError as error:
+            return str(error)
 
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
         self._encoder = encoder
+        self._questions = QuestionEncoder(encoder)
 
     def _blueprint(self) -> Blueprint:
         return Blueprint.from_settings(self.collection.settings)
@@ -250,32 +267,17 @@ class SearchEngine:
     ) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
         asked = Query(k, **options)
-        questions, vectors = self._asked(queries, asked)
+        dim = self.collection.settings["encoder"]["dim"]
+        questions, vectors = parted(queries, asked, dim)
+        if questions and asked.mode != Mode.TEXT:
+            _ = self.encoder  # which loads it
+            vectors = self._questions.at(asked.layers).encode(questions)
         with self.collection.reading() as snapshot:
             count = len(vectors if questions is None else questions)  # type: ignore[arg-type]
             if not count or not snapshot.rows:
                 return [Hits(proven=True) for _ in range(count)]
             rankings = rank(snapshot, asked, questions, vectors)
             return answers.hits(snapshot, rankings, questions, by_words=asked.mode == Mode.TEXT)
-
-    def _asked(
-        self, queries: Questions, asked: Query
-    ) -> tuple[Sequence[str] | None, npt.NDArray[np.float32] | None]:
-        """Questions, if they are texts, and their vectors, if they are needed."""
-        if isinstance(queries, str):
-            raise QueryError("search_batch takes a list of questions, got one text; use search")
-        if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
-            queries = as_array(queries)
-        if isinstance(queries, np.ndarray):
-            if asked.mode != Mode.VECTOR:
-                raise QueryError(f"the mode {asked.mode} needs questions in words, got vectors")
-            return None, check_vectors(queries, self.collection.settings["encoder"]["dim"])
-        questions: list[str] = list(queries)  # type: ignore[arg-type]
-        check_questions(questions)
-        if asked.mode == Mode.TEXT or not questions:
-            return questions, None
-        vectors = self.encoder.encode(questions, role="query")
-        return questions, check_vectors(vectors, self.encoder.dim)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.

@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     mode: Mode | str
     diversity: float
     group_by: str | None
+    layers: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Query:
             (maximal marginal relevance).
         group_by: a metadata field, of each value of which only the best document is shown; those
             without it stand for themselves.
+        layers: how many layers of the encoder's network questions pass, for encoders trained so
+            (2-D Matryoshka); None: all. Documents stay as they were encoded.
 
     Raises QueryError.
     """
@@ -53,13 +56,10 @@ class Query:
     mode: Mode | str = Mode.VECTOR
     diversity: float = 0.0
     group_by: str | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("k", self.k), ("shortlist", self.shortlist)):
-            if value is None and name == "shortlist":
-                continue
-            if type(value) is not int or value < 1:
-                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
+        self._check_counts()
         for name, text in (("where", self.where), ("group_by", self.group_by)):
             if text is not None and not isinstance(text, str):
                 raise QueryError(f"{name} must be a text or None, got {text!r}")
@@ -71,6 +71,15 @@ class Query:
             self._check_exact()
         if self.where is not None:
             parse(self.where)  # a mistake is told even where there is nothing to search
+
+    def _check_counts(self) -> None:
+        optional = {"shortlist": self.shortlist, "layers": self.layers}
+        given = {name: value for name, value in optional.items() if value is not None}
+        for name, value in {"k": self.k, **given}.items():
+            if type(value) is not int or value < 1:
+                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.layers is not None and self.mode == Mode.TEXT:
+            raise QueryError("the mode text encodes no question; leave layers out")
 
     def _check_exact(self) -> None:
         if self.shortlist is not None:

@@ -82,7 +82,8 @@ class Stats:
         hot_row: bytes a row that should stay in memory: codes, links and ids of the coarse stage.
         cold_row: bytes a row that may stay on the disk; of both None while there are no rows.
         tuning: what the recipe is founded on, see indexer.tune.Tuning; None if it was not tuned.
-        encoder, fingerprint: what made the vectors.
+        encoder, layers, fingerprint: what made the vectors, by how many of its first layers; None:
+            by all.
         bytes: of all files below the folder; one that has two names counts once.
     """
 
@@ -102,5 +103,6 @@ class Stats:
     cold_row: float | None
     tuning: Mapping[str, Any] | None
     encoder: str | None
+    layers: int | None
     fingerprint: str
     bytes: int

@@ -119,10 +119,11 @@ def described(stats: Stats) -> dict[str, str]:
     if stats.hot_row is not None and stats.cold_row is not None:
         lines["hot"] = f"{stats.hot_row:.0f} bytes a row, to stay in memory"
         lines["cold"] = f"{stats.cold_row:.0f} bytes a row, may stay on the disk"
+    layers = "" if stats.layers is None else f", its first {stats.layers} layers"
     untuned = "none; searchengine tune finds the cheapest recipe for a recall target"
     return lines | {
         "tuning": founded_on(stats.tuning, stats.passages) if stats.tuning else untuned,
-        "encoder": stats.encoder or "made in Python",
+        "encoder": (stats.encoder or "made in Python") + layers,
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),
     }

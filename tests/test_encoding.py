@@ -211,7 +211,7 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return np.full((len(texts), 16), value, np.float32)
 
-    engine._encoder = Broken()
+    engine._adopt(Broken())
     with pytest.raises((VectorError, SearchEngineError)):
         engine.search("bb", mode=mode)
 

@@ -241,7 +241,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             vectors[-1] = value
             return vectors
 
-    engine._encoder = Broken()
+    engine._adopt(Broken())
     with pytest.raises(CollectionError, match="NaN, infinity or zero for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
@@ -252,7 +252,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return super().encode(texts, role=role)[1:]
 
-    engine._encoder = Short()
+    engine._adopt(Short())
     with pytest.raises(CollectionError, match=r"\(1, 16\) for 2 passages; expected \(2, 16\)"):
         engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
 

@@ -19,9 +19,9 @@ from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transform
 from trainer import graph
 from trainer.ahead import ahead
 from trainer.encoder import Encoder
+from trainer.engines import cpu_has_native_bf16
 from trainer.errors import EngineWarning, ModelError
 from trainer.precision import Precision
-from trainer.runtime import cpu_has_native_bf16
 from trainer.source import Source
 from trainer.torch_runtime import Replay, TorchRuntime
 
@@ -327,7 +327,7 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The choice is free, and OpenVINO gives wrong vectors."""
     monkeypatch.delenv("SEARCHENGINE_ENGINE")
-    monkeypatch.setattr("trainer.runtime.gpu_here", lambda: False)
+    monkeypatch.setattr("trainer.engines.gpu_here", lambda: False)
     yield
 
 

@@ -8,15 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.engines import Engine, RuntimeConfig, cpu_has_native_bf16
 from trainer.errors import ModelError
 from trainer.precision import Precision
-from trainer.runtime import (
-    Engine,
-    RuntimeConfig,
-    cpu_has_native_bf16,
-    fastest_budget,
-    token_budget_batches,
-)
+from trainer.runtime import fastest_budget, token_budget_batches
 from trainer.tokens import Padded
 from trainer.torch_runtime import pick_device, pick_precision
 
@@ -100,7 +95,7 @@ def test_auto_takes_openvino_where_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, gpu: bool
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_ENGINE")
-    monkeypatch.setattr("trainer.runtime.gpu_here", lambda: gpu)
+    monkeypatch.setattr("trainer.engines.gpu_here", lambda: gpu)
     assert RuntimeConfig().openvino is not gpu
     assert RuntimeConfig(device="cpu").openvino
     assert not RuntimeConfig(device="cuda").openvino

@@ -18,6 +18,8 @@ from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
 from searchengine.cli.tuning import tune
 from searchengine.lexical import Tokenizer
+from trainer.engines import Engine
+from trainer.precision import Precision
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 
@@ -221,6 +223,8 @@ def test_the_choices_are_all_there_are() -> None:
         "rotation": list(RotationKind),
         "objective": list(Objective),
         "tokenizer": list(Tokenizer),
+        "engine": list(Engine),
+        "precision": list(Precision),
     }
 
 

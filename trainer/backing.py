@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from trainer import graph, probe
 from trainer.description import Description
+from trainer.engines import Engine, RuntimeConfig
 from trainer.errors import EngineWarning, ModelError
 from trainer.graph import Graph
 from trainer.precision import Precision
-from trainer.runtime import Engine, Runtime, RuntimeConfig
+from trainer.runtime import Runtime
 from trainer.source import Source
 from trainer.tokens import TokenIds
 
@@ -65,6 +66,23 @@ class Backing:
             if self._runtime is None:
                 self._runtime = self._openvino()
             return self._runtime
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can run at once; else it is compiled first."""
+        return self._runtime is not None or self._graph is not None
+
+    @property
+    def choice(self) -> str:
+        """Engine and precision, in words."""
+        if self._runtime is not None:
+            return f"{self._runtime.engine} {self._runtime.precision}"
+        if self._graph is None:
+            return f"{Engine.OPENVINO}, which compiles it when it is first used"
+        try:
+            return f"{Engine.OPENVINO} {self._graph.precision(self._precision)}"
+        except ModelError as error:
+            return f"{Engine.TORCH}: {error}"
 
     def _described(self) -> Description:
         if self._graph is not None:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from trainer.ahead import ahead
 from trainer.backing import Backing
+from trainer.engines import Engine, RuntimeConfig
 from trainer.errors import ModelError
 from trainer.precision import Precision
-from trainer.runtime import Engine, RuntimeConfig, Vectors, token_budget_batches
+from trainer.runtime import Vectors, token_budget_batches
 from trainer.source import Source
 from trainer.starter import Starter
 from trainer.tokens import Ids, TokenIds
@@ -83,7 +84,7 @@ class Encoder:
 
         Args:
             source: a folder, a hub name, or a packaged model.
-            engine: what runs the network; see trainer.runtime.RuntimeConfig, also for the next two.
+            engine: what runs the network; see trainer.engines.RuntimeConfig, also for the next two.
             precision: of the transformer; pooling and head are always float32.
             device: a torch device name; by default the fastest there is.
             layers: the first so many layers of the network alone, as `truncate` does.
@@ -129,6 +130,22 @@ class Encoder:
     def layers(self) -> int:
         """How many layers the network has."""
         return self._about.layers
+
+    @property
+    def kept_layers(self) -> int | None:
+        """The first so many layers of the source's network are used; None: all of them."""
+        source = self._backing.source
+        return None if source is None else source.layers
+
+    @property
+    def runs_on(self) -> str:
+        """Engine and precision, as "openvino bf16", told without starting them."""
+        return self._backing.choice
+
+    @property
+    def ready(self) -> bool:
+        """Whether it encodes at once; else it is compiled first, which takes some seconds."""
+        return self._backing.ready
 
     @property
     def engine(self) -> str:

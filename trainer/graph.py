@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from trainer import probe
 from trainer.description import Description
 from trainer.durable import sync_files, write_json
+from trainer.engines import cpu_has_native_bf16
 from trainer.errors import ModelError
 from trainer.openvino_runtime import BUDGETS, OpenVINORuntime, import_openvino
 from trainer.precision import Precision
-from trainer.runtime import PROBE_WIDTH, Runtime, cpu_has_native_bf16, fastest_budget
+from trainer.runtime import PROBE_WIDTH, Runtime, fastest_budget
 from trainer.source import Source
 from trainer.tokens import TokenIds
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from trainer.engines import Engine, cpu_has_native_bf16
 from trainer.errors import ModelError
 from trainer.precision import Precision
-from trainer.runtime import Engine, Vectors, cpu_has_native_bf16
+from trainer.runtime import Vectors
 from trainer.tokens import Padded
 
 # Tokens of a padded batch that are tried out.

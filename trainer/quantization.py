@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,14 @@ def quantized(graph: Path, samples: Sequence[Ids]) -> Any:
 
     model = openvino.Core().read_model(str(graph))
     try:
-        return nncf.quantize(
-            model,
-            nncf.Dataset(samples, inputs),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(samples),
-            ignored_scope=nncf.IgnoredScope(names=narrowing(model)),
-        )
+        with redirect_stdout(StringIO()):  # where nncf draws its progress
+            return nncf.quantize(
+                model,
+                nncf.Dataset(samples, inputs),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(samples),
+                ignored_scope=nncf.IgnoredScope(names=narrowing(model)),
+            )
     except Exception as error:  # nncf raises many kinds; the reader needs one sentence
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"nncf cannot quantize this model: {reason}") from error

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.engines import Engine, cpu_has_native_bf16
 from trainer.errors import ModelError
 from trainer.modules import Batch, SentenceModule
 from trainer.precision import Precision
-from trainer.runtime import PROBE_WIDTH, Engine, Vectors, cpu_has_native_bf16, fastest_budget
+from trainer.runtime import PROBE_WIDTH, Vectors, fastest_budget
 from trainer.tokens import Padded
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.modules import Batch, SentenceModule
+from trainer.network import quiet
 from trainer.openvino_runtime import import_openvino
 from trainer.torch_runtime import unit_rows
 
@@ -33,6 +34,6 @@ def traced(module: SentenceModule) -> Any:
     mask = ids.clone()
     mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
     example = (ids, mask, torch.tensor(0))
-    with warnings.catch_warnings(), torch.inference_mode():
+    with warnings.catch_warnings(), quiet(), torch.inference_mode():
         warnings.simplefilter("ignore")  # on branches, which is checked, and on deprecated names
         return openvino.convert_model(Traced(module).eval(), example_input=example)

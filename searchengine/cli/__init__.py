@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print. Heavy imports wait for the command."""
 
+import warnings
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 from indexer.errors import IndexerError
 from searchengine.cli import changing, collection, measuring, mining, searching, training, tuning
 from searchengine.errors import SearchEngineError
-from trainer.errors import TrainerError
+from trainer.errors import EngineWarning, TrainerError
 
 
 class BadInput(click.ClickException):
@@ -16,13 +17,21 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
+def _noted(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as one sentence, without the line of code that it comes from."""
+    click.echo(str(message), err=True)
+
+
 class OneSentence(click.Group):
     """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; its named errors become messages."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", EngineWarning)
+                warnings.showwarning = _noted
+                return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from searchengine.cli.fields import INDEXED, tell_unknown
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, WAIT
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, WAIT, runs
 from searchengine.errors import QueryError
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
@@ -114,6 +114,7 @@ def _no_constant(name: str) -> float:
 @click.option("--retune", is_flag=True, help="Find the operating point anew as well.")
 @INDEXED
 @ENCODER
+@runs
 @WAIT
 @AS_JSON
 def optimize(
@@ -121,6 +122,7 @@ def optimize(
     retune: bool,
     fields: tuple[str, ...],
     encoder: str | None,
+    runtime: Any,
     wait: float,
     as_json: bool,
 ) -> None:
@@ -136,7 +138,7 @@ def optimize(
     from searchengine.console import counted, note, show_json, steps
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection, encoder, wait=wait) as engine:
+    with SearchEngine.open(collection, encoder, wait=wait, runtime=runtime) as engine:
         before = engine.stats()
         if fields:
             engine.index_fields(*fields)

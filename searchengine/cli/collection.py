@@ -14,11 +14,14 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
+    LAYERS,
     QUERIES,
     SHORTLIST,
     WAIT,
     Numbers,
     Stages,
+    runs,
+    tell_compiling,
 )
 from searchengine.corpus import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
@@ -85,12 +88,15 @@ def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
     help="Documents to a commit; what is committed survives an interruption.",
 )
 @click.option("--skip-bad", is_flag=True, help="Go on past bad lines and count them.")
+@LAYERS
+@runs
 @WAIT
 @AS_JSON
 def index(
     corpus: Path,
     collection: Path,
     encoder: str | None,
+    layers: int | None,
     **options: Any,
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, made if it is not there.
@@ -110,17 +116,20 @@ def index(
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
-    built = {"passages": _passages(options), "tokenizer": options.pop("tokenizer")}
+    built = {name: options.pop(name) for name in ("tokenizer", "runtime")}
+    built["passages"] = _passages(options)
     config = {name: value for name, value in options.items() if value is not None}
     malformed = LeftOut()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     documents = read_corpus(corpus, on_bad=on_bad)
     started = time.monotonic()
     made_here = not collection.exists()
-    with SearchEngine.open_or_create(collection, encoder, config, **built) as engine:
+    made_by = _cut(encoder, layers, built["runtime"])
+    with SearchEngine.open_or_create(collection, made_by, config, **built) as engine:
         engine.collection.wait = wait
         try:
-            _ = engine.encoder  # seconds that are no part of how fast it encodes
+            tell_compiling(engine)
+            engine.encoder.encode(["start"])  # seconds that are no part of how fast it encodes
             if fields:
                 engine.index_fields(*fields)
             with indexing(count_records(corpus)) as (read, building):
@@ -200,6 +209,15 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
+def _cut(encoder: str | None, layers: int | None, runtime: Any) -> Any:
+    """The encoder with its first layers alone, if that is asked for; else what names it."""
+    if layers is None:
+        return encoder
+    from searchengine.encoding import load
+
+    return load(encoder or "starter", runtime, layers)
+
+
 @click.command()
 @COLLECTION
 @QUERIES
@@ -207,6 +225,7 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 32,64,128,256].")
 @click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
 @ENCODER
+@runs
 @AS_JSON
 def bench(
     collection: Path,
@@ -215,6 +234,7 @@ def bench(
     prefixes: tuple[int, ...] | None,
     shortlists: tuple[int, ...] | None,
     encoder: str | None,
+    runtime: Any,
     as_json: bool,
 ) -> None:
     """Recall against latency: prefix lengths × shortlist sizes on your own questions.
@@ -231,7 +251,7 @@ def bench(
     from searchengine.engine import SearchEngine
 
     asked = evaluation.read_queries(queries)
-    with SearchEngine.open(collection, encoder) as engine:
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         grid = evaluation.bench_grid(engine, k, prefixes or (), shortlists or ())
         with progress("Measuring", len(grid)) as advance:
             rows = evaluation.bench(engine, list(asked.values()), grid, lambda _: advance(1))
@@ -244,8 +264,9 @@ def bench(
 
 @click.command()
 @COLLECTION
+@runs
 @AS_JSON
-def info(collection: Path, as_json: bool) -> None:
+def info(collection: Path, runtime: Any, as_json: bool) -> None:
     """What a collection holds and how it searches.
 
     \b
@@ -255,14 +276,15 @@ def info(collection: Path, as_json: bool) -> None:
     from searchengine.console import show_json
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection) as engine:
+    with SearchEngine.open(collection, runtime=runtime) as engine:
         stats = engine.stats()
+        runs_on = engine.runs_on()
     if as_json:
-        show_json(asdict(stats))
+        show_json(asdict(stats) | {"engine": runs_on})
         return
     from searchengine.tuning import described
 
-    for name, value in described(stats).items():
+    for name, value in (described(stats) | {"engine": runs_on}).items():
         click.echo(f"{name:12} {value}")
 
 

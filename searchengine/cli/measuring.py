@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, QUERIES, Numbers
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, QUERIES, Numbers, runs
 
 if TYPE_CHECKING:
-    from trainer.encoder import Encoder
     from trainer.evaluation import Setting, StsTask
     from trainer.transfer import TransferRow
 
@@ -77,6 +76,7 @@ def evaluate() -> None:
 @MODELS
 @PREFIXES
 @click.option("--layers", type=Numbers(), help="Use the first layers alone: 6,3.")
+@runs
 @PLOTS
 @AS_JSON
 def sts(
@@ -85,6 +85,7 @@ def sts(
     encoders: tuple[str, ...],
     prefixes: tuple[int, ...] | None,
     layers: tuple[int, ...] | None,
+    runtime: Any,
     plots: Path | None,
     as_json: bool,
 ) -> None:
@@ -104,7 +105,7 @@ def sts(
     from trainer.evaluation import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
-    models, shown = _shallow(encoders, layers), _shown(encoders)
+    models, shown = _shallow(encoders, layers, runtime), _shown(encoders)
     dicts = []
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
@@ -112,8 +113,8 @@ def sts(
             rows = sts_tasks(each, tasks, prefixes, setting, advance)
             if len(tasks) > 1:
                 rows += averages(rows)
-            dicts += [{"encoder": name, "layers": each.module.layers} | asdict(r) for r in rows]
-            line = shown[name] + (f", {each.module.layers} layers" if layers else "")
+            dicts += [{"encoder": name, "layers": each.layers} | asdict(r) for r in rows]
+            line = shown[name] + (f", {each.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     pairs = sum(len(task.pairs) for task in tasks)
     show_json(dicts) if as_json else show_rows(dicts, f"{pairs} pairs, setting {setting}")
@@ -132,15 +133,12 @@ def _shown(encoders: tuple[str, ...]) -> dict[str, str]:
 
 
 def _shallow(
-    encoders: tuple[str, ...], layers: tuple[int, ...] | None
-) -> list[tuple[str, "Encoder"]]:
+    encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
+) -> list[tuple[str, Any]]:
     """Every encoder, or every one with each number of layers."""
-    from trainer.encoder import Encoder
+    from searchengine.encoding import load
 
-    models = [(name, Encoder.load(name)) for name in encoders]
-    if not layers:
-        return models
-    return [(name, model.truncate(layers=n)) for name, model in models for n in layers]
+    return [(name, load(name, runtime, n)) for name in encoders for n in layers or (None,)]
 
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
@@ -327,6 +325,7 @@ def map_(files: tuple[Path, ...], plots: Path, encoder: str, projection: str, mo
 @PREFIXES
 @click.option("--shortlist", default=100, show_default=True, type=click.IntRange(1))
 @ENCODER
+@runs
 @PLOTS
 @AS_JSON
 def retrieval(
@@ -336,6 +335,7 @@ def retrieval(
     prefixes: tuple[int, ...] | None,
     shortlist: int,
     encoder: str | None,
+    runtime: Any,
     plots: Path | None,
     as_json: bool,
 ) -> None:
@@ -350,7 +350,7 @@ def retrieval(
     from searchengine.engine import SearchEngine
 
     asked, judged = evaluation.read_queries(queries), evaluation.read_qrels(qrels)
-    with SearchEngine.open(collection, encoder) as engine:
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         dims = prefixes or evaluation.default_dims(engine)
         with progress("Evaluating", len(dims)) as advance:
             rows = []

@@ -1,6 +1,8 @@
 """Options and arguments that several commands share."""
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,45 @@ WAIT = click.option(
     metavar="SECONDS",
     help="How long to wait for another that is writing [default: not at all].",
 )
+LAYERS = click.option(
+    "--layers", type=click.IntRange(1), help="The first layers of the network alone [default: all]."
+)
+# As trainer.engines has them, which imports what a help text does without; a test compares.
+ENGINES = ("auto", "torch", "openvino")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
+
+
+def tell_compiling(engine: Any) -> None:
+    """Say what takes seconds before the first text is encoded, once for a model."""
+    if not getattr(engine.encoder, "ready", True):
+        click.echo("Compiling the encoder, once…", err=True)
+
+
+def runs(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --engine, --precision and --device, which it gets as `runtime`."""
+
+    @functools.wraps(command)
+    def with_runtime(engine: str, precision: str, device: str | None, **options: Any) -> None:
+        from trainer.engines import RuntimeConfig
+
+        command(runtime=RuntimeConfig(engine, precision, device), **options)
+
+    for option in (
+        click.option("--device", help="cpu, cuda or mps [default: the fastest]."),
+        click.option(
+            "--precision",
+            type=click.Choice(PRECISIONS),
+            default="auto",
+            show_default=True,
+            help="What the network computes in.",
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default="auto",
+            show_default=True,
+            help="What runs the encoder.",
+        ),
+    ):
+        with_runtime = option(with_runtime)
+    return with_runtime

@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from searchengine.cli.fields import FieldName, tell_unknown
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, SHORTLIST
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    LAYERS,
+    SHORTLIST,
+    runs,
+    tell_compiling,
+)
 from searchengine.query import Mode
 
 _OPTIONS = (
@@ -44,11 +52,14 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @_options
 @ENCODER
+@LAYERS
+@runs
 def search(
     collection: Path,
     question: str,
     k: int,
     encoder: str | None,
+    runtime: Any,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -60,7 +71,9 @@ def search(
     """
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection, encoder) as engine:
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
+        if options["mode"] != Mode.TEXT:
+            tell_compiling(engine)
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _wonder(engine, hits, options)

@@ -1,10 +1,11 @@
 """searchengine tune."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes, runs
 
 
 @click.command()
@@ -30,6 +31,7 @@ from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, Bytes
 )
 @click.option("--threads", type=click.IntRange(1), help="At most at once [default: all cores].")
 @ENCODER
+@runs
 @AS_JSON
 def tune(
     collection: Path,
@@ -41,6 +43,7 @@ def tune(
     queries: Path | None,
     threads: int | None,
     encoder: str | None,
+    runtime: Any,
     as_json: bool,
 ) -> None:
     """Find the cheapest recipe that holds a recall target, and search by it from now on.
@@ -66,7 +69,7 @@ def tune(
         asked = list(read_queries(queries).values())
     if threads is not None:
         budget.limit = threads
-    with SearchEngine.open(collection, encoder) as engine, steps() as heard:
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as heard:
         tuning = engine.tune(asked, goal, on_step=note, building=heard)
         dim = engine.stats().dim
     if asked is None:
