@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check docs bench bench-index bench-living clean
+.PHONY: setup demo test check docs bench bench-index bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed
 
@@ -55,6 +55,17 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/scale.py --structure ivf
+
+bench-encoding: setup  ## the figures of encoding, questions and starting in docs/performance.md, some 80 minutes
+	$(BIN)/pip install -c constraints.txt -e ".[peers]"
+	$(BIN)/python benchmarks/encoding.py --documents 1000 --sentences 10000
+	$(BIN)/python benchmarks/indexing.py
+	$(BIN)/python benchmarks/questions.py --work questions
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/layers.py
+
+bench-gpu: setup  ## documents a second, one question, and the share of the chip's bf16 peak
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf .venv demo

@@ -202,12 +202,16 @@ class Judged:
 
     def score(self, side: Side, documents: Path) -> float:
         """Encode the questions by the same side and rank all documents by inner product."""
-        import ir_measures
-
         asked = written(documents.with_suffix(".questions.json"), [*self.questions.values()])
         vectors = documents.with_suffix(".questions.npy")
         side.ask(texts=str(asked), keep=str(vectors), role="query")
-        scores = np.load(vectors) @ np.load(documents).T
+        return self.ranked(np.load(vectors), np.load(documents))
+
+    def ranked(self, questions: Vectors, documents: Vectors) -> float:
+        """nDCG@10 of the ranking by inner products."""
+        import ir_measures
+
+        scores = questions @ documents.T
         best = np.argsort(-scores, axis=1, kind="stable")[:, :10]
         run = {
             question: {self.keys[row]: float(-rank) for rank, row in enumerate(rows)}

@@ -22,7 +22,9 @@ Role = Literal["query", "document"]
 class TextEncoder(Protocol):
     """What the engine asks of an encoder; trainer.encoder.Encoder is one.
 
-    One that is a searchengine.passages.Tokenizes too can have long documents cut into passages.
+    One that is a searchengine.passages.Tokenizes too can have long documents cut into passages; it
+    is asked for that while `encode` runs in another thread. One that is a
+    searchengine.questions.Shallows can encode questions by its first layers alone.
     """
 
     @property

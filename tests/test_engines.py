@@ -231,6 +231,15 @@ def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
     assert len(list((fresh / "compiled").iterdir())) == 1, "what was compiled before is removed"
 
 
+def test_a_model_replaced_before_it_is_compiled_is_not_mistaken(fresh: Path) -> None:
+    first = Encoder.load(fresh, engine="openvino", precision="fp32")  # read, not compiled
+    before = by_torch(fresh).encode(TEXTS)
+    write_plain(fresh, seed=1)
+    np.testing.assert_allclose(first.encode(TEXTS), before, **ATOL)
+    again = Encoder.load(fresh, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(again.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
+
+
 def test_saving_over_a_compiled_model(tiny: Path, compiled: Encoder, tmp_path: Path) -> None:
     compiled.save(tmp_path / "out")
     kept = Encoder.load(tmp_path / "out", engine="openvino", precision="fp32")

@@ -15,6 +15,12 @@ README = (REPOSITORY / "README.md").read_text()
 BIN = Path(sys.executable).parent
 
 
+@pytest.fixture(autouse=True)
+def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that is best, where the other tests take the one that starts fastest."""
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+
+
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
@@ -35,14 +41,33 @@ def test_readme_commands(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "stsb_dev.tsv").symlink_to(shared_data / "sts" / "stsb_dev.tsv")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
-    lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
+    assert run_commands(README, tmp_path) >= 8
+
+
+def run_commands(page: str, folder: Path) -> int:
+    """Run a page's searchengine commands in their order; how many there are."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("searchengine")]
-    assert len(commands) >= 8
     for name, *arguments in commands:
-        done = subprocess.run(
-            [BIN / name, *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = subprocess.run([BIN / name, *arguments], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, (arguments, done.stderr)
+    return len(commands)
+
+
+def test_encoding_page(tmp_path: Path) -> None:
+    """Its commands and its code, on a collection as the README makes it."""
+    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    pytest.importorskip("nncf", reason="the extra `int8` is not installed")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
+    assert run_commands("```sh\nsearchengine index notes/ notes.index\n```", tmp_path) == 1
+    page = (REPOSITORY / "docs" / "encoding.md").read_text()
+    assert run_commands(page, tmp_path) == 5
+    (program,) = blocks(page, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "openvino fp32 (1, 384)\n"
 
 
 def test_make_targets_exist() -> None:

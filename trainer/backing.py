@@ -30,6 +30,7 @@ class Backing:
         self._precision = Precision(config.precision)
         self.source = source
         self._model = model
+        self._files: dict[str, list[int]] = {}
         self._lock = RLock()
         self._graph: Graph | None = None
         self._runtime: Runtime | None = None
@@ -47,6 +48,7 @@ class Backing:
                 from trainer.models import read
 
                 assert self.source is not None
+                self._files = self.source.files()
                 self._model = read(self.source)
             return self._model
 
@@ -105,7 +107,9 @@ class Backing:
     def _compiled(self, int8: bool) -> Graph:
         assert self.source is not None
         if self._graph is None:
-            exact = graph.find(self.source) or graph.compiled(self.source, self.model)
+            exact = graph.find(self.source)
+            if exact is None:
+                exact = graph.compiled(self.source, self.model, self._files)
             self._graph = graph.quantized(self.source, exact) if int8 else exact
         return self._graph
 

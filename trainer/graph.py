@@ -83,6 +83,11 @@ class Graph:
         for choice in choices:
             if self.cosines.get(choice, -1.0) >= LEAST[choice]:
                 return choice
+        if choices[0] not in self.cosines:
+            raise ModelError(
+                f"openvino in {choices[0]} was not measured, for the processor that compiled "
+                f"{self.folder} has none: choose another precision"
+            )
         found = ", ".join(f"{name} {value:.4f}" for name, value in self.cosines.items())
         raise ModelError(
             f"openvino in {choices[0]} is not accurate enough for this model: a cosine of "
@@ -105,8 +110,11 @@ def find(source: Source, int8: bool = False) -> Graph | None:
     return None
 
 
-def compiled(source: Source, model: "Model") -> Graph:
-    """Make and keep the graph of a model, with torch; or the reason why it cannot be made."""
+def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> Graph:
+    """Make and keep the graph of a model, with torch; or the reason why it cannot be made.
+
+    files: as `Source.files` told before the model was read: it may have been replaced since.
+    """
     from trainer.models import describe, fingerprint
     from trainer.torch_runtime import TorchRuntime
     from trainer.tracing import traced
@@ -114,7 +122,7 @@ def compiled(source: Source, model: "Model") -> Graph:
     made = Graph(
         folder=Path(),
         openvino=version("openvino"),
-        files=source.files(),
+        files=files,
         starter=source.starter,
         layers=source.layers,
         int8=False,

@@ -1,0 +1,142 @@
+"""Engines, precisions and layers from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+from tiny_model import write_sentence_transformer
+
+from trainer.encoder import Encoder
+
+pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+
+
+def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [BIN / "searchengine", *map(str, arguments)], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def asked(*arguments: str | Path) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("m") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("notes") / "notes.jsonl"
+    texts = ["the dog sleeps", "a whale sings", "two cars near the house", "red music"]
+    lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Indexed by OpenVINO."""
+    path = tmp_path_factory.mktemp("c") / "c"
+    done = run("index", notes, path, "--encoder", model, "--engine", "openvino")
+    assert "Compiling the encoder, once" in done.stderr
+    return path
+
+
+def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
+    question = ("search", collection, "a whale sings", "-k", "4")
+    by_openvino, by_torch = asked(*question), asked(*question, "--engine", "torch")
+    assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
+    assert by_openvino[0]["key"] == "1" and by_openvino[0]["score"] > 0.99
+    for one, other in zip(by_openvino, by_torch, strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=0.02)
+
+
+def test_a_cold_search_reads_no_torch(collection: Path) -> None:
+    program = (
+        "import sys\nfrom searchengine.cli import cli\n"
+        "try:\n    cli(['search', sys.argv[1], 'a whale sings', '-k', '1'])\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'scipy', 'huggingface_hub', 'sqlite_utils'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(collection)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]" and "a whale sings" in done.stdout
+
+
+def test_info_names_the_engine(collection: Path) -> None:
+    assert asked("info", collection)["engine"].startswith("openvino ")
+    assert asked("info", collection, "--engine", "torch")["engine"].startswith("torch ")
+    assert asked("info", collection, "--precision", "fp32")["engine"] == "openvino fp32"
+    assert "\nengine       openvino " in run("info", collection).stdout
+
+
+def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
+    model = write_sentence_transformer(tmp_path / "model")
+    run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
+    model.rename(tmp_path / "moved")
+    told = asked("info", tmp_path / "c")
+    assert told["documents"] == 4 and "cannot be loaded" in told["engine"]
+    moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
+    assert asked(*moved)[0]["key"] == "1"
+
+
+def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path) -> None:
+    shallow = tmp_path / "c"
+    run("index", notes, shallow, "--encoder", model, "--layers", "1")
+    told = asked("info", shallow)
+    assert told["layers"] == 1 and "its first 1 layers" in run("info", shallow).stdout
+    assert told["fingerprint"] == Encoder.load(model, layers=1).fingerprint
+    assert asked("info", collection)["layers"] is None
+    first = asked("search", shallow, "a whale sings")[0]
+    assert first["key"] == "1" and first["score"] > 0.99
+    run("index", notes, shallow)  # again: by the encoder that it remembers
+    assert asked("search", shallow, "a whale sings", "--encoder", model)[0]["score"] > 0.99
+    cut = asked("search", collection, "a whale sings", "--layers", "1")
+    assert len(cut) == 4 and cut[0]["score"] < 0.99
+    refused = run("search", collection, "a", "--layers", "3", code=2)
+    assert "layers is 3: expected 1 to 2" in refused.stderr
+    refused = run("index", notes, collection, "--encoder", model, "--layers", "1", code=2)
+    assert "was built by the encoder" in refused.stderr
+
+
+def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
+    question = ("search", collection, "a whale sings")
+    for options, message in (
+        (("--engine", "torch", "--precision", "int8"), "int8 is computed by openvino"),
+        (("--engine", "openvino", "--device", "cuda"), "computes on the processor"),
+        (("--device", "abacus"), "the device 'abacus' cannot be used here"),
+        (("--precision", "fp8"), "is not one of"),
+    ):
+        done = run(*question, *options, code=2)
+        assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_refused_engine_is_told_in_a_sentence(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_sentence_transformer(tmp_path / "model")
+    Encoder.load(model, engine="openvino", precision="fp32").encode(["a"])
+    (record,) = (model / "compiled").glob("*/graph.json")
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps(told | {"cosines": {"fp32": 0.5, "bf16": 0.5}}))
+    done = run("index", notes, tmp_path / "c", "--encoder", model)
+    assert "is not accurate enough for this model: a cosine of 0.999" in done.stderr
+    assert "EngineWarning" not in done.stderr and "warnings.warn" not in done.stderr
+    assert asked("info", tmp_path / "c")["engine"].startswith("torch: openvino in ")
