@@ -1,17 +1,17 @@
 """Documents → committed passages: what `add` does, a commit at a time."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from indexer.build import Progress
 from searchengine.changes import Span
 from searchengine.corpus import Document, LeftOut
-from searchengine.errors import CollectionError, EmptyCorpus, QueryError
+from searchengine.errors import CollectionError, EmptyCorpus, QueryError, SearchEngineError
 from searchengine.intake import Block, Intake
 from searchengine.pipeline import AHEAD, Encode, Encoding, OnBatch, Vectors
 from searchengine.store import Store
@@ -78,6 +78,25 @@ class AddSummary:
     unchanged: int
     without_text: LeftOut
     bad: LeftOut
+
+
+def as_documents(
+    given: Iterable[Document | Mapping[str, Any]], malformed: list[str] | None
+) -> Iterator[Document]:
+    """Documents of what may be mappings. Why one is none goes to `malformed`; None raises it.
+
+    Raises CorpusError.
+    """
+    for position, document in enumerate(given, start=1):
+        if isinstance(document, Document):
+            yield document
+            continue
+        try:
+            yield Document.from_mapping(document, origin=f"document {position}")
+        except SearchEngineError as error:
+            if malformed is None:
+                raise
+            malformed.append(str(error))
 
 
 class CallersOwn(Exception):

@@ -5,9 +5,12 @@ engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
 engine.search("how do whales sleep", k=5)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Unpack
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +19,9 @@ from indexer.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tune import FEWEST, Goal, Tuning, tune
 from searchengine import answers, care
-from searchengine.adding import AddOptions, AddSummary
+from searchengine.adding import AddOptions, AddSummary, as_documents
 from searchengine.blueprint import Blueprint
+from searchengine.coalescing import Coalescer
 from searchengine.collection import Collection
 from searchengine.corpus import Document
 from searchengine.encoding import (
@@ -30,7 +34,7 @@ from searchengine.encoding import (
     load,
     load_built_by,
 )
-from searchengine.errors import CollectionError, QueryError, SearchEngineError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.lexical import Tokenizer
 from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
@@ -55,6 +59,9 @@ class SearchEngine:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
         self._runtime = runtime
+        self._lock = Lock()
+        # What is being asked now; who is done with it lets go of it.
+        self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
         self._encoder: TextEncoder | None = None
         if encoder is not None:
             self._adopt(encoder)
@@ -78,8 +85,8 @@ class SearchEngine:
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
         built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
-        settings = built.settings(loaded)
-        return cls(Collection.create(Path(path), settings, built.tokenizer), loaded)
+        made = Collection.create(Path(path), built.settings(loaded), built.tokenizer)
+        return cls(made, loaded)
 
     @classmethod
     def open(
@@ -193,20 +200,8 @@ class SearchEngine:
         reading = PassageReader(self.encoder, self._blueprint().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
         malformed: list[str] = []
-
-        def stream() -> Iterator[Document]:
-            for position, document in enumerate(documents, start=1):
-                if isinstance(document, Document):
-                    yield document
-                    continue
-                try:
-                    yield Document.from_mapping(document, origin=f"document {position}")
-                except SearchEngineError as error:
-                    if not skip_bad:
-                        raise
-                    malformed.append(str(error))
-
-        summary = self.collection.add(stream(), reading, options)
+        given = as_documents(documents, malformed if skip_bad else None)
+        summary = self.collection.add(given, reading, options)
         for message in malformed:
             summary.bad.add(message)
         return summary
@@ -256,17 +251,25 @@ class SearchEngine:
     def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        `options`: see searchengine.query. Raises QueryError and FilterError.
+        Questions that several threads ask at once in the same way are answered together. `options`:
+        see searchengine.query. Raises QueryError and FilterError.
         """
-        if isinstance(query, str):
-            return self.search_batch([query], k, **options)[0]
-        return self.search_batch(as_array(query)[None], k, **options)[0]
+        if not isinstance(query, str):
+            return self.search_batch(as_array(query)[None], k, **options)[0]
+        asked = Query(k, **options)
+        check_questions([query])
+        with self._lock:
+            together = self._together.get(asked) or Coalescer(partial(self._answered, asked))
+            self._together[asked] = together
+        return together(query)
 
     def search_batch(
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
     ) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
-        asked = Query(k, **options)
+        return self._answered(Query(k, **options), queries)
+
+    def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
         dim = self.collection.settings["encoder"]["dim"]
         questions, vectors = parted(queries, asked, dim)
         if questions and asked.mode != Mode.TEXT:

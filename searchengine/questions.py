@@ -1,9 +1,8 @@
-"""Questions to vectors: those asked again from a cache, those asked at once in one batch."""
+"""Questions to vectors, those asked again from a cache."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,27 +30,13 @@ class Shallows(Protocol):
         """The same encoder with fewer layers. Raises ModelError."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    texts: list[str]
-    vectors: Vectors | None = None
-    woken: Event = field(default_factory=Event)
-
-
 class QuestionEncoder:
-    """Encodes questions for one encoder. Safe to use from several threads, and made for it.
-
-    Who finds nobody encoding does it at once. Who comes meanwhile waits, and one of those who wait
-    then encodes for all of them: nobody waits for a batch to fill, and the more ask at once, the
-    larger the batches.
-    """
+    """Encodes questions for one encoder, and remembers them. Safe to use from several threads."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self._lock = Lock()
         self._cache: OrderedDict[str, Vectors] = OrderedDict()
-        self._waiting: list[_Request] = []
-        self._busy = False
         self._shallow: dict[int, QuestionEncoder] = {}
 
     def at(self, layers: int | None) -> "QuestionEncoder":
@@ -78,7 +63,7 @@ class QuestionEncoder:
             for text in known:
                 self._cache.move_to_end(text)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
-            found = dict(zip(missing, self._together(missing), strict=True))
+            found = dict(zip(missing, self._encoded(missing), strict=True))
             with self._lock:
                 self._cache.update(found)
                 while len(self._cache) > CACHED:
@@ -91,50 +76,6 @@ class QuestionEncoder:
         if len(vectors) != len(texts):
             raise QueryError(f"the encoder gave {len(vectors)} vectors for {len(texts)} questions")
         return vectors
-
-    def _together(self, texts: list[str]) -> Vectors:
-        """Vectors of texts, encoded by this thread or by another one for it."""
-        request = _Request(texts)
-        with self._lock:
-            self._waiting.append(request)
-            first = not self._busy
-            self._busy = True
-        if not first:
-            request.woken.wait()
-        if request.vectors is None:  # woken to encode, or the first
-            self._lead(request)
-        assert request.vectors is not None
-        return request.vectors
-
-    def _lead(self, own: _Request) -> None:
-        """Encode for all who wait, then wake one of those who came meanwhile."""
-        with self._lock:
-            batch = [own, *(request for request in self._waiting if request is not own)]
-        try:
-            try:
-                self._fill(batch)
-            except Exception:
-                if len(batch) == 1:
-                    raise
-                self._fill([own])  # whose fault it is shows when each is alone
-        finally:
-            with self._lock:
-                self._waiting = [
-                    request
-                    for request in self._waiting
-                    if request is not own and request.vectors is None
-                ]
-                self._busy = bool(self._waiting)
-                if self._waiting:
-                    self._waiting[0].woken.set()
-
-    def _fill(self, batch: list[_Request]) -> None:
-        vectors = self._encoded([text for request in batch for text in request.texts])
-        start = 0
-        for request in batch:
-            request.vectors = vectors[start : start + len(request.texts)]
-            start += len(request.texts)
-            request.woken.set()
 
 
 def parted(

@@ -436,6 +436,17 @@ def test_an_error_of_the_thread_comes_out() -> None:
         next(running)
 
 
+def test_questions_asked_often_get_graphs_of_their_own(
+    compiled: Encoder, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.openvino_runtime.OFTEN", 3)
+    fast = Encoder.load(tiny, engine="openvino", precision="fp32")
+    texts = [" ".join(WORDS[i : i + i % 30]) for i in range(40)]  # to the limit of 24 and beyond
+    single = np.stack([fast.encode([text])[0] for text in texts])
+    np.testing.assert_allclose(single, compiled.encode(texts), **ATOL)
+    assert list(fast._backing.runtime._single) == [16], "32 is wider than the model takes"  # type: ignore[attr-defined]
+
+
 # ----------------------------------------------------------------------------- CUDA
 
 

@@ -36,6 +36,9 @@ def test_batches_partition_and_keep_the_budget(lengths: list[int], budget: int) 
 def test_no_batch_can_take_the_next_row() -> None:
     lengths = [5] * 10
     assert [len(b) for b in token_budget_batches(lengths, 20)] == [4, 4, 2]
+    lengths = [40, 20, 19, 10, 9]
+    assert list(token_budget_batches(lengths, 1000)) == [[0, 1, 2, 3, 4]]
+    assert list(token_budget_batches(lengths, 1000, 0.5)) == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("native", [True, False])

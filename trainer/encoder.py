@@ -35,6 +35,8 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
 }
 # Texts tokenised and sorted at a time: bounds memory, and long enough that batches are even.
 CHUNK = 2048
+# Half of what a batch computes may be padding at worst, where few texts are of many lengths.
+ALIKE = 0.5
 
 
 class Encoder:
@@ -222,7 +224,7 @@ class Encoder:
         runtime = self._backing.runtime
         # One row is a batch, whatever the budget, which may have to be found first.
         budget = runtime.token_budget if len(ids) > 1 else 1
-        for batch in token_budget_batches([len(row) for row in ids], budget):
+        for batch in token_budget_batches([len(row) for row in ids], budget, ALIKE):
             rows = [ids[i] for i in batch]
             yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
 

@@ -97,7 +97,8 @@ class Graph:
 
     def runtime(self, asked: Precision) -> OpenVINORuntime:
         """What runs it. Raises ModelError."""
-        return OpenVINORuntime(self.folder / GRAPH, self.precision(asked), self.token_budget)
+        most = self.description.tokens.max_tokens
+        return OpenVINORuntime(self.folder / GRAPH, self.precision(asked), most, self.token_budget)
 
 
 def find(source: Source, int8: bool = False) -> Graph | None:
@@ -196,7 +197,7 @@ def _measured(graph: Graph, reference: Runtime) -> Graph:
     cosines = {}
     try:
         for precision in precisions:
-            runtime = OpenVINORuntime(graph.folder / GRAPH, precision)
+            runtime = OpenVINORuntime(graph.folder / GRAPH, precision, tokens.max_tokens)
             cosines[precision.value] = probe.least_cosine(probe.vectors(runtime, tokens), exact)
         budget = fastest_budget(runtime, BUDGETS, min(PROBE_WIDTH, tokens.max_tokens))
     except ModelError as error:  # a graph that holds for the traced example alone

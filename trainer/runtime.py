@@ -45,15 +45,18 @@ class Runtime(Protocol):
         """Unit rows (B, dim) float32."""
 
 
-def token_budget_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def token_budget_batches(
+    lengths: Sequence[int], budget: int, alike: float = 0.0
+) -> Iterator[list[int]]:
     """Positions grouped by similar length, so that width · rows of a batch stays within `budget`.
 
-    Longest first: if memory runs out, it does at once. A row longer than the budget goes alone.
+    Longest first: if memory runs out, it does at once. A row longer than the budget goes alone. No
+    row is shorter than `alike` times its batch's width, so that few texts are not mostly padding.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        # The first row of a batch is its longest.
-        if batch and max(1, lengths[batch[0]]) * (len(batch) + 1) > budget:
+        widest = lengths[batch[0]] if batch else 0  # the first row of a batch is its longest
+        if batch and (max(1, widest) * (len(batch) + 1) > budget or lengths[i] < alike * widest):
             yield batch
             batch = []
         batch.append(i)

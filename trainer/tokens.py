@@ -54,6 +54,12 @@ class Padded:
         more = ((0, 0), (0, width - self.ids.shape[1]))
         return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
 
+    def filled(self, rows: int) -> Self:
+        """The same with the last row repeated, so that there are so many."""
+        more = ((0, rows - len(self.ids)), (0, 0))
+        ids, mask = (np.pad(each, more, mode="edge") for each in (self.ids, self.mask))
+        return type(self)(ids, mask, self.prompt_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:

@@ -1,0 +1,161 @@
+"""Calls that come at once are done together, and each gets its own result or its own error."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import WordLengths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.coalescing import LARGEST, Coalescer
+from searchengine.errors import QueryError
+
+
+class Gate:
+    """Doubles texts when it is let; `begun` tells that it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.begun = threading.Semaphore(0)
+        self.let = threading.Semaphore(0)
+
+    def __call__(self, items: list[str]) -> list[str]:
+        self.calls.append(items)
+        self.begun.release()
+        assert self.let.acquire(timeout=30)
+        if "spoilt" in items:
+            raise ValueError("a spoilt item")
+        if "stop" in items:
+            raise KeyboardInterrupt
+        return [2 * item for item in items]
+
+
+def waiting(together: Coalescer[Any, Any], count: int) -> None:
+    """Until so many callers wait, the one who works included."""
+    pause = threading.Event()
+    for _ in range(3000):
+        with together._lock:
+            if len(together._waiting) == count:
+                return
+        pause.wait(0.01)
+    raise AssertionError(f"{len(together._waiting)} callers wait, not {count}")
+
+
+def idle(together: Coalescer[Any, Any]) -> bool:
+    return not together._busy and not together._waiting
+
+
+def test_those_who_come_meanwhile_are_done_together() -> None:
+    gate = Gate()
+    together = Coalescer(gate)
+    items = ["a", "b", "c", "d", "b"]
+    with ThreadPoolExecutor(5) as callers:
+        first = callers.submit(together, items[0])
+        assert gate.begun.acquire(timeout=30)
+        others = [callers.submit(together, item) for item in items[1:]]
+        waiting(together, 5)
+        gate.let.release(2)
+        found = [one.result(timeout=30) for one in (first, *others)]
+    assert found == ["aa", "bb", "cc", "dd", "bb"]
+    assert gate.calls[0] == ["a"] and sorted(gate.calls[1]) == sorted(items[1:])
+    assert len(gate.calls) == 2 and idle(together)
+
+
+def test_a_batch_has_an_end() -> None:
+    gate = Gate()
+    together = Coalescer(gate)
+    with ThreadPoolExecutor(LARGEST + 6) as callers:
+        first = callers.submit(together, "first")
+        assert gate.begun.acquire(timeout=30)
+        others = [callers.submit(together, str(i)) for i in range(LARGEST + 5)]
+        waiting(together, LARGEST + 6)
+        gate.let.release(100)
+        assert [one.result(timeout=30) for one in others] == [
+            2 * str(i) for i in range(LARGEST + 5)
+        ]
+        assert first.result(timeout=30) == "firstfirst"
+    assert [len(call) for call in gate.calls] == [1, LARGEST, 5]
+
+
+def test_a_fault_is_its_callers_own() -> None:
+    gate = Gate()
+    together = Coalescer(gate)
+    with ThreadPoolExecutor(4) as callers:
+        first = callers.submit(together, "a")
+        assert gate.begun.acquire(timeout=30)
+        others = {item: callers.submit(together, item) for item in ("b", "spoilt", "d")}
+        waiting(together, 4)
+        gate.let.release(100)
+        assert first.result(timeout=30) == "aa"
+        with pytest.raises(ValueError, match="a spoilt item"):
+            others["spoilt"].result(timeout=30)
+        assert [others[item].result(timeout=30) for item in "bd"] == ["bb", "dd"]
+    assert idle(together) and together("after") == "afterafter"
+
+
+def test_who_is_interrupted_leaves_the_others_their_turn() -> None:
+    gate = Gate()
+    together = Coalescer(gate)
+    with ThreadPoolExecutor(2) as callers:
+        first = callers.submit(together, "stop")
+        assert gate.begun.acquire(timeout=30)
+        other = callers.submit(together, "b")
+        waiting(together, 2)
+        gate.let.release(100)
+        with pytest.raises(KeyboardInterrupt):
+            first.result(timeout=30)
+        assert other.result(timeout=30) == "bb"
+    assert idle(together)
+
+
+@given(st.lists(st.text(max_size=3), max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_any_callers_get_their_own(items: list[str]) -> None:
+    together = Coalescer(lambda some: [(item, len(some)) for item in some])
+    with ThreadPoolExecutor(8) as callers:
+        found = list(callers.map(together, items))
+    assert [item for item, _ in found] == items
+    assert idle(together)
+
+
+class Counted(WordLengths):
+    """Says how many texts were encoded at once, and lets others in meanwhile."""
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        if role == "query":
+            threading.Event().wait(0.02)
+        return super().encode(texts, role=role)
+
+
+def test_searching_from_several_threads(tmp_path: Path) -> None:
+    encoder = Counted()
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([{"_id": str(i), "text": "a " * i + "bee " * (9 - i)} for i in range(10)])
+        encoder.calls.clear()
+        questions = ["a " * i + "bee " * (9 - i) for i in range(10)] * 2
+
+        def best(question: str) -> list[str]:
+            return [hit.key for hit in engine.search(question, 1)]
+
+        with ThreadPoolExecutor(10) as callers:
+            assert list(callers.map(best, questions)) == [[str(i)] for i in range(10)] * 2
+            assert len(encoder.calls) < 10, "some were encoded together"
+            asked = [
+                callers.submit(engine.search, "a", k, mode=m) for k in (1, 2, 3) for m in MODES
+            ]
+            asked.append(callers.submit(engine.search, "  "))
+            sizes = [len(one.result(timeout=30)) for one in asked[:-1]]
+            assert sizes == [1, 1, 2, 2, 3, 3]
+            with pytest.raises(QueryError, match="question 1 is blank"):
+                asked[-1].result(timeout=30)
+        assert not engine._together, "what nobody asks any more is let go of"
+
+
+MODES = ("vector", "hybrid")
