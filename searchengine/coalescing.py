@@ -42,10 +42,27 @@ class Coalescer(Generic[Item, Result]):
             first = not self._busy
             self._busy = True
         if not first:
-            call.woken.wait()
+            try:
+                call.woken.wait()
+            except BaseException:  # nobody must wait for one who was interrupted
+                self._leave(call)
+                raise
         if not call.results:  # woken to work, or the first
             self._lead(call)
         return call.results[0]
+
+    def _leave(self, call: _Call[Item, Result]) -> None:
+        with self._lock:
+            if call in self._waiting:
+                self._waiting.remove(call)
+            if call.woken.is_set() and not call.results:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Have the next one work, if there is one. Under the lock."""
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].woken.set()
 
     def _lead(self, own: _Call[Item, Result]) -> None:
         """Work for all who wait, then wake one of those who came meanwhile."""
@@ -64,9 +81,7 @@ class Coalescer(Generic[Item, Result]):
                 self._waiting = [
                     call for call in self._waiting if call is not own and not call.results
                 ]
-                self._busy = bool(self._waiting)
-                if self._waiting:
-                    self._waiting[0].woken.set()
+                self._pass_on()
 
     def _do(self, batch: list[_Call[Item, Result]]) -> None:
         results = self._work([call.item for call in batch])

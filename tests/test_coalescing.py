@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.coalescing import LARGEST, Coalescer
+from searchengine.coalescing import LARGEST, Coalescer, _Call
 from searchengine.errors import QueryError
 
 
@@ -113,6 +114,55 @@ def test_who_is_interrupted_leaves_the_others_their_turn() -> None:
             first.result(timeout=30)
         assert other.result(timeout=30) == "bb"
     assert idle(together)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_who_is_interrupted_while_waiting_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
+    """Before it was chosen to work next, and after."""
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread().name != "interrupted":
+                return super().wait(timeout)
+            if chosen:
+                super().wait(timeout)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("searchengine.coalescing._Call", one_with(Interrupted))
+    gate = Gate()
+    together = Coalescer(gate)
+    ended: list[str] = []
+
+    def interrupted() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            together("x")
+        ended.append("x")
+
+    with ThreadPoolExecutor(2) as callers:
+        first = callers.submit(together, "a")
+        assert gate.begun.acquire(timeout=30)
+        thread = threading.Thread(target=interrupted, name="interrupted")
+        thread.start()
+        waiting(together, 2) if chosen else thread.join(30)
+        other = callers.submit(together, "b")
+        waiting(together, 3 if chosen else 2)
+        gate.let.release(100)
+        assert first.result(timeout=30) == "aa"
+        assert other.result(timeout=30) == "bb"
+        thread.join(30)
+    assert ended == ["x"] and idle(together)
+
+
+def one_with(event: type[threading.Event]) -> type[_Call[Any, Any]]:
+    """Calls that wait by this kind of event."""
+
+    @dataclass(slots=True, eq=False)
+    class Call(_Call[Any, Any]):
+        woken: threading.Event = field(default_factory=event)
+
+    return Call
 
 
 @given(st.lists(st.text(max_size=3), max_size=40))
