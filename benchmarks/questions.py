@@ -6,7 +6,7 @@
 The same sentences (text/sentences_mixed, drawn with a fixed seed), model (all-MiniLM-L6-v2) and
 real questions (of SciFact, NFCorpus and Cranfield, shuffled with a fixed seed; it is not their
 answers that are wanted here), none asked twice but where it says so. Each side is in a process of
-its own; they take turns, every few questions, and ratios are of the same question. All three
+its own; they take turns, every hundred questions, and ratios are of the same question. All three
 answer the 10 best with their texts:
 
 - searchengine: `search` in a collection that `SearchEngine.add` and `tune` made, with their
@@ -41,7 +41,7 @@ from sides import Side, in_turn, percentiles, run, running, times
 K = 10
 THREADS = 16
 TOOLS = ("searchengine", "txtai", "sentence-transformers")
-BLOCK, LEAD = 25, 3
+BLOCK, LEAD = 100, 25
 """Questions a side answers before the next one's turn, and more before them that do not count."""
 AGAIN, PASSES = 100, 5
 WARM = 50

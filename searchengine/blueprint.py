@@ -21,11 +21,13 @@ class Blueprint:
         config: how vectors are indexed; `tune` may change it later.
         passages: how long documents are cut; None keeps them whole.
         tokenizer: how words are told apart for the modes text and hybrid.
+        layers: how many of the encoder's first layers are used; None: all.
     """
 
     config: SegmentConfig
     passages: PassageConfig | None
     tokenizer: Tokenizer
+    layers: int | None = None
 
     @classmethod
     def for_encoder(
@@ -75,7 +77,7 @@ class Blueprint:
             raise CollectionError(
                 f"tokenizer must be one of {', '.join(Tokenizer)}, got {tokenizer!r}"
             ) from None
-        return cls(config, cut, chosen)
+        return cls(config, cut, chosen, getattr(encoder, "kept_layers", None))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
@@ -85,6 +87,7 @@ class Blueprint:
             SegmentConfig.from_dict(settings["index"]),
             None if cut is None else PassageConfig.from_dict(cut),
             Tokenizer(settings["tokenizer"]),
+            settings["encoder"].get("layers"),
         )
 
     def settings(self, encoder: TextEncoder) -> dict[str, Any]:
@@ -94,8 +97,8 @@ class Blueprint:
             "fingerprint": encoder.fingerprint,
             "dim": encoder.dim,
         }
-        if (layers := getattr(encoder, "kept_layers", None)) is not None:
-            made["layers"] = layers
+        if self.layers is not None:
+            made["layers"] = self.layers
         return {
             "encoder": made,
             "index": self.config.as_dict(),
@@ -108,6 +111,7 @@ class Blueprint:
         config: Mapping[str, Any],
         passages: PassageConfig | bool | None,
         tokenizer: Tokenizer | str | None,
+        layers: int | None,
     ) -> None:
         """Raise CollectionError where another thing is asked for than there is; None is no wish."""
         made = self.config.as_dict()
@@ -121,6 +125,8 @@ class Blueprint:
             different.append(("passages", self.passages or "none", passages or "none"))
         if tokenizer is not None and tokenizer != self.tokenizer:
             different.append(("tokenizer", self.tokenizer, tokenizer))
+        if layers not in (None, self.layers):
+            different.append(("layers", self.layers or "all", layers))
         for name, there, asked in different:
             raise CollectionError(
                 f"{path} has {name} {there}, got {asked}; leave it out, or index into a new folder"

@@ -16,6 +16,7 @@ LARGEST = 256
 class _Call(Generic[Item, Result]):
     item: Item
     results: list[Result] = field(default_factory=list)  # of one item: empty until it is there
+    leads: bool = False  # whether it is its turn to work
     woken: Event = field(default_factory=Event)
 
 
@@ -37,51 +38,40 @@ class Coalescer(Generic[Item, Result]):
     def __call__(self, item: Item) -> Result:
         """The result of one item. Raises what `work` raises for it alone."""
         call: _Call[Item, Result] = _Call(item)
-        with self._lock:
-            self._waiting.append(call)
-            first = not self._busy
-            self._busy = True
-        if not first:
-            try:
+        try:
+            with self._lock:
+                self._waiting.append(call)
+                if not self._busy:
+                    call.leads = self._busy = True
+            if not call.leads:
                 call.woken.wait()
-            except BaseException:  # nobody must wait for one who was interrupted
-                self._leave(call)
-                raise
-        if not call.results:  # woken to work, or the first
-            self._lead(call)
+            if call.leads:
+                self._lead(call)
+        finally:
+            self._leave(call)
         return call.results[0]
 
-    def _leave(self, call: _Call[Item, Result]) -> None:
-        with self._lock:
-            if call in self._waiting:
-                self._waiting.remove(call)
-            if call.woken.is_set() and not call.results:
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Have the next one work, if there is one. Under the lock."""
-        self._busy = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].woken.set()
-
     def _lead(self, own: _Call[Item, Result]) -> None:
-        """Work for all who wait, then wake one of those who came meanwhile."""
+        """Work for all who wait."""
         with self._lock:
             others = [call for call in self._waiting if call is not own]
         batch = [own, *others[: LARGEST - 1]]
         try:
-            try:
-                self._do(batch)
-            except Exception:
-                if len(batch) == 1:
-                    raise
-                self._do([own])  # whose fault it was shows when each is alone
-        finally:
-            with self._lock:
-                self._waiting = [
-                    call for call in self._waiting if call is not own and not call.results
-                ]
-                self._pass_on()
+            self._do(batch)
+        except Exception:
+            if len(batch) == 1:
+                raise
+            self._do([own])  # whose fault it was shows when each is alone
+
+    def _leave(self, own: _Call[Item, Result]) -> None:
+        """Have the next one work, if it was this one's turn: done, failed or interrupted."""
+        with self._lock:
+            self._waiting = [call for call in self._waiting if call is not own and not call.results]
+            if own.leads:
+                self._busy = bool(self._waiting)
+                if self._waiting:
+                    self._waiting[0].leads = True
+                    self._waiting[0].woken.set()
 
     def _do(self, batch: list[_Call[Item, Result]]) -> None:
         results = self._work([call.item for call in batch])

@@ -14,6 +14,7 @@ from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
 from trainer.engines import RuntimeConfig
 from trainer.errors import TrainerError
+from trainer.starter import Starter
 
 Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
@@ -22,7 +23,8 @@ Role = Literal["query", "document"]
 class TextEncoder(Protocol):
     """What the engine asks of an encoder; trainer.encoder.Encoder is one.
 
-    One that is a searchengine.passages.Tokenizes too can have long documents cut into passages; it
+    Several threads may ask at once: `add` encodes in one of its own, while others search. One that
+    is a searchengine.passages.Tokenizes too can have long documents cut into passages; it
     is asked for that while `encode` runs in another thread. One that is a
     searchengine.questions.Shallows can encode questions by its first layers alone.
     """
@@ -67,9 +69,10 @@ def load_built_by(
     try:
         return load(source, runtime, built.get("layers"))
     except TrainerError as error:
+        there = source in list(Starter) or Path(source).is_dir()
+        way = "" if there else "; if it has moved, say where: --encoder PATH, or encoder=…"
         raise CollectionError(
-            f"{path} was built by the encoder {source}, which cannot be "
-            f"loaded ({error}); if it has moved, say where: --encoder PATH, or encoder=…"
+            f"{path} was built by the encoder {source}, which cannot be loaded ({error}){way}"
         ) from error
 
 
@@ -137,14 +140,20 @@ class PassageReader:
                 f"the encoder gave an array of {vectors.shape} for {len(texts)} passages; "
                 f"expected {expected}"
             )
-        unusable = ~(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
-        if unusable.any():
-            document, _ = passages[int(unusable.argmax())]
+        wrong = unusable(vectors)
+        if wrong.any():
+            document, _ = passages[int(wrong.argmax())]
             raise CollectionError(
                 f"{document.origin or 'add'}: the encoder gave NaN, infinity or zero for the "
                 f"document {document.key!r}; leave it out or mend the encoder"
             )
         return vectors
+
+
+def unusable(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which rows hold NaN or infinity, or nothing but zeros: bool (n,)."""
+    usable: npt.NDArray[np.bool_] = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    return ~usable
 
 
 def check_questions(questions: Sequence[str]) -> None:
@@ -181,10 +190,10 @@ def check_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
         )
     with np.errstate(over="ignore"):  # what is beyond float32 becomes infinity, named below
         single = array.astype(np.float32)
-    unusable = ~(np.isfinite(single).all(axis=1) & single.any(axis=1))
-    if unusable.any():
+    wrong = unusable(single)
+    if wrong.any():
         raise QueryError(
-            f"vector {int(unusable.argmax()) + 1} holds NaN or infinity, or nothing but zeros, "
+            f"vector {int(wrong.argmax()) + 1} holds NaN or infinity, or nothing but zeros, "
             "in float32"
         )
     return single

@@ -43,6 +43,7 @@ from searchengine.ranking import rank
 from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import questions_of
 from trainer.engines import RuntimeConfig
+from trainer.errors import TrainerError
 
 __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 
@@ -59,8 +60,7 @@ class SearchEngine:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
         self._runtime = runtime
-        self._lock = Lock()
-        # What is being asked now; who is done with it lets go of it.
+        self._lock, self._loading = Lock(), Lock()
         self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
         self._encoder: TextEncoder | None = None
         if encoder is not None:
@@ -79,9 +79,9 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Make an empty collection.
 
-        `encoder`: a model folder, a hub name, "starter", or an object with dim, fingerprint and
-        encode; `runtime`: what runs one that is loaded. The others say how the collection is built,
-        see searchengine.blueprint. Raises CollectionError when the folder is in use.
+        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
+        fingerprint and encode. The others: see searchengine.blueprint. Raises CollectionError when
+        the folder is in use.
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
         built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
@@ -100,8 +100,8 @@ class SearchEngine:
         """Open a collection. Its own encoder is loaded on first use unless another source is given.
 
         Where another is writing, writing raises CollectionBusy at once, or after `wait` seconds.
-        `runtime` says what runs an encoder that is loaded; the best there is, if it is None. Raises
-        CollectionError (none there, or damaged) and EncoderMismatch.
+        `runtime`: what runs the encoder. Raises CollectionError (none there, or damaged) and
+        EncoderMismatch.
         """
         collection = Collection(Path(path), wait)
         try:
@@ -116,12 +116,13 @@ class SearchEngine:
     def open_or_create(
         cls,
         path: str | Path,
-        encoder: TextEncoder | str | Path | None,
+        encoder: str | Path | None,
         config: Mapping[str, Any],
         *,
         passages: PassageConfig | bool | None = None,
         tokenizer: Tokenizer | str | None = None,
         runtime: RuntimeConfig | None = None,
+        layers: int | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
 
@@ -130,15 +131,14 @@ class SearchEngine:
         if not (Path(path) / "documents.db").exists():
             return cls.create(
                 path,
-                encoder or "starter",
+                load(encoder or "starter", runtime, layers),
                 config,
                 passages=True if passages is None else passages,
                 tokenizer=tokenizer or Tokenizer.PORTER,
-                runtime=runtime,
             )
         engine = cls.open(path, encoder, runtime=runtime)
         try:
-            engine._blueprint().check_asked(path, config, passages, tokenizer)
+            engine._blueprint().check_asked(path, config, passages, tokenizer, layers)
         except BaseException:
             engine.close()
             raise
@@ -147,23 +147,23 @@ class SearchEngine:
     @property
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
-        if self._encoder is None:
-            built = self.collection.settings["encoder"]
-            self._adopt(load_built_by(built, self.collection.path, self._runtime))
-        assert self._encoder is not None
-        return self._encoder
+        with self._loading:
+            if self._encoder is None:
+                built = self.collection.settings["encoder"]
+                self._adopt(load_built_by(built, self.collection.path, self._runtime))
+            assert self._encoder is not None
+            return self._encoder
 
     def runs_on(self) -> str:
-        """What runs the encoder, or why nothing does; an encoder made in Python may not tell."""
+        """What runs the encoder, or why nothing does."""
         try:
             return str(getattr(self.encoder, "runs_on", "made in Python"))
-        except CollectionError as error:
+        except (CollectionError, TrainerError) as error:
             return str(error)
 
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
-        self._encoder = encoder
-        self._questions = QuestionEncoder(encoder)
+        self._encoder, self._questions = encoder, QuestionEncoder(encoder)
 
     def _blueprint(self) -> Blueprint:
         return Blueprint.from_settings(self.collection.settings)
@@ -186,7 +186,8 @@ class SearchEngine:
             documents: taken as a stream. Those with neither text nor title are left out.
             skip_bad: leave out malformed documents and keys that come twice, which otherwise raise.
             commit_every: None commits all or none. A number commits after every so many new
-                documents; if it is interrupted, the same call again goes on after the last commit.
+                documents, and some of the next are read before it is done; if it is interrupted,
+                the same call again goes on after the last commit.
             progress: called with the documents just read and the tokens just encoded.
             building: called with what is done to vectors then: its name, rows just done and in all.
 
@@ -251,16 +252,16 @@ class SearchEngine:
     def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        Questions that several threads ask at once in the same way are answered together. `options`:
-        see searchengine.query. Raises QueryError and FilterError.
+        What several threads ask at once is answered together. `options`: see searchengine.query.
+        Raises QueryError and FilterError.
         """
         if not isinstance(query, str):
             return self.search_batch(as_array(query)[None], k, **options)[0]
         asked = Query(k, **options)
         check_questions([query])
+        mine = Coalescer(partial(self._answered, asked))
         with self._lock:
-            together = self._together.get(asked) or Coalescer(partial(self._answered, asked))
-            self._together[asked] = together
+            together = self._together.setdefault(asked, mine)
         return together(query)
 
     def search_batch(
@@ -290,6 +291,8 @@ class SearchEngine:
         asked = Query(k, **options)
         if asked.mode != Mode.VECTOR:
             raise QueryError(f"what is similar is found by vectors, got the mode {asked.mode}")
+        if asked.layers is not None:
+            raise QueryError("nothing is encoded to find what is similar; leave layers out")
         with self.collection.reading() as snapshot:
             own = snapshot.store.ids_of([checked_key(key)]).get(key)
             if own is None:

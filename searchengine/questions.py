@@ -8,7 +8,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoding import TextEncoder, as_array, check_questions, check_vectors
+from searchengine.encoding import (
+    TextEncoder,
+    as_array,
+    check_questions,
+    check_vectors,
+    unusable,
+)
 from searchengine.errors import QueryError
 from searchengine.query import Mode, Query
 from trainer.errors import ModelError
@@ -43,16 +49,15 @@ class QuestionEncoder:
         """The same with the encoder's first layers alone; None is all. Raises QueryError."""
         if layers is None:
             return self
-        with self._lock:
-            if layers not in self._shallow:
-                if not isinstance(self._encoder, Shallows):
-                    raise QueryError("the encoder has no layers to choose from; leave layers out")
-                try:
-                    encoder = self._encoder.truncate(layers=layers)
-                except ModelError as error:
-                    raise QueryError(str(error)) from error
-                self._shallow[layers] = QuestionEncoder(encoder)
-            return self._shallow[layers]
+        if layers not in self._shallow:
+            if not isinstance(self._encoder, Shallows):
+                raise QueryError("the encoder has no layers to choose from; leave layers out")
+            try:
+                encoder = self._encoder.truncate(layers=layers)
+            except ModelError as error:
+                raise QueryError(str(error)) from error
+            self._shallow.setdefault(layers, QuestionEncoder(encoder))
+        return self._shallow[layers]
 
     def encode(self, questions: Sequence[str]) -> Vectors:
         """Float32 (q, D). Raises QueryError for vectors that cannot be searched by."""
@@ -63,7 +68,8 @@ class QuestionEncoder:
             for text in known:
                 self._cache.move_to_end(text)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
-            found = dict(zip(missing, self._encoded(missing), strict=True))
+            # Copies: a view would keep its whole batch.
+            found = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
             with self._lock:
                 self._cache.update(found)
                 while len(self._cache) > CACHED:
@@ -72,9 +78,19 @@ class QuestionEncoder:
         return np.stack([known[text] for text in questions])
 
     def _encoded(self, texts: Sequence[str]) -> Vectors:
-        vectors = check_vectors(self._encoder.encode(texts, role="query"), self._encoder.dim)
-        if len(vectors) != len(texts):
-            raise QueryError(f"the encoder gave {len(vectors)} vectors for {len(texts)} questions")
+        vectors = np.asarray(self._encoder.encode(texts, role="query"), dtype=np.float32)
+        expected = (len(texts), self._encoder.dim)
+        if vectors.shape != expected:
+            raise QueryError(
+                f"the encoder gave an array of {vectors.shape} for {len(texts)} questions; "
+                f"expected {expected}"
+            )
+        wrong = unusable(vectors)
+        if wrong.any():
+            text = texts[int(wrong.argmax())]
+            raise QueryError(
+                f"the encoder gave NaN, infinity or zero for the question {text!r:.80}"
+            )
         return vectors
 
 

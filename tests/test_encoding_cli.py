@@ -113,7 +113,12 @@ def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path
     refused = run("search", collection, "a", "--layers", "3", code=2)
     assert "layers is 3: expected 1 to 2" in refused.stderr
     refused = run("index", notes, collection, "--encoder", model, "--layers", "1", code=2)
-    assert "was built by the encoder" in refused.stderr
+    assert "has layers all, got 1" in refused.stderr
+    refused = run("index", notes, shallow, "--layers", "2", code=2)
+    assert "has layers 1, got 2" in refused.stderr
+    run("index", notes, shallow, "--layers", "1")
+    refused = run("search", shallow, "a", "--layers", "2", code=2)
+    assert "layers is 2: expected 1 to 1" in refused.stderr
 
 
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:

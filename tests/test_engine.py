@@ -10,6 +10,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -585,3 +586,21 @@ def test_wide_shortlist_equals_brute_force(
         assert hit.score == pytest.approx(scores[int(hit.key)], abs=1e-5)
     ranked = [(-hit.score, int(hit.key)) for hit in hits]
     assert ranked == sorted(ranked)
+
+
+def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as made:
+        made.add([{"_id": "1", "text": "a bee"}])
+    loaded: list[WordLengths] = []
+
+    def load(*_: object) -> WordLengths:
+        loaded.append(WordLengths())
+        threading.Event().wait(0.05)
+        return loaded[-1]
+
+    monkeypatch.setattr("searchengine.engine.load_built_by", load)
+    with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
+        asked = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
+        asked += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]
+        assert all(one.result(timeout=30)[0].key == "1" for one in asked)
+    assert len(loaded) == 1

@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{source.name} was read by torch")
 
     monkeypatch.setattr("trainer.models.read", refuse)
+
+
+def folders(model: Path) -> list[str]:
+    """What was compiled beside a model."""
+    return [path.name for path in (model / "compiled").iterdir() if path.is_dir()]
 
 
 def by_torch(folder: Path, **options: Any) -> Encoder:
@@ -162,6 +168,9 @@ def test_the_first_layers(tiny: Path, compiled: Encoder) -> None:
     assert shallow.fingerprint == exact.fingerprint != compiled.fingerprint
     again = Encoder.load(tiny, engine="openvino", precision="fp32", layers=1)
     np.testing.assert_array_equal(again.encode(TEXTS), shallow.encode(TEXTS))
+    for layers in (2, 0, "1"):
+        with pytest.raises(ModelError, match=f"layers is {layers!r}: expected 1 to 1"):
+            shallow.truncate(layers=layers)  # type: ignore[arg-type]
     for layers in (0, 3, -1, 1.5, "1"):
         with pytest.raises(ModelError, match=f"layers is {layers!r}: expected"):
             Encoder.load(tiny, engine="openvino", layers=layers)  # type: ignore[arg-type]
@@ -228,7 +237,7 @@ def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
     second = Encoder.load(fresh, engine="openvino", precision="fp32")
     np.testing.assert_allclose(second.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
     assert np.abs(second.encode(TEXTS) - before).max() > 0.01
-    assert len(list((fresh / "compiled").iterdir())) == 1, "what was compiled before is removed"
+    assert len(folders(fresh)) == 1, "what was compiled before is removed"
 
 
 def test_a_model_replaced_before_it_is_compiled_is_not_mistaken(fresh: Path) -> None:
@@ -291,25 +300,69 @@ def test_a_full_disk_while_compiling_leaves_nothing(
 
     monkeypatch.setattr("trainer.graph.sync_files", full)
     check_elsewhere(fresh)
-    assert list((fresh / "compiled").iterdir()) == []
+    assert folders(fresh) == []
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"format": 99}', ""])
-def test_a_record_that_is_not_understood_is_made_again(fresh: Path, damage: str) -> None:
-    Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
-    (record,) = (fresh / "compiled").glob("*/graph.json")
-    record.write_text(damage)
-    again = Encoder.load(fresh, engine="openvino", precision="fp32")
-    np.testing.assert_allclose(again.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert json.loads(record.read_text())["format"] == graph.FORMAT
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("graph.json", lambda old: b"{"),
+        ("graph.json", lambda old: b'{"format": 99}'),
+        ("graph.xml", lambda old: b"<net"),
+        ("graph.bin", lambda old: old[: len(old) // 2]),
+        ("graph.bin", lambda old: old[:-9] + bytes([old[-9] ^ 1]) + old[-8:]),
+        ("tokenizer.json", lambda old: b"garbage"),
+        ("tokenizer.json", None),
+    ],
+)
+def test_what_is_damaged_is_made_again(
+    kept: Path, tmp_path: Path, name: str, damage: Callable[[bytes], bytes] | None
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(kept, folder, copy_function=shutil.copy2)
+    (path,) = (folder / "compiled").glob(f"*/{name}")
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    assert graph.find(Source.find(folder)) is None
+    again = Encoder.load(folder, engine="openvino", precision="fp32")
+    np.testing.assert_allclose(again.encode(TEXTS), by_torch(folder).encode(TEXTS), **ATOL)
+    assert graph.find(Source.find(folder)) is not None
 
 
-def test_a_damaged_graph_is_told(fresh: Path) -> None:
-    Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
-    (xml,) = (fresh / "compiled").glob("*/graph.xml")
-    xml.write_text("<net")
-    with pytest.raises(ModelError, match=r"openvino does not run .*graph.xml"):
-        Encoder.load(fresh, engine="openvino", precision="fp32").encode(TEXTS)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled model to copy; its files keep their times, by which it is known."""
+    folder = write_sentence_transformer(tmp_path_factory.mktemp("kept") / "m")
+    Encoder.load(folder, engine="openvino", precision="fp32").encode(["a"])
+    return folder
+
+
+def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainer.graph.sync_files", full)
+    with pytest.warns(EngineWarning, match="there is no room for the graph"):
+        assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
+    with pytest.raises(ModelError, match="there is no room for the graph"):
+        Encoder.load(fresh, engine="openvino").encode(["a"])
+
+
+def test_what_fails_for_a_moment_is_tried_again(
+    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(module: object) -> None:
+        raise MemoryError("out of memory for a moment")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.tracing.traced", fail)
+        with pytest.warns(EngineWarning, match="cannot take this model now"):
+            Encoder.load(fresh, precision="fp32").encode(["a"])
+    encoder = Encoder.load(fresh, precision="fp32")
+    encoder.encode(["a"])
+    assert encoder.engine == "openvino"
 
 
 def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
@@ -325,8 +378,7 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     ]
     answers = [process.communicate(timeout=240) for process in running]
     assert len({out for out, _ in answers}) == 1 and "openvino" in answers[0][0], answers
-    kept = [path.name for path in (fresh / "compiled").iterdir()]
-    assert len(kept) == 1, "what lost the race is removed"
+    assert len(folders(fresh)) == 1
 
 
 # ----------------------------------------------------------------------------- accuracy
@@ -391,8 +443,10 @@ def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("trainer.torch_runtime.cpu_has_native_bf16", lambda: True)
     assert Encoder.load(fresh, engine="torch", precision="bf16").precision == "bf16"
     monkeypatch.setattr("trainer.backing.probe.least_cosine", lambda found, exact: 0.998)
+    encoder = Encoder.load(fresh, engine="torch")
     with pytest.warns(EngineWarning, match=r"torch in bf16 .*0.9980"):
-        assert Encoder.load(fresh, engine="torch").precision == "fp32"
+        encoder.encode(["a"])
+    assert encoder.precision == "fp32"
 
 
 # ----------------------------------------------------------------------------- the loop around it

@@ -19,6 +19,7 @@ from trainer.tokens import TokenIds
 
 if TYPE_CHECKING:
     from trainer.folder import Model
+    from trainer.torch_runtime import TorchRuntime
 
 
 class Backing:
@@ -34,10 +35,11 @@ class Backing:
         self._lock = RLock()
         self._graph: Graph | None = None
         self._runtime: Runtime | None = None
+        self._torch: TorchRuntime | None = None
         if source is not None and config.openvino:
             self._graph = graph.find(source, self._precision is Precision.INT8)
         else:
-            self._runtime = self._torch()
+            self._torch = self._by_torch()
         self.description = self._described()
 
     @property
@@ -66,19 +68,20 @@ class Backing:
         """What runs the network. Raises ModelError."""
         with self._lock:
             if self._runtime is None:
-                self._runtime = self._openvino()
+                self._runtime = self._openvino() if self._torch is None else self._checked()
             return self._runtime
 
     @property
     def ready(self) -> bool:
         """Whether it can run at once; else it is compiled first."""
-        return self._runtime is not None or self._graph is not None
+        return any((self._runtime, self._torch, self._graph))
 
     @property
     def choice(self) -> str:
         """Engine and precision, in words."""
-        if self._runtime is not None:
-            return f"{self._runtime.engine} {self._runtime.precision}"
+        running = self._runtime or self._torch
+        if running is not None:
+            return f"{running.engine} {running.precision}"
         if self._graph is None:
             return f"{Engine.OPENVINO}, which compiles it when it is first used"
         try:
@@ -102,27 +105,34 @@ class Backing:
             if self.config.engine is Engine.OPENVINO or asked is Precision.INT8:
                 raise
             warnings.warn(f"{error}", EngineWarning, stacklevel=4)
-        return self._torch()
+        self._torch = self._by_torch()
+        return self._checked()
 
     def _compiled(self, int8: bool) -> Graph:
         assert self.source is not None
         if self._graph is None:
-            exact = graph.find(self.source)
+            exact = graph.find(self.source) if int8 else None  # else it was looked for already
             if exact is None:
-                exact = graph.compiled(self.source, self.model, self._files)
+                model = self.model  # which notes the files
+                exact = graph.compiled(self.source, model, self._files)
             self._graph = graph.quantized(self.source, exact) if int8 else exact
         return self._graph
 
-    def _torch(self) -> Runtime:
-        """torch; where the precision of a source's model is free, one that is accurate enough."""
+    def _by_torch(self, precision: Precision | None = None) -> "TorchRuntime":
         from trainer.torch_runtime import TorchRuntime
 
-        asked, model, device = self._precision, self.model, self.config.device
-        fast = TorchRuntime(model.module, asked, device, model.max_tokens)
-        if asked is not Precision.AUTO or fast.precision is Precision.FP32 or self.source is None:
+        model, device = self.model, self.config.device
+        return TorchRuntime(model.module, precision or self._precision, device, model.max_tokens)
+
+    def _checked(self) -> Runtime:
+        """torch; where the precision of a source's model is free, in what is accurate enough."""
+        fast = self._torch
+        assert fast is not None
+        free = self._precision is Precision.AUTO and self.source is not None
+        if not free or fast.precision is Precision.FP32:
             return fast
-        exact = TorchRuntime(model.module, Precision.FP32, device, model.max_tokens)
-        tokens = TokenIds(self._described().tokens)
+        exact = self._by_torch(Precision.FP32)
+        tokens = TokenIds(self.description.tokens)
         found = probe.least_cosine(*(probe.vectors(one, tokens) for one in (fast, exact)))
         if found >= graph.LEAST[fast.precision]:
             return fast

@@ -271,6 +271,8 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._backing.config
+        if type(layers) is not int or not 1 <= layers <= self.layers:
+            raise ModelError(f"layers is {layers!r}: expected 1 to {self.layers}, what it has")
         if self._backing.source is None:
             from trainer.models import shallower
 

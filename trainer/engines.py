@@ -70,6 +70,11 @@ class RuntimeConfig:
                     "(pip install 'searchengine[fast]'), or leave the choice to auto"
                 )
             return False
+        if self.precision is Precision.INT8 and importlib.util.find_spec("nncf") is None:
+            raise ModelError(
+                "the precision int8 is made by nncf: install the extra `int8` "
+                "(pip install 'searchengine[int8]'), or choose another precision"
+            )
         if asked:
             return True
         if self.engine is Engine.TORCH or self.precision is Precision.FP16:

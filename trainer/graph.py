@@ -6,15 +6,17 @@ how near its vectors are to torch's in float32.
 """
 
 import atexit
+import hashlib
 import json
 import shutil
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
 
 from trainer import probe
 from trainer.description import Description
@@ -31,10 +33,9 @@ if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.folder import Model
 
 FORMAT = 1
-RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"
+RECORD, GRAPH, TOKENIZER, LOCK = "graph.json", "graph.xml", "tokenizer.json", "lock"
 # The least cosine of a sample text's vector to its float32 vector.
 LEAST = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
-ABANDONED = 3600  # seconds after which what is half made is not being made any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Graph:
         cosines: by precision, the least over the sample texts.
         token_budget: tokens of a batch that it runs fastest.
         refused: why the model cannot be compiled; "" if it is.
+        sha256: of the files beside the record.
+        torch: the version that traced it, or could not.
     """
 
     folder: Path
@@ -64,13 +67,20 @@ class Graph:
     cosines: Mapping[str, float] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
     refused: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    torch: str = ""
     format: int = FORMAT
 
     def is_of(self, source: Source, int8: bool) -> bool:
         """Whether it was made of this model as it is now, by the version that is installed."""
         asked = (FORMAT, version("openvino"), source.starter, source.layers, int8)
         made = (self.format, self.openvino, self.starter, self.layers, self.int8)
-        return asked == made and source.files() == self.files
+        outdated = self.refused and self.torch != version("torch")  # which may do it now
+        return asked == made and not outdated and source.files() == self.files
+
+    def is_whole(self) -> bool:
+        """Whether its files are as they were written: flipped bits would give other vectors."""
+        return all(_sha256(self.folder / name) == digest for name, digest in self.sha256.items())
 
     def precision(self, asked: Precision) -> Precision:
         """What to compute in. Raises ModelError where it is not accurate enough."""
@@ -102,11 +112,11 @@ class Graph:
 
 
 def find(source: Source, int8: bool = False) -> Graph | None:
-    """The graph that was compiled from this model, if there is one."""
+    """The graph that was compiled from this model, if there is one, undamaged."""
     for cache in source.caches():
         for path in cache.glob(f"*/{RECORD}"):
             graph = _read(path)
-            if graph is not None and graph.is_of(source, int8):
+            if graph is not None and graph.is_of(source, int8) and graph.is_whole():
                 return graph
     return None
 
@@ -115,6 +125,7 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
     """Make and keep the graph of a model, with torch; or the reason why it cannot be made.
 
     files: as `Source.files` told before the model was read: it may have been replaced since.
+    Raises ModelError where it cannot be made for now: no memory, no room on any disk.
     """
     from trainer.models import describe, fingerprint
     from trainer.torch_runtime import TorchRuntime
@@ -129,43 +140,67 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
         int8=False,
         fingerprint=fingerprint(model),
         description=describe(model),
+        torch=version("torch"),
     )
-    try:
-        graph = traced(model.module)
-    except Exception as error:  # whatever a network does that a graph cannot say
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return _kept(source, replace(made, refused=reason), None, None)
-    return _kept(source, made, graph, TorchRuntime(model.module, Precision.FP32, "cpu"))
+
+    def make() -> tuple[Graph, Any, Runtime | None]:
+        try:
+            graph = traced(model.module)
+        except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
+            raise ModelError(
+                f"openvino cannot take this model now ({error}); torch does"
+            ) from error
+        except Exception as error:  # whatever a network does that a graph cannot say
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            return replace(made, refused=reason), None, None
+        return made, graph, TorchRuntime(model.module, Precision.FP32, "cpu")
+
+    return _kept(source, made, make)
 
 
 def quantized(source: Source, exact: Graph) -> Graph:
     """Make and keep the int8 graph of a compiled model. Raises ModelError."""
     from trainer import quantization
 
-    reference = exact.runtime(Precision.FP32)
-    samples = probe.samples(TokenIds(exact.description.tokens))
-    graph = quantization.quantized(exact.folder / GRAPH, samples)
-    return _kept(source, replace(exact, int8=True), graph, reference)
+    def make() -> tuple[Graph, Any, Runtime]:
+        samples = probe.samples(TokenIds(exact.description.tokens))
+        graph = quantization.quantized(exact.folder / GRAPH, samples)
+        return replace(exact, int8=True), graph, exact.runtime(Precision.FP32)
+
+    return _kept(source, replace(exact, int8=True), make)
 
 
-def _kept(source: Source, made: Graph, graph: Any, reference: Runtime | None) -> Graph:
-    """Measured and written to the first cache that takes it, or for as long as the process runs."""
+Make = Callable[[], tuple[Graph, Any, Runtime | None]]
+
+
+def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
+    """Made and written to the first cache that takes it, or for as long as the process runs.
+
+    One process at a time makes it; who waited takes what is there then. Raises ModelError.
+    """
     for cache in source.caches():
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
-                new = _written(Path(scratch) / "graph", made, graph, reference)
-                final = _named(cache, new)
-                if final.exists():
-                    final.rename(Path(scratch) / "old")
-                new.folder.rename(final)
-                _clear(cache, new.files)
+            with FileLock(cache / LOCK):
+                there = find(source, wanted.int8)
+                if there is not None and there.fingerprint == wanted.fingerprint:
+                    return there
+                _clear(cache, wanted.files)
+                with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
+                    new = _written(Path(scratch) / "graph", *make())
+                    final = _named(cache, new)
+                    if final.exists():
+                        final.rename(Path(scratch) / "old")
+                    new.folder.rename(final)
                 return replace(new, folder=final)
         except OSError:  # read-only, or full
             continue
-    scratch = tempfile.mkdtemp(prefix="searchengine-")
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    return _written(Path(scratch) / "graph", made, graph, reference)
+    try:
+        temporary = tempfile.mkdtemp(prefix="searchengine-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return _written(Path(temporary) / "graph", *make())
+    except OSError as error:
+        raise ModelError(f"there is no room for the graph that openvino runs ({error})") from error
 
 
 def _written(folder: Path, made: Graph, graph: Any, reference: Runtime | None) -> Graph:
@@ -180,6 +215,7 @@ def _written(folder: Path, made: Graph, graph: Any, reference: Runtime | None) -
         made = _measured(made, reference)
     tokens = made.description.tokens
     (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
+    made = replace(made, sha256={path.name: _sha256(path) for path in _files(folder)})
     record = asdict(made) | {"description": made.description.as_dict()}
     del record["folder"], record["description"]["tokens"]["state"]
     write_json(folder / RECORD, record)
@@ -207,7 +243,23 @@ def _measured(graph: Graph, reference: Runtime) -> Graph:
 
 def _named(cache: Path, graph: Graph) -> Path:
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
-    return cache / f"{graph.fingerprint[:16]}{layers}{'-int8' if graph.int8 else ''}"
+    int8 = "-int8" if graph.int8 else ""
+    return cache / f"{graph.fingerprint[:16]}{layers}{int8}-{graph.openvino}"
+
+
+def _files(folder: Path) -> list[Path]:
+    """What there is beside the record, but for kernels, which openvino checks and makes anew."""
+    names = (GRAPH, Path(GRAPH).with_suffix(".bin").name, TOKENIZER)
+    return [folder / name for name in names if (folder / name).exists()]
+
+
+def _sha256(path: Path) -> str:
+    """In hex; "" if the file is gone."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> Graph | None:
@@ -223,9 +275,8 @@ def _read(path: Path) -> Graph | None:
 
 
 def _clear(cache: Path, files: Mapping[str, list[int]]) -> None:
-    """Remove graphs of what the model was before, and what others left half made long ago."""
+    """Remove graphs of what the model was before, and what was left half made. Under the lock."""
     for path in cache.iterdir():
         graph = _read(path / RECORD)
-        left = graph is None and time.time() - path.stat().st_mtime > ABANDONED
-        if left or (graph is not None and graph.files != files):
+        if path.is_dir() and (graph is None or graph.files != files):
             shutil.rmtree(path, ignore_errors=True)

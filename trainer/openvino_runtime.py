@@ -76,8 +76,9 @@ class OpenVINORuntime:
         kept = {"CACHE_DIR": str(self._graph.parent / "kernels"), "CACHE_MODE": "OPTIMIZE_SIZE"}
         core = import_openvino().Core()
         try:
-            model = core.read_model(str(self._graph))
+            model: Any = str(self._graph)
             if width is not None:
+                model = core.read_model(model)
                 ids, mask, prompt_tokens = model.inputs
                 model.reshape({ids: [1, width], mask: [1, width], prompt_tokens: []})
             try:

@@ -18,16 +18,11 @@ def quantized(graph: Path, samples: Sequence[Ids]) -> Any:
     """An openvino.Model of the graph with matrix products in int8, but for the narrowing ones.
 
     SmoothQuant (Xiao et al., arXiv 2211.10438) and bias correction; activations are scaled by what
-    the samples show. Raises ModelError without nncf, and for a graph that nncf does not take.
+    the samples show. Raises ModelError for a graph that nncf does not take.
     """
     openvino = import_openvino()
-    try:
-        import nncf
-    except ImportError:
-        raise ModelError(
-            "the precision int8 is made by nncf: install the extra `int8` "
-            "(pip install 'searchengine[int8]'), or choose another precision"
-        ) from None
+    import nncf  # whose absence trainer.engines has told
+
     nncf.set_log_level(logging.ERROR)
 
     def inputs(row: Ids) -> list[Any]:

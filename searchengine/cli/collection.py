@@ -96,7 +96,6 @@ def index(
     corpus: Path,
     collection: Path,
     encoder: str | None,
-    layers: int | None,
     **options: Any,
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, made if it is not there.
@@ -116,7 +115,7 @@ def index(
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
-    built = {name: options.pop(name) for name in ("tokenizer", "runtime")}
+    built = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     built["passages"] = _passages(options)
     config = {name: value for name, value in options.items() if value is not None}
     malformed = LeftOut()
@@ -124,8 +123,7 @@ def index(
     documents = read_corpus(corpus, on_bad=on_bad)
     started = time.monotonic()
     made_here = not collection.exists()
-    made_by = _cut(encoder, layers, built["runtime"])
-    with SearchEngine.open_or_create(collection, made_by, config, **built) as engine:
+    with SearchEngine.open_or_create(collection, encoder, config, **built) as engine:
         engine.collection.wait = wait
         try:
             tell_compiling(engine)
@@ -207,15 +205,6 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
     if left_out.count > most:
         lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
     return "".join(f"\n  {line}" for line in lines)
-
-
-def _cut(encoder: str | None, layers: int | None, runtime: Any) -> Any:
-    """The encoder with its first layers alone, if that is asked for; else what names it."""
-    if layers is None:
-        return encoder
-    from searchengine.encoding import load
-
-    return load(encoder or "starter", runtime, layers)
 
 
 @click.command()
