@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from searchengine.changes import Span
 from searchengine.corpus import Document
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
 from trainer.engines import RuntimeConfig
 from trainer.errors import TrainerError
@@ -134,12 +134,7 @@ class PassageReader:
         """
         heard: dict[str, Any] = {"on_batch": on_batch} if self._tells else {}
         vectors = self._encoder.encode(texts, role="document", **heard)
-        expected = (len(texts), self._encoder.dim)
-        if vectors.shape != expected:
-            raise CollectionError(
-                f"the encoder gave an array of {vectors.shape} for {len(texts)} passages; "
-                f"expected {expected}"
-            )
+        check_shape(vectors, (len(texts), self._encoder.dim), "passages", CollectionError)
         wrong = unusable(vectors)
         if wrong.any():
             document, _ = passages[int(wrong.argmax())]
@@ -148,6 +143,17 @@ class PassageReader:
                 f"document {document.key!r}; leave it out or mend the encoder"
             )
         return vectors
+
+
+def check_shape(
+    vectors: Vectors, expected: tuple[int, int], what: str, error: type[SearchEngineError]
+) -> None:
+    """Raise `error` where an encoder gave something else than a row of (n, D) for each text."""
+    if vectors.shape != expected:
+        raise error(
+            f"the encoder gave an array of {vectors.shape} for {expected[0]} {what}; "
+            f"expected {expected}"
+        )
 
 
 def unusable(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from searchengine.encoding import (
     TextEncoder,
     as_array,
     check_questions,
+    check_shape,
     check_vectors,
     unusable,
 )
@@ -79,12 +80,7 @@ class QuestionEncoder:
 
     def _encoded(self, texts: Sequence[str]) -> Vectors:
         vectors = np.asarray(self._encoder.encode(texts, role="query"), dtype=np.float32)
-        expected = (len(texts), self._encoder.dim)
-        if vectors.shape != expected:
-            raise QueryError(
-                f"the encoder gave an array of {vectors.shape} for {len(texts)} questions; "
-                f"expected {expected}"
-            )
+        check_shape(vectors, (len(texts), self._encoder.dim), "questions", QueryError)
         wrong = unusable(vectors)
         if wrong.any():
             text = texts[int(wrong.argmax())]

@@ -200,8 +200,11 @@ class Encoder:
         rows = np.array([places.setdefault(text, len(places)) for text in texts], np.int64)
         counts = np.bincount(rows, minlength=len(places))
         vectors = np.empty((len(places), self.dim), dtype=np.float32)
-        for start, ids in self._tokenised(list(places), self.prompt(role)):
-            for batch, found in self._run(ids, self._prompt_tokens(role)):
+        prompt = self.prompt(role)
+        # Leading tokens of a prompted text that are not to be pooled.
+        skipped = 0 if self._about.include_prompt else self._tokens.prompt_tokens(prompt)
+        for start, ids in self._tokenised(list(places), prompt):
+            for batch, found in self._run(ids, skipped):
                 here = start + np.array(batch)
                 vectors[here] = found
                 if on_batch is not None:
@@ -227,11 +230,6 @@ class Encoder:
         for batch in token_budget_batches([len(row) for row in ids], budget, ALIKE):
             rows = [ids[i] for i in batch]
             yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
-
-    def _prompt_tokens(self, role: Role | None) -> int:
-        """Leading tokens of a prompted text that are not to be pooled."""
-        prompt = self.prompt(role)
-        return 0 if self._about.include_prompt else self._tokens.prompt_tokens(prompt)
 
     def prompt(self, role: Role | None) -> str:
         """What `encode` puts in front of a text of this role; "" for nothing."""

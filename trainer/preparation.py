@@ -9,15 +9,16 @@ import torch
 from trainer import checkpoint
 from trainer.config import Objective, TrainConfig
 from trainer.data import Examples
-from trainer.encoder import Encoder
 from trainer.errors import ConfigError
 from trainer.folder import Model
 from trainer.head import with_linear_head
+from trainer.models import read
 from trainer.modules import Dense
 from trainer.positives import Augment, Kind
 from trainer.precision import Precision
 from trainer.processes import Processes, launched_count
 from trainer.saving import check_replaceable
+from trainer.source import Source
 from trainer.torch_runtime import pick_device, pick_precision
 from trainer.trainee import Trainee, set_dropout, with_classifier, with_pooling
 
@@ -80,7 +81,7 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
 
 def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    model = Encoder.load(config.base, precision="fp32", device="cpu").model
+    model = read(Source.find(config.base))
     model, projection = with_pooling(model, config.pooling, config.seed)
     dims = config.prefixes or default_prefixes(model, config.nested)
     if dims[0] != model.module.dim:

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from searchengine.cli.options import (
     WAIT,
     Numbers,
     Stages,
+    choice,
     runs,
     tell_compiling,
 )
@@ -30,18 +30,14 @@ from searchengine.lexical import Tokenizer
 COMMIT_EVERY = 5000
 
 
-def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
-    return click.Choice([str(kind) for kind in kinds])
-
-
 @click.command()
 @click.argument("corpus", type=click.Path(path_type=Path))
 @COLLECTION
 @click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
 @click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
-@click.option("--structure", type=_choice(Structure), help="[default: flat]")
-@click.option("--code", type=_choice(Code), help="Of the prefix [default: fp16].")
-@click.option("--rotation", type=_choice(RotationKind), help="[default: pca]")
+@click.option("--structure", type=choice(Structure), help="[default: flat]")
+@click.option("--code", type=choice(Code), help="Of the prefix [default: fp16].")
+@click.option("--rotation", type=choice(RotationKind), help="[default: pca]")
 @SHORTLIST
 @click.option(
     "--effort",
@@ -77,7 +73,7 @@ def _choice(kinds: type[StrEnum]) -> click.Choice[str]:
     "--overlap", type=click.IntRange(0), help="Tokens that passages share [default: an eighth]."
 )
 @click.option(
-    "--tokenizer", type=_choice(Tokenizer), help="Of words, for --mode text [default: porter]."
+    "--tokenizer", type=choice(Tokenizer), help="Of words, for --mode text [default: porter]."
 )
 @INDEXED
 @click.option(

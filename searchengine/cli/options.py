@@ -3,10 +3,14 @@
 import functools
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import click
+
+from trainer.engines import Engine, RuntimeConfig
+from trainer.precision import Precision
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -91,9 +95,11 @@ WAIT = click.option(
 LAYERS = click.option(
     "--layers", type=click.IntRange(1), help="The first layers of the network alone [default: all]."
 )
-# As trainer.engines has them, which imports what a help text does without; a test compares.
-ENGINES = ("auto", "torch", "openvino")
-PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
+
+
+def choice(kinds: type[StrEnum]) -> click.Choice[str]:
+    """One of an enum's values, which is what help texts show and users type."""
+    return click.Choice([kind.value for kind in kinds])
 
 
 def tell_compiling(engine: Any) -> None:
@@ -107,22 +113,20 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_runtime(engine: str, precision: str, device: str | None, **options: Any) -> None:
-        from trainer.engines import RuntimeConfig
-
         command(runtime=RuntimeConfig(engine, precision, device), **options)
 
     for option in (
         click.option("--device", help="cpu, cuda or mps [default: the fastest]."),
         click.option(
             "--precision",
-            type=click.Choice(PRECISIONS),
+            type=choice(Precision),
             default="auto",
             show_default=True,
             help="What the network computes in.",
         ),
         click.option(
             "--engine",
-            type=click.Choice(ENGINES),
+            type=choice(Engine),
             default="auto",
             show_default=True,
             help="What runs the encoder.",
