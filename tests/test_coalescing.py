@@ -69,6 +69,32 @@ def test_those_who_come_meanwhile_are_done_together() -> None:
     assert len(gate.calls) == 2 and idle(together)
 
 
+@pytest.mark.parametrize("patience", [0.0, 1e6])
+def test_who_was_answered_together_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr("searchengine.coalescing.PATIENCE", patience)
+    gate = Gate()
+    together = Coalescer(gate)
+    with ThreadPoolExecutor(4) as callers:
+        first = callers.submit(together, "a")
+        assert gate.begun.acquire(timeout=30)
+        others = [callers.submit(together, item) for item in "bcd"]
+        waiting(together, 4)
+        gate.let.release(2)
+        for one in (first, *others):
+            one.result(timeout=30)
+        early = callers.submit(together, "b")
+        assert gate.begun.acquire(timeout=30)  # of "bcd", which began before
+        waits = not gate.begun.acquire(timeout=0.5 if patience else 30)
+        assert waits == (patience > 0)
+        later = [callers.submit(together, item) for item in "cd"]
+        gate.let.release(100)
+        found = [one.result(timeout=30) for one in (early, *later)]
+    assert found == ["bb", "cc", "dd"]
+    assert (sorted(gate.calls[-1]) == ["b", "c", "d"]) == (patience > 0)
+
+
 def test_a_batch_has_an_end() -> None:
     gate = Gate()
     together = Coalescer(gate)
