@@ -177,7 +177,7 @@ class Judged:
 
     def __init__(self, data: Path) -> None:
         from searchengine.corpus import read_corpus
-        from searchengine.evaluation import read_qrels, read_queries
+        from searchengine.judgements import read_qrels, read_queries
 
         folder = data / "beir" / "scifact"
         self.qrels = read_qrels(folder / "qrels" / "test.tsv")

@@ -17,7 +17,7 @@ from record import DATA, record
 
 from searchengine import SearchEngine
 from searchengine.corpus import read_corpus
-from searchengine.evaluation import Qrels, read_qrels, read_queries
+from searchengine.judgements import Qrels, read_qrels, read_queries
 from searchengine.lexical import reciprocal_rank
 from searchengine.ranking import FUSED
 from trainer.encoder import Encoder

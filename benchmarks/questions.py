@@ -86,7 +86,7 @@ def main(
 
 def real(data: Path) -> list[str]:
     """Distinct questions of three retrieval sets, in a fixed disorder."""
-    from searchengine.evaluation import read_queries
+    from searchengine.judgements import read_queries
 
     sets = [read_queries(path) for path in sorted((data / "beir").glob("*/queries.jsonl*"))]
     # What begins with "select" is a statement to txtai, not a question.

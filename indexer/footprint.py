@@ -18,6 +18,7 @@ class Footprint:
 
     Attributes:
         rows: how many.
+        code: bytes of one code of the coarse stage.
         hot_row: bytes a row that every search may touch, and that should fit in memory: codes,
             links and ids of the coarse stage.
         cold_row: bytes a row of the full-width file (and of the bounds, if there are any), of
@@ -26,6 +27,7 @@ class Footprint:
     """
 
     rows: int
+    code: int
     hot_row: float
     cold_row: int
     fixed: int
@@ -64,6 +66,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
     bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
     return Footprint(
         rows=rows,
+        code=code,
         hot_row=code + links,
         cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize + bounds,
         fixed=3 * 4 * dim * dim,  # as read, transposed, and faiss's own

@@ -69,6 +69,12 @@ class Parts(NamedTuple):
         parts = cls(file, full, coarse, Cascade(coarse, full), bounds, turn)
         return parts.on_gpu() if device is Device.GPU else parts
 
+    def remapped(self, path: Path) -> Self:
+        """The same over a copy of the rows' file, mapped anew."""
+        file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
+        full = CoarseIndex.open(path, mapped=True)
+        return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
+
     def on_gpu(self) -> Self:
         """The same with copies of what is scanned in the memory of a GPU."""
         full = gpu.flat(Prefixes(self.file, self.file.dim))

@@ -17,14 +17,7 @@ from indexer import searching
 from indexer.allowed import Allowed, restriction
 from indexer.arrays import Floats, RowNumbers, at_least_one, row_numbers, unit_rows
 from indexer.basis import Basis
-from indexer.build import (
-    MANIFEST,
-    Blocks,
-    Progress,
-    check_same,
-    rewrite_segment,
-    write_segment,
-)
+from indexer.build import MANIFEST, Blocks, Progress, check_same, rewrite_segment, write_segment
 from indexer.cascade import Cascade
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
@@ -351,7 +344,18 @@ class Segment:
             rows = None if kept is None else row_numbers(kept, self.rows)
             coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config, kept=rows)
             parts = parts._replace(coarse=coarse, cascade=Cascade(coarse, parts.full))
-        view = copy(self)  # shares the mapped rows and the turn; closing one leaves the other open
+        return self._view(config, parts)
+
+    def unbounded(self) -> "Segment":
+        """The same without bounds: exact search scores every row at full width."""
+        return self._view(self._config, self._opened()._replace(bounds=None))
+
+    def remapped(self, vectors: Path) -> "Segment":
+        """The same over a copy of its rows' file, mapped now: none of its pages has been read."""
+        return self._view(self._config, self._opened().remapped(vectors))
+
+    def _view(self, config: SegmentConfig, parts: Parts) -> "Segment":
+        view = copy(self)  # shares what is mapped; closing one leaves the other open
         view._config, view._parts = config, parts
         return view
 

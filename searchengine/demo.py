@@ -4,11 +4,15 @@ from pathlib import Path
 
 import click
 
-from searchengine import evaluation
-from searchengine.console import note, progress, show_rows
+from searchengine.bench.grid import Grid
+from searchengine.bench.run import Bench, Settings
+from searchengine.bench.subject import of_collection
+from searchengine.bench.table import table
+from searchengine.console import note, progress, show_rows, steps
 from searchengine.corpus import read_corpus
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
+from searchengine.judgements import read_queries
 from searchengine.training import train_with_progress
 from trainer.config import TrainConfig
 
@@ -52,10 +56,12 @@ def run_demo(folder: Path) -> None:
             for hit in engine.search(question, k=3):
                 click.echo(str(hit))
         click.echo()
-        queries = list(evaluation.read_queries(sample / "queries.jsonl").values())
-        grid = evaluation.bench_grid(engine, 10, PREFIXES, SHORTLISTS)
-        with progress("Measuring", len(grid)) as advance:
-            rows = evaluation.bench(engine, queries, grid, lambda _: advance(1))
-    title = "Two stages against exact search (the first row)"
-    show_rows(evaluation.bench_table(rows), title)
+        questions = read_queries(sample / "queries.jsonl")
+        with of_collection(engine, questions) as subject, steps() as heard:
+            grid = Grid.fitting(
+                subject.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
+            )
+            settings = Settings(grid, cold=0, growth=False)
+            results = Bench(subject, settings, folder, heard).run()
+    show_rows(table(results), "Two stages against exact search (the first row)")
     click.echo(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')

@@ -1,112 +1,85 @@
-"""Retrieval quality on judged questions (BEIR layout); the metrics come from ir-measures."""
+"""Retrieval quality of a collection on judged questions, setting by setting.
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+A setting is a way to search: exactly, over one prefix length, as the collection is configured, by
+words, or by both. searchengine.metrics measures what each of them finds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.bench import BenchRow, recall, sweep
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
 from indexer.rerank import SearchResult, merge, rerank
 from indexer.segment import Segment
-from searchengine.corpus import Document
 from searchengine.encoding import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
-from searchengine.lines import bad, kind, read_jsonl, read_lines, some_fields
+from searchengine.judgements import Qrels
+from searchengine.metrics import DEPTH, EXACT, MAIN, Setting, per_question
+from searchengine.query import Mode
+from searchengine.runs import Run, ranked
 from searchengine.snapshot import Snapshot
 
-try:
-    import ir_measures
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "ir-measures is not installed: pip install 'searchengine[eval]' to evaluate retrieval"
-    ) from error
+CONFIGURED = "configured"
+"""What the collection's own operating point is called."""
 
-Qrels = dict[str, dict[str, int]]
-_DEPTH = 100  # ranks kept, for recall@100
+_FIRST = 10  # documents that a user looks at
+_AT_ONCE = 256  # questions whose documents are in memory with their texts
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievalRow:
-    """Quality with one prefix length for the shortlist and full width for the ranking.
+class Task:
+    """The questions that count, and what their answers are judged by.
 
-    `shortlist` is None at full width, which is exact search. `prefix_ndcg_10` ranks by the prefix
-    alone; `exact_recall_10` is the share of the exact top 10 that the two stages find.
+    Attributes:
+        queries: key → question; at least one, all of them judged.
+        qrels: their judgements.
+        exclude_self: whether the document of a question's own key is no answer, as in ArguAna.
+        notes: what was left out, and what else one should know; a sentence each.
     """
 
-    dim: int
-    shortlist: int | None
-    ndcg_10: float
-    recall_100: float
-    prefix_ndcg_10: float
-    exact_recall_10: float
+    queries: Mapping[str, str]
+    qrels: Qrels
+    exclude_self: bool = False
+    notes: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """The row under the metrics' own names."""
-        return {
-            "dim": self.dim,
-            "shortlist": self.shortlist,
-            "ndcg@10": self.ndcg_10,
-            "recall@100": self.recall_100,
-            "prefix_ndcg@10": self.prefix_ndcg_10,
-            "exact_recall@10": self.exact_recall_10,
-        }
+    @property
+    def keys(self) -> list[str]:
+        """The questions' keys."""
+        return list(self.queries)
 
 
-def read_queries(path: str | Path) -> dict[str, str]:
-    """Key → question: a .jsonl(.gz) of `_id` and `text`, or a text file of one question a line."""
-    path = Path(path)
-    queries: dict[str, str] = {}
-    for place, key, text in _query_records(path):
-        if not text.strip():
-            raise bad(place, "the question is blank")
-        if key in queries:
-            raise bad(place, f"the question {key!r:.80} occurs twice")
-        queries[key] = text
-    if not queries:
-        raise bad(path, "no questions in it")
-    return queries
+def task(
+    engine: SearchEngine,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    exclude_self: bool | None = None,
+) -> Task:
+    """The questions that have judgements.
 
-
-def _query_records(path: Path) -> Iterator[tuple[str, str, str]]:
-    if kind(path) in (".jsonl", ".ndjson"):
-        for place, record in read_jsonl(path):
-            if "_id" not in record:
-                raise bad(place, f"no field '_id' (fields: {some_fields(record)})")
-            asked = {"_id": record["_id"], "text": record.get("text")}
-            question = Document.from_mapping(asked, origin=place)  # checks them
-            yield place, question.key, question.text
-    elif kind(path) == ".txt":
-        for number, line in read_lines(path):
-            if line.strip():
-                yield f"{path}:{number}", str(number), line.strip()
-    else:
-        raise bad(path, "expected questions in a .jsonl or .txt file (.gz too)")
-
-
-def read_qrels(path: str | Path) -> Qrels:
-    """Question → document → grade: TSV with a header (BEIR), or TREC's four columns without."""
-    path = Path(path)
-    qrels: Qrels = {}
-    for number, line in read_lines(path):
-        cells = line.rstrip("\r\n").split("\t")
-        cells = cells if len(cells) == 3 else line.split()
-        if not cells or (number == 1 and not re.search(r"\d", cells[-1])):
-            continue
-        if len(cells) not in (3, 4) or not re.fullmatch(r"-?[0-9]{1,9}", cells[-1]):
-            what = "expected query-id, corpus-id and a whole-number score"
-            raise bad(f"{path}:{number}", f"{what}, got {line.strip()[:200]!r}")
-        qrels.setdefault(cells[0], {})[cells[-2]] = int(cells[-1])
-    if not qrels:
-        raise bad(path, "no judgements in it")
-    return qrels
+    `exclude_self` None: where at least half of the questions are documents themselves (the same
+    key, and the question is part of the document) and none is judged relevant to itself. Raises
+    CorpusError when no question is judged.
+    """
+    asked = {key: text for key, text in queries.items() if key in qrels}
+    if not asked:
+        raise CorpusError("no question has a judgement; are the two files of one data set?")
+    judged = {key: qrels[key] for key in asked}
+    with engine.collection.reading() as snapshot:
+        notes = list(_left_out(snapshot, queries, qrels, judged))
+        seem = exclude_self is None and _are_documents(snapshot, asked, judged)
+        if seem:
+            notes.append(
+                "the questions are documents of the collection: each is left out of its own answer "
+                "(--no-exclude-self keeps it)"
+            )
+    return Task(asked, judged, exclude_self or seem, tuple(notes))
 
 
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
@@ -124,45 +97,166 @@ def retrieval(
     qrels: Qrels,
     dims: Sequence[int],
     shortlist: int = 100,
-) -> Iterator[RetrievalRow]:
-    """One row for each prefix length, over the questions that have judgements.
+) -> Iterator[Setting]:
+    """`measure` by vectors, over the questions that have judgements. Raises CorpusError."""
+    yield from measure(engine, task(engine, queries, qrels), dims, shortlist)
 
-    The shortlist is drawn by the exact ranking of the prefix, whatever structure the collection
-    has, so that the rows tell of the encoder and not of the index. Raises CorpusError when no
-    question is judged.
+
+def measure(
+    engine: SearchEngine,
+    task: Task,
+    dims: Sequence[int] = (),
+    shortlist: int = 100,
+    modes: Sequence[Mode | str] = (Mode.VECTOR,),
+) -> Iterator[Setting]:
+    """The settings of each mode, one after the other.
+
+    By vectors: "exact" at full width, without a shortlist; one for each prefix length, called like
+    it; and "configured", what users of this collection get. The shortlist of a prefix length is
+    drawn by the exact ranking of the prefix, whatever structure the collection has, so that those
+    tell of the encoder and not of the index. The modes "text" and "hybrid" are one each.
+
+    Raises QueryError on a prefix length or mode that cannot be, and CollectionError where nothing
+    is indexed.
     """
-    judged = [key for key in queries if key in qrels]
-    if not judged:
-        raise CorpusError("no question has a judgement; are the two files of one data set?")
+    shorter = _shorter(engine, dims)
+    for mode in dict.fromkeys(modes):
+        if mode == Mode.VECTOR:
+            yield from _by_vector(engine, task, shorter, shortlist)
+        else:
+            run = _by_engine(engine, task, list(task.queries.values()), mode=mode)
+            yield Setting.of(str(mode), run, task.keys, task.qrels)
+
+
+def names(
+    engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] = (Mode.VECTOR,)
+) -> list[str]:
+    """What the settings that `measure` yields are called, in their order. Raises QueryError."""
+    by_vector = [EXACT, *map(str, _shorter(engine, dims)), CONFIGURED]
+    each = [by_vector if mode == Mode.VECTOR else [str(mode)] for mode in dict.fromkeys(modes)]
+    return [name for some in each for name in some]
+
+
+def ndcg_10(
+    snapshot: Snapshot, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
+) -> npt.NDArray[np.float64]:
+    """nDCG@10 of every question: keys (q,), ranked passage ids (q, depth) padded with −1, to (q,).
+
+    Several passages of a document count as one, at the first one's rank. Raises CorpusError on a
+    question without a judgement.
+    """
+    for key in keys:
+        if key not in qrels:
+            raise CorpusError(f"the question {key!r:.80} has no judgement; leave it out")
+    found = zip(keys, _documents(snapshot, ids), strict=True)
+    run = {key: dict.fromkeys(documents, 0.0) for key, documents in found}
+    return per_question(run, keys, qrels, [MAIN])[MAIN]
+
+
+def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
+    """The prefix lengths below the full width, each once."""
+    full = engine.collection.settings["encoder"]["dim"]
     for dim in dims:
-        if not 1 <= dim <= engine.encoder.dim:
-            raise QueryError(f"a prefix must be between 1 and {engine.encoder.dim}, got {dim}")
-    vectors = engine.encoder.encode([queries[key] for key in judged], role="query")
+        if not 1 <= dim <= full:
+            raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
+    return [dim for dim in dict.fromkeys(dims) if dim != full]
+
+
+def _by_vector(
+    engine: SearchEngine, task: Task, dims: Sequence[int], shortlist: int
+) -> Iterator[Setting]:
+    vectors = engine.encoder.encode(list(task.queries.values()), role="query")
+    candidates = shortlist + task.exclude_self
+
+    def setting(name: str, run: Run, **told: Any) -> Setting:
+        return Setting.of(name, run, task.keys, task.qrels, **told)
+
     with engine.collection.reading() as snapshot:
-        depth, exact = _exact(snapshot, vectors)
-        exact_metrics = _measure(snapshot, judged, exact.rows, qrels)
+        depth, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
+        exact = _run(snapshot, task, result)
+        full = setting(EXACT, exact, dim=engine.encoder.dim, exact_recall_10=1.0)
+        full = replace(full, prefix_ndcg_10=full.ndcg_10)
+        yield full
         for dim in dims:
-            if dim == engine.encoder.dim:
-                yield RetrievalRow(dim, None, *exact_metrics, exact_metrics[0], 1.0)
-                continue
-            found, bare = _by_prefix(snapshot, vectors, dim, shortlist, depth)
-            ndcg, recall_100 = _measure(snapshot, judged, found.rows, qrels)
-            prefix_ndcg, _ = _measure(snapshot, judged, bare.rows, qrels)
-            exact_recall = recall(found.rows[:, :10], exact.rows[:, :10])
-            yield RetrievalRow(dim, shortlist, ndcg, recall_100, prefix_ndcg, exact_recall)
+            two_stages, bare = _by_prefix(snapshot, vectors, dim, candidates, depth)
+            run, alone = _run(snapshot, task, two_stages), _run(snapshot, task, bare)
+            by_prefix = per_question(alone, task.keys, task.qrels, [MAIN])[MAIN]
+            yield setting(
+                str(dim),
+                run,
+                dim=dim,
+                shortlist=shortlist,
+                prefix_ndcg_10=float(by_prefix.mean()),
+                exact_recall_10=_share(run, exact),
+            )
+        own = snapshot.settings["index"]["shortlist"]
+    # To ask for more widens the shortlist, which would flatter the first ten.
+    run = _by_engine(engine, task, vectors, (_FIRST, DEPTH))
+    yield setting(CONFIGURED, run, shortlist=own, exact_recall_10=_share(run, exact))
 
 
-def _exact(snapshot: Snapshot, vectors: Vectors) -> tuple[int, SearchResult]:
-    """So many passages, and the best of them, that each question has _DEPTH documents."""
-    depth = _DEPTH
+def _by_engine(
+    engine: SearchEngine,
+    task: Task,
+    questions: Sequence[str] | Vectors,
+    counts: Sequence[int] = (DEPTH,),
+    **options: Any,
+) -> Run:
+    """What users get who ask for so many documents, one count after the other."""
+    run = {}
+    for start in range(0, len(questions), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        answers = [
+            engine.search_batch(questions[some], count + task.exclude_self, **options)
+            for count in counts
+        ]
+        for key, *found in zip(task.keys[some], *answers, strict=True):
+            run[key] = _answer(task, key, ((hit.key, hit.score) for hits in found for hit in hits))
+    return run
+
+
+def _run(snapshot: Snapshot, task: Task, result: SearchResult) -> Run:
+    """A ranking of passages (q, depth) as one of documents, each by its best passage."""
+    documents = _documents(snapshot, result.rows)
+    return {
+        key: _answer(task, key, zip(found, scores.tolist(), strict=False))
+        for key, found, scores in zip(task.queries, documents, result.scores, strict=True)
+    }
+
+
+def _answer(task: Task, key: str, found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The first DEPTH documents that count."""
+    own = key if task.exclude_self else None
+    best = ranked(pair for pair in found if pair[0] != own)
+    return dict(islice(best.items(), DEPTH))
+
+
+def _documents(snapshot: Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
+    """The documents of passages (q, depth), −1 for none: a list of keys for every question."""
+    found = iter(snapshot.store.keys(ids[ids >= 0]))
+    return (list(islice(found, int((row >= 0).sum()))) for row in ids)
+
+
+def _share(run: Run, exact: Run) -> float:
+    """The mean share of the first ten of `exact` that are among the first ten of `run`."""
+    shares = [
+        len(best & set(islice(run[key], _FIRST))) / len(best)
+        for key, found in exact.items()
+        if (best := set(islice(found, _FIRST)))
+    ]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _exact(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple[int, SearchResult]:
+    """So many passages, and the best of them, that each question has so many documents."""
+    depth = documents
     while True:
         most = depth
         result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, most, live), most)  # noqa: B023
         if not snapshot.cuts or depth >= snapshot.rows:
             return depth, result
         # A document may come by several of its passages, and counts once.
-        found = (snapshot.store.passages(rows[rows >= 0]) for rows in result.rows)
-        if all(len({passage.document for passage in some}) >= _DEPTH for some in found):
+        if all(len(set(found)) >= documents for found in _documents(snapshot, result.rows)):
             return depth, result
         depth *= 4
 
@@ -197,87 +291,39 @@ class _Prefixes:
         return prefix(full.reshape(-1, full.shape[-1]), self.dim).reshape(*rows.shape, self.dim)
 
 
-def _measure(
-    snapshot: Snapshot, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
-) -> tuple[float, float]:
-    """Mean nDCG@10 and recall@100 of ranked passage ids (q, depth), padded with −1."""
-    found_keys = iter(snapshot.store.keys(ids[ids >= 0]))
-    run: dict[str, dict[str, float]] = {}
-    for key, row in zip(keys, ids, strict=True):
-        ranked = dict.fromkeys(next(found_keys) for _ in range(int((row >= 0).sum())))
-        # Ranks stand for scores, so that the library cannot break ties its own way.
-        run[key] = {found: float(-rank) for rank, found in enumerate([*ranked][:_DEPTH])}
-    ndcg, recall_100 = ir_measures.nDCG @ 10, ir_measures.R @ 100
-    judged = {key: qrels[key] for key in keys}
-    found = ir_measures.calc_aggregate([ndcg, recall_100], judged, run)
-    return float(found[ndcg]), float(found[recall_100])
+def _left_out(
+    snapshot: Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
+) -> Iterator[str]:
+    """What of questions and judgements does not count, or cannot be found."""
+    if unjudged := len(queries) - len(judged):
+        yield f"questions without a judgement, left out: {unjudged:,}"
+    if unasked := len(qrels) - len(judged):
+        yield f"judged questions that are not among the questions, left out: {unasked:,}"
+    grades = [pair for found in judged.values() for pair in found.items()]
+    there = snapshot.store.ids_of(document for document, _ in grades)
+    absent = [grade for document, grade in grades if document not in there]
+    if absent:
+        relevant = sum(grade > 0 for grade in absent)
+        yield (
+            "judgements of documents that the collection does not have: "
+            f"{len(absent):,} of {len(grades):,}; {relevant:,} are of relevant ones, which count "
+            "as not found"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The operating points of a bench: every prefix with every shortlist, for the top k."""
-
-    k: int
-    prefixes: tuple[int, ...]
-    shortlists: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return 1 + len(self.prefixes) * len(self.shortlists)  # exact search comes first
+def _words(text: str) -> str:
+    return f" {' '.join(text.split())} "
 
 
-def bench_grid(
-    engine: SearchEngine,
-    k: int = 10,
-    prefixes: Sequence[int] = (),
-    shortlists: Sequence[int] = (),
-) -> Grid:
-    """A grid that fits a collection; without prefixes or shortlists, the usual ones that do.
+def _are_documents(snapshot: Snapshot, asked: Mapping[str, str], judged: Qrels) -> bool:
+    """Whether the questions seem to be documents that are no answers to themselves.
 
-    k is cut to the number of passages. Raises QueryError when the collection is empty, a prefix
-    is wider than the vectors, or a shortlist is below k or above the number of passages.
+    A key alone says little: two files that number their lines have many in common.
     """
-    rows, dim = engine.stats().passages, engine.encoder.dim
-    if not rows:
-        raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
-    k = min(k, rows)
-    grid = Grid(
-        k,
-        tuple(prefixes) or tuple(p for p in (32, 64, 128, 256) if p < dim) or (dim,),
-        tuple(shortlists) or tuple(s for s in (20, 50, 100, 200, 500) if k <= s <= rows) or (rows,),
-    )
-    for name, values, low, high in (
-        ("k", [k], 1, rows),
-        ("a prefix", grid.prefixes, 1, dim),
-        ("a shortlist", grid.shortlists, k, rows),
-    ):
-        for value in values:
-            if not low <= value <= high:
-                raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
-    return grid
-
-
-def bench(
-    engine: SearchEngine,
-    questions: Sequence[str],
-    grid: Grid,
-    on_row: Callable[[BenchRow], None] | None = None,
-) -> list[BenchRow]:
-    """Recall of the exact top k against latency, exact search first.
-
-    Latency is that of one question at a time, its encoding left out.
-    """
-    vectors = engine.encoder.encode(questions, role="query")
-    return sweep(
-        list(engine.collection.segments.values()),
-        vectors,
-        k=grid.k,
-        prefixes=grid.prefixes,
-        shortlists=grid.shortlists,
-        on_row=on_row,
-    )
-
-
-def bench_table(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
-    """What a person compares: operating point, recall and latency."""
-    columns = ("prefix", "shortlist", f"recall@{rows[0].k}", "p50_ms", "p95_ms")
-    return [{name: row.as_dict()[name] for name in columns} for row in rows]
+    there = snapshot.store.ids_of(asked)
+    if 2 * len(there) < len(asked) or any(judged[key].get(key, 0) > 0 for key in there):
+        return False
+    same = 0
+    for document in snapshot.store.documents(there.values()):
+        same += _words(asked[document.key]) in _words(document.full_text)
+    return 2 * same >= len(asked)

@@ -30,8 +30,8 @@ from indexer.segment import Segment
 from searchengine import SearchEngine
 from searchengine.corpus import Document, count_records, read_corpus
 from searchengine.errors import SearchEngineError
-from searchengine.evaluation import read_qrels, read_queries
 from searchengine.filters import compile_sql, parse
+from searchengine.judgements import read_qrels, read_queries
 
 Run = Callable[[bytes, Path], None]
 LONGEST_MESSAGE = 1000

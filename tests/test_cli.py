@@ -86,22 +86,11 @@ def test_evaluate_retrieval(folder: Path) -> None:
         *("evaluate", "retrieval", folder / "c.index", "--prefixes", "384,64"),
         *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
     )
-    assert [(row["dim"], row["shortlist"]) for row in rows] == [(384, None), (64, 100)]
+    shown = [(row["dim"], row["shortlist"]) for row in rows]
+    assert shown == [(384, None), (64, 100), (None, 100)]
     for row in rows:
         assert row["ndcg@10"] == pytest.approx(1)
         assert row["recall@100"] == pytest.approx(1)
-
-
-def test_bench(folder: Path) -> None:
-    rows = run_json(
-        *("bench", folder / "c.index", "--queries", folder / "queries.jsonl", "-k", "2"),
-        *("--prefixes", "8,64", "--shortlists", "2,3"),
-    )
-    assert [(row["prefix"], row["shortlist"]) for row in rows] == [
-        (384, 3), (8, 2), (8, 3), (64, 2), (64, 3)
-    ]  # fmt: skip
-    assert rows[0]["recall@2"] == rows[2]["recall@2"] == rows[4]["recall@2"] == 1
-    assert all(0 < row["p50_ms"] <= row["p95_ms"] for row in rows)
 
 
 def test_evaluate_sts(folder: Path) -> None:
@@ -189,6 +178,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
             "no questions in it",
         ),
         (("bench", index, "--queries", queries, "--prefixes", "999"), "999"),
+        (("bench", index, "--queries", empty), "no questions in it"),
     ]
     for arguments, message in cases:
         assert message in one_sentence(run(*arguments)), arguments

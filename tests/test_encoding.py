@@ -14,9 +14,12 @@ from indexer.errors import VectorError
 from indexer.goal import Goal
 from searchengine import SearchEngine
 from searchengine.adding import _PASSAGES
+from searchengine.bench.grid import Grid
+from searchengine.bench.run import Bench, Settings
+from searchengine.bench.subject import of_collection
 from searchengine.encoding import PassageReader, load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
-from searchengine.evaluation import bench, bench_grid, retrieval
+from searchengine.evaluation import retrieval
 from searchengine.passages import PassageConfig
 
 
@@ -182,11 +185,14 @@ def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list
 
 
 def test_bench_and_tune_leave_a_worn_collection_right(
-    worn: tuple[SearchEngine, list[Any]],
+    worn: tuple[SearchEngine, list[Any]], tmp_path: Path
 ) -> None:
     engine, live = worn
-    rows = bench(engine, ["aaa aa", "a"], bench_grid(engine, 5, (16,), (50, 500)))
-    assert [row.recall for row in rows] == [1, 1, 1]
+    with of_collection(engine, {"1": "aaa aa", "2": "a"}) as subject:
+        grid = Grid.fitting(subject.rows, 16, 5, prefixes=(16,), shortlists=(50, 500))
+        asked = Settings(grid, repeats=1, cold=0)
+        rows = Bench(subject, asked, tmp_path, lambda *_: None).run().rows
+    assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
     # A low target, for the questions are few; what is found is right whatever the recipe.
     engine.tune(goal=Goal(k=5, recall=0.5))
     names = {each["_id"] for each in live}

@@ -34,7 +34,7 @@ from indexer.segment import Segment
 from searchengine import lines
 from searchengine.corpus import Document, count_records, read_corpus
 from searchengine.errors import CorpusError
-from searchengine.evaluation import read_qrels, read_queries
+from searchengine.judgements import read_qrels, read_queries
 
 # Run by Hypothesis in this process: those that cannot take it with them. "vectors" is one of them,
 # for its header is compared before faiss reads it.

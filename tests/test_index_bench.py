@@ -1,12 +1,17 @@
-"""The sweep over prefixes and shortlists."""
+"""Operating points: what they find, what they cost, and the first query on cold rows."""
 
-import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from indexer.bench import BenchRow, recall, sweep
+from indexer.allowed import Allowed
+from indexer.bench import OperatingPoint, recall, recalls
+from indexer.cold import ColdRows
+from indexer.config import Code
+from indexer.cost import cost, exhaustive
 from indexer.errors import VectorError
 from indexer.segment import Segment, SegmentConfig, Structure
 
@@ -40,35 +45,29 @@ def test_recall_needs_something_to_find() -> None:
         recall(np.array([[1]]), np.array([[1], [2]]))
 
 
-def test_the_sweep_measures_each_point_against_the_exact_scan(segments: list[Segment]) -> None:
+def test_recall_by_query() -> None:
+    found = np.array([[1, 2], [3, -1], [7, 8]])
+    assert recalls(found, np.array([[2, 9], [3, 4], [8, 7]])).tolist() == [0.5, 0.5, 1.0]
+
+
+def pointed(segments: list[Segment], p: int, size: int | None, k: int = 5) -> OperatingPoint:
+    views = tuple(each.over(replace(each.config, prefix=p)) for each in segments)
+    return OperatingPoint(views, (None,) * len(views), k, size)
+
+
+@pytest.mark.parametrize("p", [4, 8, DIM])
+@pytest.mark.parametrize("size", [5, 40, 600])
+def test_a_point_finds_what_two_stages_in_numpy_find(
+    segments: list[Segment], p: int, size: int
+) -> None:
     queries = rows(20, 9)
-    seen: list[BenchRow] = []
-    table = sweep(
-        segments,
-        queries,
-        k=5,
-        prefixes=[4, 8, DIM],
-        shortlists=[5, 40, 600],
-        repeats=2,
-        on_row=seen.append,
-    )
-    assert table == seen
-    grid = [(p, s) for p in (4, 8, DIM) for s in (5, 40, 600)]
-    assert [(row.prefix, row.shortlist) for row in table] == [(DIM, 600), *grid]
-    exact, *points = table
-    assert (exact.structure, exact.code, exact.recall) == ("exact", "float32", 1.0)
-    assert all((row.structure, row.code) == ("flat", "fp16") for row in points)
-    assert all((row.rows, row.queries, row.k) == (600, 20, 5) for row in table)
-    by_point = {(row.prefix, row.shortlist): row.recall for row in points}
-    assert by_point == {point: pytest.approx(expected(queries, *point)) for point in grid}
-    assert by_point[4, 5] < by_point[4, 40] < by_point[4, 600] == 1.0
-    assert by_point[4, 5] < by_point[8, 5] < by_point[DIM, 5]
-    for row in table:
-        assert 0 < row.p50_ms <= row.p95_ms
-        assert row.rerank_ms > 0 and (row.shortlist_ms > 0) == (row is not exact)
-        written = json.loads(json.dumps(row.as_dict()))
-        assert written.pop("recall@5") == row.recall
-        assert BenchRow(**written, recall=row.recall) == row
+    exact = pointed(segments, 4, None).search(queries).rows
+    point = pointed(segments, p, size)
+    one_by_one, seconds = point.one_by_one(queries)
+    at_once, together = point.at_once(queries)
+    assert (one_by_one == at_once).all() and one_by_one.shape == (20, 5)
+    assert seconds.shape == (20,) and (seconds > 0).all() and together > 0
+    assert recall(one_by_one, exact) == pytest.approx(expected(queries, p, size))
 
 
 def expected(queries: np.ndarray, p: int, size: int) -> float:
@@ -93,33 +92,97 @@ def expected(queries: np.ndarray, p: int, size: int) -> float:
     return float(np.mean(shares))
 
 
-def test_the_structure_and_the_exact_rows_are_the_segments_own(tmp_path: Path) -> None:
-    config = SegmentConfig(prefix=8, structure=Structure.HNSW)
-    with Segment.build(tmp_path / "s", rows(1000, 3), config) as segment:
-        table = sweep([segment], rows(10, 4), prefixes=[8, 16], shortlists=[100], repeats=1)
-    assert [row.structure for row in table] == ["exact", "hnsw", "hnsw"]
-    assert [row.code for row in table] == ["float16", "fp16", "fp16"]
-    assert table[1].recall > 0.8
+def test_a_point_keeps_to_the_live_rows(segments: list[Segment]) -> None:
+    queries = rows(10, 9)
+    best = OperatingPoint((segments[0],), (None,), 1, None).search(queries).rows[:, 0]
+    live = Allowed.without(np.unique(best), 300)
+    for size in (None, 20):
+        found = OperatingPoint((segments[0],), (live,), 3, size).search(queries).rows
+        assert not np.isin(found, best).any()
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("values", "message"),
     [
-        ({"k": 0}, "k must be"),
-        ({"repeats": 0}, "repeats must be"),
-        ({"shortlists": [10, 0]}, "shortlist must be"),
-        ({"prefixes": [0]}, "prefix must be"),
-        ({"prefixes": [DIM + 1]}, "prefix 25 is wider"),
+        (((), (), 5, 3), "at least one segment"),
+        (("one", (None,), 0, 3), "k must be"),
+        (("one", (None,), 5, 0), "shortlist must be"),
     ],
 )
-def test_bad_grids_are_refused(
-    segments: list[Segment], settings: dict[str, object], message: str
+def test_a_point_that_cannot_be_is_refused(
+    segments: list[Segment], values: tuple[object, ...], message: str
 ) -> None:
-    grid: dict[str, object] = {"prefixes": [4], "shortlists": [5]}
-    with pytest.raises(ValueError, match=message):
-        sweep(segments, rows(2, 0), **(grid | settings))  # type: ignore[arg-type]
+    some = tuple(segments[:1]) if values[0] == "one" else ()
+    with pytest.raises(VectorError, match=message):
+        OperatingPoint(some, *values[1:])  # type: ignore[arg-type]
 
 
-def test_no_segments_is_refused() -> None:
-    with pytest.raises(VectorError, match="at least one segment"):
-        sweep([], rows(2, 0), prefixes=[4], shortlists=[5])
+def test_the_cost_of_a_scan_by_hand(segments: list[Segment]) -> None:
+    queries = rows(10, 9)
+    exact = cost(pointed(segments, 4, None), queries)
+    assert exact is not None
+    assert exact.multiply_adds == exhaustive(600, DIM) == 600 * DIM
+    assert exact.bytes_read == 600 * DIM * 4
+    flat = cost(pointed(segments, 4, 20), queries)  # fp16 codes, float32 rows, no rotation
+    assert flat is not None
+    assert flat.multiply_adds == 600 * 4 + 2 * 20 * DIM
+    assert flat.bytes_read == 600 * 4 * 2 + 2 * 20 * DIM * 4
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory: pytest.TempPathFactory) -> Segment:
+    config = SegmentConfig(prefix=8, structure=Structure.IVF, code=Code.INT8, lists=10)
+    return Segment.build(tmp_path_factory.mktemp("turned") / "s", rows(2000, 3), config)
+
+
+def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
+    queries = rows(10, 9)
+
+    def adds(**settings: object) -> float:
+        segment = turned.over(replace(turned.config, **settings))  # type: ignore[arg-type]
+        found = cost(OperatingPoint((segment,), (None,), 5, 100), queries)
+        assert found is not None
+        return found.multiply_adds
+
+    fixed = 10 * 8 + DIM * DIM  # centroids and rotation
+    everything = adds(effort=10)
+    assert everything == 2000 * 8 + 100 * DIM + fixed
+    assert fixed + 100 * DIM < adds(effort=1) < adds(effort=5) < everything
+    funnel = adds(effort=10, stages=((16, 30),))
+    assert funnel == 2000 * 8 + 100 * 16 + 30 * DIM + fixed
+
+
+def test_the_cost_of_a_graph_follows_its_effort(turned: Segment) -> None:
+    queries = rows(10, 9)
+    config = replace(turned.config, structure=Structure.HNSW, lists=0)
+    adds = []
+    for effort in (16, 64, 256):
+        point = OperatingPoint((turned.over(replace(config, effort=effort)),), (None,), 5, 10)
+        found = cost(point, queries)
+        assert found is not None
+        adds.append(found.multiply_adds)
+    assert DIM * DIM + 10 * DIM < adds[0] < adds[1] < adds[2] < 2000 * DIM
+    nsg = turned.over(replace(config, structure=Structure.NSG))
+    assert cost(OperatingPoint((nsg,), (None,), 5, 10), queries) is None
+
+
+def test_cold_rows_give_the_same_answer_and_leave_nothing(turned: Segment, tmp_path: Path) -> None:
+    query = rows(1, 9)
+    point = OperatingPoint((turned,), (None,), 5, 100)
+    before = point.search(query).rows
+    with ColdRows.copied([turned], tmp_path / "cold") as cold:
+        copy = tmp_path / "cold" / "0.faiss"
+        assert copy.read_bytes() == (turned.path / "vectors.faiss").read_bytes()
+        seconds, pages = cold.first(point, query)
+        assert seconds > 0 and pages >= 0
+        # It is the copy that is read: of other rows, other hits.
+        start = copy.stat().st_size - 2000 * DIM * 2
+        stored = np.fromfile(copy, "<f2", offset=start).reshape(2000, DIM)
+        with copy.open("r+b") as file:
+            file.seek(start)
+            file.write(stored[::-1].tobytes())
+            os.fsync(file.fileno())
+        seen = turned.remapped(copy).search(query, 5, 2000).rows
+        assert (np.sort(1999 - seen) == np.sort(turned.exact(query, 5).rows)).all()
+    assert not (tmp_path / "cold").exists()
+    assert (point.search(query).rows == before).all()

@@ -6,7 +6,17 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import changing, collection, measuring, mining, searching, training, tuning
+from searchengine.cli import (
+    bench,
+    changing,
+    collection,
+    measuring,
+    mining,
+    retrieving,
+    searching,
+    training,
+    tuning,
+)
 from searchengine.errors import SearchEngineError
 from trainer.errors import EngineWarning, TrainerError
 
@@ -46,6 +56,8 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
+for command in (retrieving.retrieval, retrieving.run_files):
+    measuring.evaluate.add_command(command)
 for command in (
     mining.mine,
     training.train,
@@ -57,7 +69,7 @@ for command in (
     changing.update,
     changing.optimize,
     tuning.tune,
-    collection.bench,
+    bench.bench,
     collection.info,
     collection.verify,
     changing.backup,

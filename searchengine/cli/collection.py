@@ -12,12 +12,9 @@ from searchengine.cli.fields import INDEXED
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
-    ENCODER,
     LAYERS,
-    QUERIES,
     SHORTLIST,
     WAIT,
-    Numbers,
     Stages,
     choice,
     runs,
@@ -201,50 +198,6 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
     if left_out.count > most:
         lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
     return "".join(f"\n  {line}" for line in lines)
-
-
-@click.command()
-@COLLECTION
-@QUERIES
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1))
-@click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 32,64,128,256].")
-@click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
-@ENCODER
-@runs
-@AS_JSON
-def bench(
-    collection: Path,
-    queries: Path,
-    k: int,
-    prefixes: tuple[int, ...] | None,
-    shortlists: tuple[int, ...] | None,
-    encoder: str | None,
-    runtime: Any,
-    as_json: bool,
-) -> None:
-    """Recall against latency: prefix lengths × shortlist sizes on your own questions.
-
-    Recall is against exact full-width search (the first row); latency is that of
-    one question at a time, without its encoding.
-
-    \b
-    Example:
-        searchengine bench my.index --queries questions.txt
-    """
-    from searchengine import evaluation
-    from searchengine.console import progress, show_json, show_rows
-    from searchengine.engine import SearchEngine
-
-    asked = evaluation.read_queries(queries)
-    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
-        grid = evaluation.bench_grid(engine, k, prefixes or (), shortlists or ())
-        with progress("Measuring", len(grid)) as advance:
-            rows = evaluation.bench(engine, list(asked.values()), grid, lambda _: advance(1))
-    if as_json:
-        show_json([row.as_dict() for row in rows])
-    else:
-        title = f"{collection}: {rows[0].rows} documents, {len(asked)} questions"
-        show_rows(evaluation.bench_table(rows), title)
 
 
 @click.command()

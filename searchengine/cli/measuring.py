@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, QUERIES, Numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, Numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation import Setting, StsTask
@@ -316,54 +316,3 @@ def map_(files: tuple[Path, ...], plots: Path, encoder: str, projection: str, mo
     title = f"{len(texts)} texts, {Path(encoder).name}"
     figure = sentence_map(vectors, [label for _, label in texts], projection, title=title)
     note(f"Drawn: {save(figure, plots / 'map.svg')}")
-
-
-@evaluate.command()
-@COLLECTION
-@QUERIES
-@click.option("--qrels", required=True, type=click.Path(path_type=Path), help="Judgements: TSV.")
-@PREFIXES
-@click.option("--shortlist", default=100, show_default=True, type=click.IntRange(1))
-@ENCODER
-@runs
-@PLOTS
-@AS_JSON
-def retrieval(
-    collection: Path,
-    queries: Path,
-    qrels: Path,
-    prefixes: tuple[int, ...] | None,
-    shortlist: int,
-    encoder: str | None,
-    runtime: Any,
-    plots: Path | None,
-    as_json: bool,
-) -> None:
-    """nDCG@10 and recall@100 on judged questions, one row a prefix length.
-
-    \b
-    Example:
-        searchengine evaluate retrieval my.index --queries q.jsonl --qrels test.tsv
-    """
-    from searchengine import evaluation
-    from searchengine.console import note, progress, show_json, show_rows
-    from searchengine.engine import SearchEngine
-
-    asked, judged = evaluation.read_queries(queries), evaluation.read_qrels(qrels)
-    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
-        dims = prefixes or evaluation.default_dims(engine)
-        with progress("Evaluating", len(dims)) as advance:
-            rows = []
-            for row in evaluation.retrieval(engine, asked, judged, dims, shortlist):
-                rows.append(row.as_dict())
-                advance(1)
-    show_json(rows) if as_json else show_rows(rows, f"{collection}")
-    if plots is not None:
-        from searchengine.plots.style import save
-        from searchengine.plots.vectors import prefix_scores
-
-        lines = {
-            "prefix alone": {row["dim"]: row["prefix_ndcg@10"] for row in rows},
-            f"shortlist of {shortlist}, re-scored": {row["dim"]: row["ndcg@10"] for row in rows},
-        }
-        note(f"Drawn: {save(prefix_scores(lines, 'nDCG@10'), plots / 'prefixes.svg')}")

@@ -51,6 +51,26 @@ class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
             self.fail(f"expected WIDTH:KEEP with commas between, got {value!r}", param, ctx)
 
 
+class Several(click.ParamType[tuple[str, ...]]):
+    """Some of an enum's values with commas between: flat,hnsw."""
+
+    def __init__(self, kinds: type[StrEnum]) -> None:
+        self.name = f"{'|'.join(kind.value for kind in kinds)},…"
+        self._kinds = kinds
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The values in the order given, each once."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(dict.fromkeys(self._kinds(part.strip()) for part in value.split(",")))
+        except ValueError:
+            choices = ", ".join(kind.value for kind in self._kinds)
+            self.fail(f"expected some of {choices} with commas between, got {value!r}", param, ctx)
+
+
 class Bytes(click.ParamType[int]):
     """A number of bytes: 500000000, 500MB, 2GiB."""
 

@@ -64,7 +64,7 @@ def tune(
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
     asked = None
     if queries is not None:
-        from searchengine.evaluation import read_queries
+        from searchengine.judgements import read_queries
 
         asked = list(read_queries(queries).values())
     if threads is not None:

@@ -1,0 +1,161 @@
+"""Which operating points a bench measures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
+from indexer.errors import SegmentConfigError
+from searchengine.bench.results import Kind
+from searchengine.errors import QueryError
+
+PREFIXES = (64, 128, 256)
+SHORTLISTS = (20, 50, 100, 200, 500)
+STRUCTURES = (Structure.FLAT, Structure.HNSW, Structure.IVF)
+CODES = (Code.INT8,)
+FULL_EFFORTS = {Structure.HNSW: (32, 64, 128, 256), Structure.IVF: (4, 16, 64)}
+"""efSearch and lists probed of the structures over the full width."""
+
+Stages = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """An operating point to be built: its coarse stage, shortlist, effort and stages."""
+
+    name: str
+    kind: Kind
+    config: SegmentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every prefix with every shortlist, structure and code, for the top k; and what to compare.
+
+    Attributes:
+        k: neighbours sought.
+        prefixes, shortlists, structures, codes: what is combined.
+        funnels: stages between the prefix and the full width, each tried with every structure.
+        baselines: whether to measure structures over the full width, and prefixes cut off without
+            a rotation, as well.
+    """
+
+    k: int
+    prefixes: tuple[int, ...]
+    shortlists: tuple[int, ...]
+    structures: tuple[Structure, ...]
+    codes: tuple[Code, ...]
+    funnels: tuple[Stages, ...] = ()
+    baselines: bool = True
+
+    @classmethod
+    def fitting(
+        cls,
+        rows: int,
+        dim: int,
+        k: int = 10,
+        *,
+        prefixes: Sequence[int] = (),
+        shortlists: Sequence[int] = (),
+        structures: Sequence[Structure] = (),
+        codes: Sequence[Code] = (),
+        funnels: Sequence[Stages] | None = None,
+        baselines: bool = True,
+    ) -> "Grid":
+        """A grid that fits so many rows; what is not named is the usual, as far as it fits.
+
+        k is cut to the number of rows. Raises QueryError where a prefix is wider than the vectors,
+        or a shortlist is below k or above the number of rows.
+        """
+        k = min(k, rows)
+        given = tuple(prefixes) or tuple(p for p in PREFIXES if p < dim) or (dim,)
+        sizes = tuple(shortlists) or tuple(s for s in SHORTLISTS if k <= s <= rows) or (rows,)
+        for name, values, low, high in (
+            ("k", [k], 1, rows),
+            ("a prefix", given, 1, dim),
+            ("a shortlist", sizes, k, rows),
+        ):
+            for value in values:
+                if not low <= value <= high:
+                    raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
+        if rows < SMALL:  # graphs and lists save nothing here
+            structures, codes, baselines = (Structure.FLAT,), (Code.FP16,), False
+        if funnels is None:
+            funnels = _usual_funnel(given, sizes, dim, k)
+        return cls(
+            k,
+            given,
+            sizes,
+            tuple(structures) or STRUCTURES,
+            tuple(codes) or CODES,
+            tuple(funnels),
+            baselines,
+        )
+
+    def cascades(self, own: SegmentConfig) -> Iterator[Recipe | tuple[str, str]]:
+        """Operating points over the prefix; or a name, and why there is no such point."""
+        plain = replace(own, stages=(), effort=0, bounds=0, shortlist=max(self.shortlists))
+        for structure, code, prefix in product(self.structures, self.codes, self.prefixes):
+            for size, stages in (*product(self.shortlists, [()]), *self._funnels(prefix)):
+                name = _named(structure, code, prefix, size, stages)
+                try:
+                    config = replace(
+                        plain,
+                        structure=structure,
+                        code=code,
+                        prefix=prefix,
+                        shortlist=size,
+                        stages=stages,
+                    )
+                except SegmentConfigError as error:
+                    yield name, str(error)
+                    continue
+                yield Recipe(name, kind_of(config), config)
+
+    def truncated(self, own: SegmentConfig) -> Iterator[Recipe]:
+        """The cascades of one structure, a graph if there is one, without a rotation."""
+        graph = Structure.HNSW if Structure.HNSW in self.structures else self.structures[0]
+        bare = replace(own, rotation=RotationKind.IDENTITY, blocks=())
+        only = replace(self, structures=(graph,), codes=self.codes[:1], funnels=())
+        for recipe in only.cascades(bare):
+            if isinstance(recipe, Recipe):
+                yield replace(recipe, name=f"{recipe.name}, not rotated")
+
+    def full(self, own: SegmentConfig, dim: int) -> Iterator[Recipe]:
+        """Graphs and lists over the full width in float32, with several efforts."""
+        for structure, efforts in FULL_EFFORTS.items():
+            for effort in efforts:
+                config = replace(
+                    own,
+                    structure=structure,
+                    code=Code.FP32,
+                    prefix=dim,
+                    shortlist=self.k,
+                    effort=effort,
+                    stages=(),
+                    bounds=0,
+                )
+                unit = "ef" if structure is Structure.HNSW else "lists"
+                yield Recipe(f"{structure} fp32 {dim}, {unit} {effort}", Kind.FULL, config)
+
+    def _funnels(self, prefix: int) -> Iterator[tuple[int, Stages]]:
+        """Funnels that widen from this prefix, with the longest shortlist."""
+        return ((max(self.shortlists), f) for f in self.funnels if f and f[0][0] > prefix)
+
+
+def kind_of(config: SegmentConfig) -> Kind:
+    """What sort of search over a prefix a recipe is."""
+    if config.stages:
+        return Kind.FUNNEL
+    return Kind.TRUNCATED if config.rotation is RotationKind.IDENTITY else Kind.CASCADE
+
+
+def _usual_funnel(prefixes: Sequence[int], sizes: Sequence[int], dim: int, k: int) -> list[Stages]:
+    """One stage of four times the shortest prefix, which keeps a fifth of the longest shortlist."""
+    width, keep = 4 * min(prefixes), max(sizes) // 5
+    return [((width, keep),)] if width < dim and k <= keep < max(sizes) else []
+
+
+def _named(structure: Structure, code: Code, prefix: int, size: int, stages: Stages) -> str:
+    between = "".join(f" → {width}: {keep}" for width, keep in stages)
+    return f"{structure} {code} {prefix} → {size}{between}"

@@ -1,0 +1,38 @@
+"""What something was measured on."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from indexer.threads import available_cores, threads
+
+_PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch", "openvino")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, threads a search may use, memory (bytes), system, and versions."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": available_cores(),
+        "threads": threads.limit,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")

@@ -1,0 +1,89 @@
+"""Other engines among what a bench measures."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.arrays import Floats, RowNumbers, unit_rows
+from indexer.bench import Seconds
+from searchengine.bench.contestants import Contestant, Heard, live_numbers, unrotated
+from searchengine.bench.peers import Peer, PeerFailed, peer_files
+from searchengine.bench.results import Kind
+from searchengine.bench.subject import Subject
+
+
+class Other:
+    """One operating point of a peer."""
+
+    def __init__(self, peer: Peer, number: int, rows: RowNumbers) -> None:
+        """rows: what the subject calls the rows that the peer was given."""
+        self._peer, self._number, self._rows = peer, number, rows
+        point = peer.points[number]
+        listed = ", ".join(f"{name} {value}" for name, value in point.items())
+        self.about: dict[str, Any] = {
+            "name": f"{peer.name}: {listed}" if listed else peer.name,
+            "kind": Kind.PEER,
+            "structure": str(peer.settings.get("index", peer.name)),
+            "code": str(peer.settings.get("numbers", "")),
+            "prefix": 0,
+            "shortlist": 0,
+            "effort": 0,
+            "stages": (),
+            "settings": {**peer.settings, **point},
+            "multiply_adds": None,
+            "bytes_read": None,
+            "theoretical": None,
+            "hot_bytes": peer.rss_bytes,
+            "cold_bytes": peer.disk_bytes,
+            "build_s": peer.build_s,
+        }
+
+    def one_by_one(self, count: int) -> tuple[RowNumbers, Seconds]:
+        """As Contestant."""
+        found, seconds = self._peer.round(self._number, count)
+        return self._named(found), seconds
+
+    def at_once(self, count: int) -> tuple[RowNumbers, float]:
+        """As Contestant."""
+        found, seconds = self._peer.batch(self._number, count)
+        return self._named(found), seconds
+
+    def _named(self, found: RowNumbers) -> RowNumbers:
+        return np.where(found < 0, -1, self._rows[found])
+
+
+def start(
+    stack: ExitStack, folder: Path, subject: Subject, k: int, scratch: Path, heard: Heard
+) -> tuple[list[Contestant], dict[str, str]]:
+    """The peers in a folder, built, until the stack is left; and why others are not among them."""
+    vectors, queries = scratch / "vectors.npy", scratch / "queries.npy"
+    _write(vectors, subject)
+    np.save(queries, unit_rows(subject.queries))
+    rows, missing = live_numbers(subject), {}
+    started: list[Contestant] = []
+    files = peer_files(folder)
+    for file in files:
+        place = scratch / file.stem
+        place.mkdir()
+        heard(f"building {file.stem}", 0, 1)
+        try:
+            peer = stack.enter_context(Peer.start(file, vectors, queries, k=k, folder=place))
+        except PeerFailed as error:
+            missing[file.stem] = str(error)
+            continue
+        heard(f"building {file.stem}", 1, 1)
+        started += [Other(peer, number, rows) for number in range(len(peer.points))]
+    return started, missing
+
+
+def _write(path: Path, subject: Subject) -> None:
+    """The rows that may be found, in the encoder's own basis, as a .npy file (n, D) float32."""
+    shape = subject.rows, subject.segments[0].dim
+    file: Floats = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    start = 0
+    for block in unrotated(subject):
+        file[start : start + len(block)] = block
+        start += len(block)
+    del file  # which writes it

@@ -1,0 +1,227 @@
+"""Results of a bench that might have been measured: made by a seed, no index and no clock."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from searchengine.bench.results import Growth, Kind, Results, Row, Spread
+
+DIM, ROWS, K = 384, 200_000, 10
+EXACT_MS = 12.0
+SHARES = {64: 0.30, 128: 0.12, 192: 0.05, 384: 0.02}  # of the neighbours a shortlist of 50 misses
+
+
+def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **given: Any) -> Row:
+    """A row by hand: a cascade that holds 0.95, unless told otherwise."""
+    latency = Spread.of(rounds)
+    values: dict[str, Any] = {
+        "kind": Kind.CASCADE,
+        "structure": "hnsw",
+        "code": "int8",
+        "prefix": 64,
+        "shortlist": 100,
+        "effort": 0,
+        "stages": (),
+        "settings": {},
+        "recall": 0.97,
+        "recall_low": 0.96,
+        "recall_high": 0.98,
+        "ndcg": None,
+        "p50_ms": latency,
+        "p95_ms": latency,
+        "p99_ms": latency,
+        "rounds_ms": rounds,
+        "percentiles_ms": tuple(latency.median * (0.5 + i / 100) for i in range(101)),
+        "cold_ms": None,
+        "cold_reads": None,
+        "batch_qps": None,
+        "multiply_adds": 1e6,
+        "bytes_read": 1e6,
+        "theoretical": 50.0,
+        "measured": Spread(10.0, 10.0, 10.0),
+        "hot_bytes": 2**20,
+        "cold_bytes": 2**24,
+        "build_s": 1.0,
+    }
+    return Row(name=name, **(values | given))
+
+
+def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **given: Any) -> Row:
+    """Exact search by hand."""
+    values: dict[str, Any] = {
+        "kind": Kind.EXACT,
+        "structure": "exact",
+        "code": "float16",
+        "prefix": DIM,
+        "shortlist": ROWS,
+        "recall": 1.0,
+        "recall_low": 1.0,
+        "recall_high": 1.0,
+        "theoretical": 1.0,
+        "measured": Spread(1.0, 1.0, 1.0),
+        "hot_bytes": 0,
+        "build_s": None,
+    }
+    return row("exact", rounds, **(values | given))
+
+
+def results(*rows: Row, **given: Any) -> Results:
+    """Results by hand, of these rows."""
+    made = plausible(growth=False)
+    return replace(made, rows=rows, **({"missing": {}} | given))
+
+
+def plausible(
+    seed: int = 0, noise: float = 0.03, rounds: int = 5, growth: bool = True, busy: float = 0.0
+) -> Results:
+    """Some 25 rows of all kinds, as a bench on a machine of its own might find them.
+
+    noise: standard deviation of the logarithm of a row's median in one round; busy: the same of
+    what slows a whole round down. The truth, and so every recall, is the same for every seed.
+    """
+    generator = np.random.default_rng(seed)
+    slowed = np.exp(np.abs(generator.normal(0, busy, rounds)))
+    made = [_measured(one, ms, generator.normal(0, noise, rounds), slowed) for one, ms in _points()]
+    made = [_against(one, made[0]) for one in made]
+    return Results(
+        made="2026-01-02T03:04:05+00:00",
+        complete=True,
+        subject={
+            "name": "sentences.index",
+            "rows": ROWS,
+            "dim": DIM,
+            "queries": 1000,
+            "k": K,
+            "segments": 1,
+            "storage": "float16",
+            "encoder": "starter",
+            "judged": 300,
+        },
+        machine={
+            "processor": "A Processor 9000",
+            "cores": 2,
+            "threads": 1,
+            "memory": 16 * 2**30,
+            "system": "Linux",
+            "python": "3.11.4",
+            "versions": {"faiss": "1.15.1", "numpy": "2.3.0"},
+        },
+        settings={
+            "repeats": rounds,
+            "prefixes": [64, 128, 192],
+            "shortlists": [20, 50, 100, 200],
+            "structures": ["flat", "hnsw"],
+            "codes": ["int8"],
+            "target": 0.95,
+        },
+        encode_ms=Spread(1.42, 1.38, 1.51),
+        rows=tuple(made),
+        growth=_growth(made) if growth else (),
+        missing={"chroma": "chroma.py needs chromadb, not installed: pip install chromadb"},
+    )
+
+
+def _points() -> list[tuple[Row, float]]:
+    """Every row, and its true median in milliseconds; what is measured is put in later."""
+    points = [(exact(ndcg=0.645, multiply_adds=float(ROWS * DIM)), EXACT_MS)]
+    for structure in ("flat", "hnsw"):
+        for prefix in (64, 128, 192):
+            for shortlist in (20, 50, 200) if structure == "hnsw" else (50, 200):
+                points.append(_cascade(structure, prefix, shortlist, Kind.CASCADE))
+    points += [_cascade("hnsw", 64, shortlist, Kind.TRUNCATED) for shortlist in (50, 200)]
+    one, ms = _cascade("flat", 64, 200, Kind.FUNNEL)
+    points.append(
+        (replace(one, name="flat int8 64 → 200 → 128: 50", stages=((128, 50),)), 0.9 * ms)
+    )
+    points += [_cascade("hnsw", DIM, effort, Kind.FULL) for effort in (50, 200)]
+    for name, ms, recall in (
+        ("hnswlib: ef 64", 0.42, 0.952),
+        ("hnswlib: ef 128", 0.7, 0.978),
+        ("usearch: expansion 64", 0.38, 0.93),
+        ("sentence-transformers", 19.0, 1.0),
+    ):
+        told = {"kind": Kind.PEER, "structure": "HNSW", "code": "float32", "shortlist": 0}
+        unknown = dict.fromkeys(("multiply_adds", "bytes_read", "theoretical", "cold_bytes"))
+        settings = {"index": "HNSW", "numbers": "float32", "threads": 1, "point": name}
+        shared = told | _share(recall) | unknown | {"settings": settings}
+        points.append((row(name, prefix=0, **shared), ms))
+    return points
+
+
+def _cascade(structure: str, prefix: int, shortlist: int, kind: Kind) -> tuple[Row, float]:
+    missed = SHARES[prefix] * (50 / shortlist) ** 0.8
+    if kind is Kind.TRUNCATED:
+        missed = min(0.9, 2.5 * missed)
+    work = ROWS * prefix if structure == "flat" else 30 * shortlist * prefix
+    adds = float(work + shortlist * DIM + DIM * DIM)
+    ms = 0.08 + work / 1e7 + shortlist / 2000
+    name, code = f"{structure} int8 {prefix} → {shortlist}", "int8"
+    if kind is Kind.TRUNCATED:
+        name = f"{name}, not rotated"
+    if kind is Kind.FULL:  # the effort is what is named, and all found are scored already
+        ms, name, code = 2.2 * ms, f"{structure} fp32 {prefix}, ef {shortlist}", "fp32"
+    one = row(
+        name,
+        kind=kind,
+        structure=structure,
+        code=code,
+        prefix=prefix,
+        shortlist=K if kind is Kind.FULL else shortlist,
+        effort=shortlist if kind is Kind.FULL else 0,
+        **_share(1 - missed),
+        ndcg=round(0.645 - 0.2 * missed, 4),
+        multiply_adds=adds,
+        bytes_read=adds / 2,
+        hot_bytes=ROWS * (prefix + (280 if structure == "hnsw" else 0)),
+        cold_bytes=ROWS * DIM * 2,
+        build_s=0.4 if structure == "flat" else 4.0 + prefix / 64,
+    )
+    return one, ms
+
+
+def _share(recall: float) -> dict[str, float]:
+    half = 1.2 * (recall * (1 - recall)) ** 0.5 / 30
+    low, high = max(0.0, recall - half), min(1.0, recall + half)
+    return {"recall": round(recall, 4), "recall_low": round(low, 4), "recall_high": round(high, 4)}
+
+
+def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
+    rounds = ms * np.exp(off) * slowed
+    within = np.exp(0.25 * np.tan(np.linspace(-1.2, 1.25, 101)))  # a long tail to the right
+    latencies = np.median(rounds) * within
+    cold = None if one.kind is Kind.PEER else Spread.of((8 + 20 * rounds).tolist())
+    return replace(
+        one,
+        p50_ms=Spread.of(rounds.tolist()),
+        p95_ms=Spread.of((rounds * within[95]).tolist()),
+        p99_ms=Spread.of((rounds * within[99]).tolist()),
+        rounds_ms=tuple(rounds.tolist()),
+        percentiles_ms=tuple(latencies.tolist()),
+        cold_ms=cold,
+        cold_reads=None if cold is None else float(one.shortlist),
+        batch_qps=Spread.of((3000 / rounds).tolist()),
+    )
+
+
+def _against(one: Row, scan: Row) -> Row:
+    times = [a / b for a, b in zip(scan.rounds_ms, one.rounds_ms, strict=True)]
+    fewer = None
+    if one.multiply_adds and scan.multiply_adds:
+        fewer = scan.multiply_adds / one.multiply_adds
+    return replace(one, measured=Spread.of(times), theoretical=fewer)
+
+
+def _growth(made: list[Row]) -> tuple[Growth, ...]:
+    chosen = [one for one in made if one.structure == "hnsw" and one.shortlist == 200][:3]
+    return tuple(
+        Growth(
+            one.name,
+            rows,
+            round(1 - (1 - one.recall) * (rows / ROWS) ** 0.5, 4),
+            Spread(*(ms * (rows / ROWS) ** 0.4 for ms in (0.3, 0.28, 0.33))),
+            5.0 * rows / ROWS,
+        )
+        for one in chosen
+        for rows in (20_000, 60_000, ROWS)
+    )

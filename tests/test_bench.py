@@ -1,0 +1,382 @@
+"""The bench: what it measures, in what order, and what it says of it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.bench import recalls
+from indexer.cold import ColdRows
+from indexer.config import Code, SegmentConfig, Structure
+from indexer.segment import Segment
+from searchengine import SearchEngine
+from searchengine.bench import run as running
+from searchengine.bench.contestants import live_numbers, unrotated
+from searchengine.bench.grid import FULL_EFFORTS, Grid, Recipe
+from searchengine.bench.results import Kind, Results, Spread
+from searchengine.bench.run import Bench, Settings
+from searchengine.bench.subject import Subject, of_collection, of_vectors
+from searchengine.bench.table import frontier, table
+from searchengine.errors import CorpusError, QueryError
+
+DIM, ROWS = 24, 1200
+
+
+def drawn(n: int, seed: int) -> np.ndarray:
+    falling = np.arange(1, DIM + 1) ** -0.7
+    made = np.random.default_rng(seed).standard_normal((n, DIM)) * falling[::-1]
+    return made.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    folder = tmp_path_factory.mktemp("subject")
+    np.save(folder / "rows.npy", drawn(ROWS, 1))
+    np.save(folder / "queries.npy", drawn(40, 2))
+    config = SegmentConfig(prefix=8)
+    with of_vectors(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
+        yield found
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def settings(subject: Subject, **asked: Any) -> Settings:
+    chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
+    kept = {name: asked.pop(name) for name in ("repeats", "cold", "growth") if name in asked}
+    grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | asked))
+    return Settings(grid, **({"repeats": 3, "cold": 1, "target": 0.5} | kept))
+
+
+@pytest.fixture(scope="module")
+def results(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    scratch = tmp_path_factory.mktemp("scratch")
+    return Bench(subject, settings(subject), scratch, silent).run()
+
+
+def test_everything_asked_for_is_measured(results: Results) -> None:
+    names = [row.name for row in results.rows]
+    assert names[:2] == ["exact", "as configured: flat fp16 8 → 100"]
+    for structure in ("flat", "hnsw", "ivf"):
+        assert {f"{structure} int8 8 → {size}" for size in (20, 100)} <= {*names}
+    assert {f"hnsw int8 8 → {size}, not rotated" for size in (20, 100)} <= {*names}
+    for structure, efforts in FULL_EFFORTS.items():
+        assert sum(name.startswith(f"{structure} fp32 {DIM}, ") for name in names) == len(efforts)
+    assert len(names) == len({*names})
+    assert results.complete and results.subject["rows"] == ROWS
+    assert results.subject["queries"] == 40 and results.encode_ms is None
+
+
+def test_what_is_said_of_each(results: Results) -> None:
+    exact = results.rows[0]
+    assert (exact.kind, exact.structure, exact.code) == (Kind.EXACT, "exact", "float16")
+    assert (exact.prefix, exact.shortlist) == (DIM, ROWS)
+    assert (exact.recall, exact.recall_low, exact.theoretical) == (1, 1, 1)
+    assert exact.measured == Spread(1, 1, 1) and exact.build_s is None
+    for row in results.rows:
+        assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
+        assert len(row.rounds_ms) in (3, 9) and len(row.percentiles_ms) == 101
+        assert row.p50_ms.low <= row.p50_ms.median <= row.p95_ms.median <= row.p99_ms.median
+        assert list(row.percentiles_ms) == sorted(row.percentiles_ms)
+        assert row.batch_qps is not None and row.batch_qps.median > 0
+        ratios = [a / b for a, b in zip(exact.rounds_ms, row.rounds_ms, strict=False)]
+        assert row.measured.median == pytest.approx(np.median(ratios))
+        assert row.multiply_adds is not None and row.theoretical is not None
+        assert row.theoretical == pytest.approx(ROWS * DIM / row.multiply_adds)
+        assert row.cold_bytes == ROWS * DIM * 2
+        assert row.ndcg is None
+
+
+def test_recall_is_that_of_the_searches_themselves(subject: Subject, results: Results) -> None:
+    (segment,) = subject.segments
+    exact = segment.exact(subject.queries, 5).rows
+    for row in results.rows:
+        if row.kind is not Kind.CASCADE or row.name.startswith("as configured"):
+            continue
+        config = replace(
+            segment.config,
+            prefix=row.prefix,
+            structure=Structure(row.structure),
+            code=Code(row.code),
+        )
+        found = segment.over(config).search(subject.queries, 5, row.shortlist).rows
+        assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name
+
+
+def test_a_rotation_is_undone_for_comparison(subject: Subject, results: Results) -> None:
+    """The first numbers of these vectors hold the least: cut off as they are, they find little."""
+    back = np.concatenate(list(unrotated(subject)))
+    unit = drawn(ROWS, 1) / np.linalg.norm(drawn(ROWS, 1), axis=1, keepdims=True)
+    assert np.abs(back - unit).max() < 2e-3  # float16
+    by_name = {row.name: row for row in results.rows}
+    turned, bare = by_name["hnsw int8 8 → 100"], by_name["hnsw int8 8 → 100, not rotated"]
+    assert (turned.kind, bare.kind) == (Kind.CASCADE, Kind.TRUNCATED)
+    assert bare.recall_high < turned.recall_low
+
+
+def test_finals_and_growth(results: Results) -> None:
+    more = [row for row in results.rows if len(row.rounds_ms) == 9]
+    assert 2 <= len(more) <= running.FINALISTS
+    assert all(row.recall_low >= 0.5 for row in more)
+    sizes = [(grown.name, grown.rows) for grown in results.growth]
+    chosen = results.growth[1].name
+    assert sizes == [(n, ROWS // part) for part in (8, 4, 2, 1) for n in ("exact", chosen)]
+    assert all(grown.recall == 1 for grown in results.growth if grown.name == "exact")
+    assert all(0 < grown.recall <= 1 for grown in results.growth)
+
+
+def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
+    path = results.write(tmp_path / "out")
+    assert Results.read(path) == Results.read(tmp_path / "out")
+    assert json.loads(path.read_text()) == json.loads(json.dumps(results.as_dict()))
+    assert Results.read(path).rows == results.rows and Results.read(path).growth == results.growth
+    assert [file.name for file in path.parent.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "holds no results of a bench"),
+        ('{"format": 99}', "found 99"),
+        ('{"format": 1, "made": ""}', "is damaged"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(QueryError, match=message):
+        Results.read(tmp_path)
+
+
+def test_missing_results_are_told(tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="--out DIR writes one"):
+        Results.read(tmp_path / "none")
+
+
+def test_every_round_is_told_of_and_an_interruption_keeps_them(
+    subject: Subject, tmp_path: Path
+) -> None:
+    seen: list[Results] = []
+
+    def heard(results: Results) -> None:
+        seen.append(results)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), tmp_path, silent)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(on_round=heard)
+    assert [len(row.rounds_ms) for row in seen[0].rows] == [1] * len(seen[0].rows)
+    kept = bench.results(complete=False)
+    assert not kept.complete and all(len(row.rounds_ms) == 2 for row in kept.rows)
+    assert kept.rows[0].cold_ms is None
+
+
+def test_what_does_not_go_together_is_told(subject: Subject, tmp_path: Path) -> None:
+    asked = settings(
+        subject,
+        structures=[Structure.HNSW],
+        codes=[Code.PQ],
+        baselines=False,
+        cold=0,
+        growth=False,
+        repeats=1,
+    )
+    found = Bench(subject, asked, tmp_path, silent, {"other": "not installed"}).run()
+    assert "holds the codes" in found.missing["hnsw pq 8 → 20"]
+    assert found.missing["other"] == "not installed"
+    assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
+    assert found.rows[0].cold_ms is None and found.growth == ()
+
+
+def test_what_would_not_fit_is_left_out(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.bench.contestants._memory", lambda: 100_000)
+    asked = settings(subject, structures=[Structure.FLAT], cold=0, growth=False, repeats=1)
+    found = Bench(subject, asked, tmp_path, silent).run()
+    assert "left of half the memory" in found.missing["hnsw fp32 24, ef 32"]
+    assert "flat int8 8 → 20" in {row.name for row in found.rows}
+
+
+def test_pages_that_stay_in_memory_are_no_cold_measurement(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
+    asked = settings(subject, structures=[Structure.FLAT], baselines=False, growth=False, repeats=1)
+    found = Bench(subject, asked, tmp_path, silent).run()
+    assert "keeps the rows in memory" in found.missing["cold latency"]
+    assert all(row.cold_ms is None for row in found.rows)
+    monkeypatch.setattr(ColdRows, "first", lambda *_: (0.5, 3))
+    found = Bench(subject, asked, tmp_path, silent).run()
+    assert all((row.cold_ms, row.cold_reads) == (Spread(500, 500, 500), 3) for row in found.rows)
+
+
+def test_a_slow_point_gets_fewer_queries(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    asked = settings(subject, baselines=False, cold=0, growth=False, repeats=1)
+    bench = Bench(subject, asked, tmp_path, silent)
+    bench.run()
+    assert {entry.count for entry in bench._entries} == {running.FEWEST}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    """Two segments and a deleted document; "bb" is nearest to itself."""
+    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
+        engine.add([{"_id": f"a{i}", "text": " ".join(["a"] * (i + 1))} for i in range(20)])
+        engine.add([{"_id": f"b{i}", "text": "a bb" + " ccc" * i} for i in range(20)])
+        engine.delete(["b0"])
+        yield engine
+
+
+def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> None:
+    engine.add([{"_id": "c", "text": "bb"}])
+    questions = {"q1": "bb", "q2": "a bb ccc ccc", "q3": "not judged"}
+    qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
+    with of_collection(engine, questions, qrels) as subject:
+        assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
+        assert subject.encode_ms is not None
+        numbers = live_numbers(subject)
+        assert len(numbers) == 40 and len({*numbers.tolist()}) == 40
+        asked = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
+        found = Bench(subject, asked, tmp_path, silent).run()
+    assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
+    assert found.subject["judged"] == 2
+    assert "without deleted rows" in found.missing["growth"]
+
+
+def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
+    with of_collection(engine, {"q": "a"}, {"q": {"b5": 1}}) as subject:
+        assert subject.judge is not None
+        snapshot = engine.collection._current()
+        order = list(snapshot.segments)
+        document = snapshot.store.ids_of(["b5"])["b5"]
+        passage = snapshot.store.passages_of([document])[0].id
+        start = 0
+        for row in order:
+            if row.base <= passage < row.base + row.rows:
+                number = start + passage - row.base
+            start += row.rows
+        best = np.full((1, 10), -1)
+        assert subject.judge(best).tolist() == [0]
+        best[0, 0] = number
+        assert subject.judge(best).tolist() == [1]
+
+
+def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
+    with (
+        pytest.raises(CorpusError, match="no question has a judgement"),
+        of_collection(engine, {"q": "a"}, {"other": {"b5": 1}}),
+    ):
+        pass
+    with (
+        SearchEngine.create(tmp_path / "empty", WordLengths()) as empty,
+        pytest.raises(QueryError, match="is empty"),
+        of_collection(empty, {"q": "a"}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (None, "there is no"),
+        (b"no array", "cannot be read as a .npy file"),
+        (np.zeros(3, np.float32), "floating-point rows"),
+        (np.zeros((3, 2), np.int64), "floating-point rows"),
+        (np.zeros((0, 2), np.float32), "holds no rows"),
+        (np.array([[{}]], object), "cannot be read as a .npy file"),
+        (np.ones((5, 2), np.float32), "too few to take some"),
+        (np.full((50, 2), np.nan, np.float32), "not finite|NaN"),
+        (np.zeros((50, 2), np.float32), "zero"),
+    ],
+)
+def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: str) -> None:
+    path = tmp_path / "rows.npy"
+    if isinstance(array, bytes):
+        path.write_bytes(array)
+    elif array is not None:
+        np.save(path, array, allow_pickle=True)
+    with (
+        pytest.raises(ValueError, match=message),
+        of_vectors(path, None, SegmentConfig(prefix=2), tmp_path),
+    ):
+        pass
+
+
+def test_queries_of_another_width(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((50, 4), np.float32))
+    np.save(tmp_path / "queries.npy", np.ones((5, 3), np.float32))
+    with (
+        pytest.raises(QueryError, match=r"3 numbers wide and .* 4"),
+        of_vectors(tmp_path / "rows.npy", tmp_path / "queries.npy", SegmentConfig(), tmp_path),
+    ):
+        pass
+
+
+def test_rows_that_are_queries_are_not_searched(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", drawn(100, 3).astype(np.float16))
+    with of_vectors(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as subject:
+        assert subject.rows == 90 and len(subject.queries) == 10
+        (segment,) = subject.segments
+        assert (segment.exact(subject.queries, 1).scores < 0.999).all()
+
+
+@given(
+    st.integers(1, 3000),
+    st.integers(2, 600),
+    st.integers(1, 50),
+)
+def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
+    grid = Grid.fitting(rows, dim, k)
+    assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
+    assert all(grid.k <= size <= rows for size in grid.shortlists)
+    recipes = list(grid.cascades(SegmentConfig()))
+    assert all(isinstance(recipe, Recipe) for recipe in recipes)
+    assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"prefixes": (65,)}, "a prefix must be between 1 and 64"),
+        ({"shortlists": (5,)}, "a shortlist must be between 10 and 2000"),
+        ({"shortlists": (2001,)}, "a shortlist must be between"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        Grid.fitting(2000, 64, **asked)
+
+
+def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
+    shown = table(results)
+    assert [row[""] for row in shown[:2]] == [row.name for row in results.rows[:2]]
+    assert {"recall@5", "p50 ms", "× theory", "× measured"} <= shown[0].keys()
+    assert "ndcg@10" not in shown[0]  # nobody has one
+    best = frontier(results.rows)
+    assert best[-1].recall == 1
+    for row in results.rows:
+        better = [
+            r for r in best if r.recall >= row.recall and r.p50_ms.median <= row.p50_ms.median
+        ]
+        assert better
+
+
+def test_a_segment_with_bounds_is_scanned_for_the_comparison(tmp_path: Path) -> None:
+    with Segment.build(tmp_path / "s", drawn(ROWS, 1), SegmentConfig(prefix=8, bounds=16)) as one:
+        assert one.exact(drawn(3, 2), 5).read is not None
+        bare = one.unbounded().exact(drawn(3, 2), 5)
+        assert bare.read is not None and (bare.read == ROWS).all()
+        assert (bare.rows == one.exact(drawn(3, 2), 5).rows).all()

@@ -1,0 +1,168 @@
+"""searchengine bench as its users run it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+COMMAND = Path(sys.executable).with_name("searchengine")
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line on stderr of a command that was refused."""
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of thirty documents with questions, and the rows of 1,200 vectors."""
+    folder = tmp_path_factory.mktemp("bench-cli")
+    subjects = ["whales", "bread", "volcanoes", "tables", "rivers", "clocks"]
+    documents = [
+        {"_id": f"{name}{i}", "text": f"{name} number {i} in the long list of {name}"}
+        for name in subjects
+        for i in range(5)
+    ]
+    lines = "\n".join(map(json.dumps, documents))
+    (folder / "corpus.jsonl").write_text(lines)
+    questions = [{"_id": name, "text": f"what are {name}"} for name in subjects]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    judged = [f"{name}\t{name}{i}\t1" for name in subjects for i in range(5)]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged))
+    done = run("index", folder / "corpus.jsonl", folder / "c.index")
+    assert done.returncode == 0, done.stderr
+    rows = np.random.default_rng(0).standard_normal((1200, 32)).astype(np.float32)
+    np.save(folder / "rows.npy", rows / np.arange(1, 33))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reported(folder: Path) -> Path:
+    """A report of the collection."""
+    done = run(
+        *("bench", folder / "c.index", "--queries", folder / "queries.jsonl"),
+        *("--qrels", folder / "qrels.tsv", "--prefixes", "64,128", "--shortlists", "10,20"),
+        *("--repeats", "2", "--out", folder / "report", "--no-growth"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "× measured" in done.stdout and "flat fp16 64 → 20" in done.stdout
+    assert "computes" in done.stdout or "finds" in done.stdout
+    assert "report.html" in done.stderr
+    return folder / "report"
+
+
+def test_a_report_of_a_collection(reported: Path) -> None:
+    told = json.loads((reported / "results.json").read_text())
+    assert told["complete"] and told["subject"]["name"] == "c.index"
+    assert told["subject"]["judged"] == 6 and told["encode_ms"]["median"] > 0
+    rows = {row["name"]: row for row in told["rows"]}
+    assert {"exact", "flat fp16 64 → 10", "flat fp16 128 → 20"} <= rows.keys()
+    assert rows["exact"]["ndcg"] > 0.9 and rows["exact"]["recall"] == 1
+    page = (reported / "report.html").read_text()
+    assert "<svg" in page and "flat fp16 64 → 10" in page and "c.index" in page
+    assert "flat fp16 64 → 10" in (reported / "report.md").read_text()
+
+
+def test_json_is_what_the_report_holds(folder: Path) -> None:
+    done = run(
+        *("bench", "--vectors", folder / "rows.npy", "--prefixes", "8", "--shortlists", "50"),
+        *("--structures", "flat", "--repeats", "1", "--cold", "1", "--json", "-k", "5"),
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    names = [row["name"] for row in told["rows"]]
+    assert names[:2] == ["exact", "as configured: flat fp16 64 → 100"] or names[0] == "exact"
+    assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp32 32, ef 32"} <= {*names}
+    assert told["subject"]["rows"] == 1080 and told["subject"]["queries"] == 120
+    assert told["settings"]["prefixes"] == [8] and told["machine"]["cores"] >= 1
+
+
+def test_two_reports_are_compared(reported: Path) -> None:
+    done = run("bench", "--compare", reported / "results.json", reported)
+    assert done.returncode == 0, done.stderr
+    assert "within noise" in done.stdout and "worse" not in done.stdout
+    done = run("bench", "--compare", reported / "results.json", reported, "--json")
+    assert json.loads(done.stdout)
+
+
+def test_a_peer_of_ones_own(folder: Path, tmp_path: Path) -> None:
+    peers = tmp_path / "peers"
+    peers.mkdir()
+    (peers / "brute.py").write_text(
+        '"""Brute force."""\n'
+        "import numpy as np\n"
+        'REQUIRES = ("numpy",)\n'
+        'SETTINGS = {"index": "scan", "numbers": "float32"}\n'
+        "POINTS = ({},)\n"
+        "def build(vectors, folder):\n"
+        "    return np.asarray(vectors)\n"
+        "def search(index, queries, k):\n"
+        "    return np.argsort(-(queries @ index.T), axis=1)[:, :k]\n"
+    )
+    (peers / "absent.py").write_text(
+        '"""Not there."""\nREQUIRES = ("no-such-distribution",)\nimport nowhere\n'
+    )
+    done = run(
+        *("bench", "--vectors", folder / "rows.npy", "--prefixes", "8", "--shortlists", "50"),
+        *("--structures", "flat", "--repeats", "1", "--cold", "0", "--no-growth", "--json"),
+        *("--no-baselines", "--peers", peers),
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (peer,) = [row for row in told["rows"] if row["kind"] == "peer"]
+    assert peer["name"] == "brute" and peer["structure"] == "scan"
+    assert peer["recall"] > 0.99 and peer["batch_qps"]["median"] > 0
+    assert "no-such-distribution" in told["missing"]["absent"]
+
+
+def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path: Path) -> None:
+    arguments = ("--vectors", folder / "rows.npy", "--repeats", "5000", "--out", tmp_path / "out")
+    process = subprocess.Popen(
+        [COMMAND, "bench", *map(str, arguments), "--structures", "flat", "--no-baselines"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "out" / "results.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in stderr
+    assert "what was measured is in" in stderr
+    told = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert not told["complete"] and len(told["rows"][0]["rounds_ms"]) >= 1
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None:
+    queries, index = folder / "queries.jsonl", folder / "c.index"
+    bench = ("bench", index, "--queries", queries)
+    cases: list[tuple[tuple[str | Path, ...], str]] = [
+        (("bench",), "name a collection, or rows of a file"),
+        (("bench", index), "name a file of questions"),
+        (("bench", index, "--vectors", folder / "rows.npy"), "name a collection, or rows"),
+        (("bench", tmp_path / "none", "--queries", queries), "none"),
+        ((*bench, "--prefixes", "999"), "a prefix must be between 1 and 384 here, got 999"),
+        ((*bench, "--shortlists", "31"), "a shortlist must be between 10 and 30"),
+        ((*bench, "--structures", "tree"), "expected some of flat, ivf, hnsw, nsg"),
+        ((*bench, "--peers", tmp_path), "there are no peers in"),
+        ((*bench, "--qrels", queries), "expected query-id, corpus-id"),
+        (("bench", "--compare", queries, queries), "holds no results of a bench"),
+        (("bench", "--vectors", queries), "cannot be read as a .npy file"),
+    ]
+    for arguments, message in cases:
+        assert message in sentence(run(*arguments)), arguments

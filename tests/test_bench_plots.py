@@ -1,0 +1,149 @@
+"""The pictures of a bench: what is drawn, and where the names go."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bench_results import exact, plausible, results, row
+
+pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+
+from matplotlib.figure import Figure
+
+from searchengine.bench.content import svg
+from searchengine.bench.recommend import recommend
+from searchengine.bench.results import Kind, Results
+from searchengine.plots.bench import (
+    frontier,
+    growth,
+    latency,
+    pareto,
+    recall_by_shortlist,
+    speedups,
+    telling_peers,
+)
+from searchengine.plots.labels import Label, put_labels
+from searchengine.plots.scales import recall_scale
+from searchengine.plots.style import new_figure
+from trainer.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def made() -> Results:
+    return plausible()
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts if text.get_text()]
+
+
+def test_pareto(made: Results) -> None:
+    figure = pareto(made, recommend(made))
+    (axes,) = figure.axes
+    assert axes.get_title("left").startswith("At recall ≥ 0.95: hnsw int8 128 → 200, 0.26")
+    assert {"hnsw int8 128 → 200", "exact", "hnswlib", "usearch"} <= set(texts(figure))
+    (edge,) = [line for line in axes.get_lines() if line.get_label() == "frontier"]
+    xs, ys = np.asarray(edge.get_xdata()), np.asarray(edge.get_ydata())
+    assert (np.diff(xs) > 0).all() and (np.diff(ys) > 0).all()
+    assert [0.95, 0.95] in [list(line.get_xdata()) for line in axes.get_lines()]
+    assert pareto(made).axes[0].get_title("left") == "Recall against latency; lower right is better"
+    with pytest.raises(DataError, match="no row"):
+        pareto(results())
+
+
+def test_frontier_and_peers_by_hand() -> None:
+    rows = [
+        exact((10.0,)),
+        row("good", (1.0,), recall=0.9),
+        row("as good, slower", (1.1,), recall=0.9),
+        row("worse, faster", (0.5,), recall=0.8),
+        row("worse, slower", (2.0,), recall=0.7),
+        row("p: 1", (0.1,), kind=Kind.PEER, recall=0.9, recall_low=0.89),
+        row("p: 2", (0.3,), kind=Kind.PEER, recall=0.97, recall_low=0.96),
+        row("p: 3", (0.4,), kind=Kind.PEER, recall=0.99, recall_low=0.98),
+        row("q: 1", (0.1,), kind=Kind.PEER, recall=0.5, recall_low=0.4),
+        row("q: 2", (0.2,), kind=Kind.PEER, recall=0.6, recall_low=0.5),
+    ]
+    made = results(*rows)
+    assert [one.name for one in frontier(made)] == ["worse, faster", "good", "exact"]
+    assert [one.name for one in telling_peers(made, 0.95)] == ["p: 2", "q: 2"]
+
+
+def test_recall_by_shortlist(made: Results) -> None:
+    figure = recall_by_shortlist(made)
+    assert figure is not None
+    assert [axes.get_title("left") for axes in figure.axes] == ["flat", "hnsw"]
+    lines = {line.get_label(): line for line in figure.axes[1].get_lines()}
+    assert set(lines) == {"64", "128", "192", "64, not rotated"}
+    assert list(lines["128"].get_xdata()) == [20, 50, 200]
+    assert lines["128"].get_ydata()[2] == 0.9604
+    assert lines["64, not rotated"].get_linestyle() == "--"
+    assert recall_by_shortlist(results(exact())) is None
+
+
+def test_latency_lanes(made: Results) -> None:
+    chosen = made.rows[3]
+    figure = latency(made, ["exact", chosen.name])
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["exact", chosen.name]
+    marks = [line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    assert marks[3:] == [chosen.percentiles_ms[share] for share in (50, 95, 99)]
+    for names, message in ((["nobody"], "'nobody' is no row"), ([], "no names")):
+        with pytest.raises(DataError, match=message):
+            latency(made, names)
+
+
+def test_speedups(made: Results) -> None:
+    figure = speedups(made)
+    assert figure is not None
+    chosen = next(one for one in made.rows if one.name == "hnsw int8 64 → 20")
+    drawn = [tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines()]
+    assert (chosen.theoretical, chosen.measured.median) in drawn
+    assert "64 → 20" in texts(figure)
+    assert speedups(results(exact())) is None
+
+
+def test_growth(made: Results) -> None:
+    figure = growth(made)
+    assert figure is not None
+    (line,) = [
+        line for line in figure.axes[0].get_lines() if line.get_label() == "hnsw int8 64 → 200"
+    ]
+    assert list(line.get_xdata()) == [20_000, 60_000, 200_000]
+    assert growth(replace(made, growth=())) is None
+
+
+def test_pictures_are_the_same_each_time(made: Results) -> None:
+    assert svg(pareto(made)) == svg(pareto(made))  # the others: test_the_folder draws them again
+
+
+def test_recall_has_room_where_it_matters() -> None:
+    figure, (axes,) = new_figure(3.0)
+    recall_scale(axes, "x", [0.5, 1.0])
+    places = axes.transData.transform([(r, 0) for r in (0.5, 0.9, 0.99, 1.0)])[:, 0]
+    assert np.isfinite(places).all() and (np.diff(places) > 0).all()
+    half, ninety, ninety_nine, whole = places
+    assert ninety_nine - ninety == pytest.approx(whole - ninety_nine, rel=0.1)
+    assert ninety - half < ninety_nine - ninety
+    low, high = axes.get_xlim()
+    assert low < 0.5 and high > 1
+    assert [label.get_text() for label in axes.get_xticklabels()][-1] == "1"
+    assert figure is axes.figure
+
+
+def test_names_cover_neither_marks_nor_each_other() -> None:
+    figure, (axes,) = new_figure(3.0)
+    rng = np.random.default_rng(0)
+    marks = [(float(x), float(y)) for x, y in rng.random((40, 2))]
+    axes.plot(*zip(*marks, strict=True), "o")
+    labels = [Label(f"name {i}", *mark, "#000000") for i, mark in enumerate(marks)]
+    written = put_labels(axes, labels, [[mark] for mark in marks])
+    assert 5 <= len(written) < 40
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(written)
+    for i, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:i])
+        assert not any(box.contains(*axes.transData.transform(mark)) for mark in marks)
+    needed = [Label("must", *marks[0], "#000000", needed=True) for _ in range(30)]
+    assert len(put_labels(axes, needed, [[mark] for mark in marks])) == 30
