@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check docs bench bench-index bench-living bench-encoding bench-gpu clean
+.PHONY: setup demo test check docs bench bench-index bench-reports bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed
 
@@ -9,7 +9,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,starter,fast,int8,plots,tensorboard,posthoc,dev]"
+	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,mteb,starter,fast,int8,plots,tensorboard,posthoc,dev]"
 	touch $@
 
 demo: setup  ## train, index, ask and measure on the sample data
@@ -29,9 +29,15 @@ docs: setup  ## rewrite the generated parts of the docs
 	$(BIN)/cog -r README.md docs/cli.md
 
 bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
+	$(BIN)/python benchmarks/reports.py scifact
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-reports: setup  ## the reports in docs/reports, some 50 minutes
+	$(BIN)/python benchmarks/reports.py scifact
+	$(BIN)/python benchmarks/reports.py papers
+	$(BIN)/python benchmarks/reports.py synthetic
 
 bench-living: setup  ## the figures in docs/reliability.md, some 40 minutes
 	$(BIN)/python benchmarks/living.py adds

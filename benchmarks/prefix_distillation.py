@@ -20,7 +20,6 @@ from typing import Any
 import click
 from matryoshka_finetune import show
 from record import DATA, record, run_json
-from retrieval import test_questions
 
 from trainer.config import TrainConfig
 from trainer.loop import train
@@ -34,22 +33,21 @@ def measure(encoder: str | Path, data: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         collection = Path(scratch) / "scifact"
         run_json("index", folder, collection, "--encoder", encoder, "--no-passages")
-        questions = test_questions(folder, Path(scratch))
-        points = run_json(
-            *("bench", collection, "--queries", questions),
-            *("--prefixes", "64,128", "--shortlists", "50,100"),
-        )
-        rows = run_json(
-            *("evaluate", "retrieval", collection, "--prefixes", "768,64", "--shortlist", "50"),
-            *("--queries", folder / "queries.jsonl.gz"),
-            *("--qrels", folder / "qrels" / "test.tsv"),
-        )
-    figures = {
-        f"recall@10 {p['prefix']}/{p['shortlist']}": round(p["recall@10"], 4)
-        for p in points
-        if (p["prefix"], p["shortlist"]) in POINTS
+        rows = [
+            row
+            for size in ("50", "100")
+            for row in run_json(
+                *("evaluate", "retrieval", collection, "--beir", folder),
+                *("--prefixes", "128,64", "--shortlist", size),
+            )
+        ]
+    points = {(row["dim"], row["shortlist"]): row for row in rows}
+    exact = next(row for row in rows if row["setting"] == "exact")
+    figures = {f"recall@10 {p}/{s}": round(points[p, s]["exact_recall@10"], 4) for p, s in POINTS}
+    return figures | {
+        "nDCG@10 768": round(exact["ndcg@10"], 4),
+        "nDCG@10 64": round(points[64, 50]["ndcg@10"], 4),
     }
-    return figures | {f"nDCG@10 {row['dim']}": round(row["ndcg@10"], 4) for row in rows}
 
 
 def papers(data: Path, out: Path, count: int) -> Path:

@@ -342,7 +342,7 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
     grid = Grid.fitting(rows, dim, k)
     assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
     assert all(grid.k <= size <= rows for size in grid.shortlists)
-    recipes = list(grid.cascades(SegmentConfig()))
+    recipes = list(grid.cascades(SegmentConfig(), rows))
     assert all(isinstance(recipe, Recipe) for recipe in recipes)
     assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
 

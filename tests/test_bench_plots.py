@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from searchengine.bench.content import svg
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results
+from searchengine.bench.table import frontier
 from searchengine.plots.bench import (
-    frontier,
     growth,
     latency,
     pareto,
@@ -65,7 +65,8 @@ def test_frontier_and_peers_by_hand() -> None:
         row("q: 2", (0.2,), kind=Kind.PEER, recall=0.6, recall_low=0.5),
     ]
     made = results(*rows)
-    assert [one.name for one in frontier(made)] == ["worse, faster", "good", "exact"]
+    own = frontier([one for one in made.rows if one.kind is not Kind.PEER])
+    assert [one.name for one in own] == ["worse, faster", "good", "exact"]
     assert [one.name for one in telling_peers(made, 0.95)] == ["p: 2", "q: 2"]
 
 

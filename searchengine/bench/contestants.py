@@ -98,14 +98,14 @@ class Field:
         dim = subject.segments[0].dim
         self._add_exact()
         self._add_configured()
-        recipes = list(grid.cascades(self._own))
+        recipes = list(grid.cascades(self._own, subject.rows))
         if grid.baselines:
             recipes += grid.full(self._own, dim)
         for recipe in recipes:
             self._add(recipe, subject.segments, None)
         if grid.baselines and self._own.rotation is not RotationKind.IDENTITY:
             bare, numbers = self._unrotated()
-            for recipe in grid.truncated(self._own):
+            for recipe in grid.truncated(self._own, subject.rows):
                 self._add(recipe, (bare,), numbers)
 
     def _add_exact(self) -> None:

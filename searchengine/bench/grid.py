@@ -35,6 +35,9 @@ class Grid:
     Attributes:
         k: neighbours sought.
         prefixes, shortlists, structures, codes: what is combined.
+        efforts: efSearch of graphs, lists probed of IVFs, each tried with all of those; 0 lets the
+            effort follow the shortlist, or be a sixteenth of the lists. None: that, and of IVFs a
+            quarter of the lists as well.
         funnels: stages between the prefix and the full width, each tried with every structure.
         baselines: whether to measure structures over the full width, and prefixes cut off without
             a rotation, as well.
@@ -45,6 +48,7 @@ class Grid:
     shortlists: tuple[int, ...]
     structures: tuple[Structure, ...]
     codes: tuple[Code, ...]
+    efforts: tuple[int, ...] | None = None
     funnels: tuple[Stages, ...] = ()
     baselines: bool = True
 
@@ -59,6 +63,7 @@ class Grid:
         shortlists: Sequence[int] = (),
         structures: Sequence[Structure] = (),
         codes: Sequence[Code] = (),
+        efforts: Sequence[int] = (),
         funnels: Sequence[Stages] | None = None,
         baselines: bool = True,
     ) -> "Grid":
@@ -88,16 +93,18 @@ class Grid:
             sizes,
             tuple(structures) or STRUCTURES,
             tuple(codes) or CODES,
+            tuple(efforts) or None,
             tuple(funnels),
             baselines,
         )
 
-    def cascades(self, own: SegmentConfig) -> Iterator[Recipe | tuple[str, str]]:
+    def cascades(self, own: SegmentConfig, rows: int) -> Iterator[Recipe | tuple[str, str]]:
         """Operating points over the prefix; or a name, and why there is no such point."""
         plain = replace(own, stages=(), effort=0, bounds=0, shortlist=max(self.shortlists))
         for structure, code, prefix in product(self.structures, self.codes, self.prefixes):
-            for size, stages in (*product(self.shortlists, [()]), *self._funnels(prefix)):
-                name = _named(structure, code, prefix, size, stages)
+            shapes = [*product(self.shortlists, [()]), *self._funnels(prefix)]
+            for (size, stages), effort in product(shapes, self._efforts(structure, rows)):
+                name = _named(structure, code, prefix, size, stages) + _tried(structure, effort)
                 try:
                     config = replace(
                         plain,
@@ -106,18 +113,19 @@ class Grid:
                         prefix=prefix,
                         shortlist=size,
                         stages=stages,
+                        effort=effort,
                     )
                 except SegmentConfigError as error:
                     yield name, str(error)
                     continue
                 yield Recipe(name, kind_of(config), config)
 
-    def truncated(self, own: SegmentConfig) -> Iterator[Recipe]:
+    def truncated(self, own: SegmentConfig, rows: int) -> Iterator[Recipe]:
         """The cascades of one structure, a graph if there is one, without a rotation."""
         graph = Structure.HNSW if Structure.HNSW in self.structures else self.structures[0]
         bare = replace(own, rotation=RotationKind.IDENTITY, blocks=())
         only = replace(self, structures=(graph,), codes=self.codes[:1], funnels=())
-        for recipe in only.cascades(bare):
+        for recipe in only.cascades(bare, rows):
             if isinstance(recipe, Recipe):
                 yield replace(recipe, name=f"{recipe.name}, not rotated")
 
@@ -135,8 +143,16 @@ class Grid:
                     stages=(),
                     bounds=0,
                 )
-                unit = "ef" if structure is Structure.HNSW else "lists"
-                yield Recipe(f"{structure} fp32 {dim}, {unit} {effort}", Kind.FULL, config)
+                name = f"{structure} fp32 {dim}{_tried(structure, effort)}"
+                yield Recipe(name, Kind.FULL, config)
+
+    def _efforts(self, structure: Structure, rows: int) -> tuple[int, ...]:
+        """What is tried of a structure; 0 alone of one that takes none."""
+        if structure not in FULL_EFFORTS:
+            return (0,)
+        if self.efforts is not None:
+            return self.efforts
+        return (0, round(rows**0.5)) if structure is Structure.IVF else (0,)
 
     def _funnels(self, prefix: int) -> Iterator[tuple[int, Stages]]:
         """Funnels that widen from this prefix, with the longest shortlist."""
@@ -154,6 +170,13 @@ def _usual_funnel(prefixes: Sequence[int], sizes: Sequence[int], dim: int, k: in
     """One stage of four times the shortest prefix, which keeps a fifth of the longest shortlist."""
     width, keep = 4 * min(prefixes), max(sizes) // 5
     return [((width, keep),)] if width < dim and k <= keep < max(sizes) else []
+
+
+def _tried(structure: Structure, effort: int) -> str:
+    """How an effort is named."""
+    if not effort:
+        return ""
+    return f", ef {effort}" if structure is Structure.HNSW else f", lists {effort}"
 
 
 def _named(structure: Structure, code: Code, prefix: int, size: int, stages: Stages) -> str:

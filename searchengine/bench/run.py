@@ -221,7 +221,8 @@ class Bench:
 
     def _measure_growth(self, finalists: Sequence[_Entry]) -> None:
         """Exact search and the fastest that holds the target, on parts of the rows."""
-        chosen = [ours for e, ours in self._own() if e in finalists[:1] and ours.numbers is None]
+        own = {entry: ours for entry, ours in self._own() if ours.numbers is None}
+        chosen = [own[entry] for entry in finalists if entry in own][:1]
         if len(self._subject.segments) > 1 or self._subject.live[0] is not None:
             self._missing["growth"] = (
                 "it is measured on parts of one segment without deleted rows; run searchengine "

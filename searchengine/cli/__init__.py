@@ -12,6 +12,7 @@ from searchengine.cli import (
     collection,
     measuring,
     mining,
+    mteb,
     retrieving,
     searching,
     training,
@@ -56,7 +57,7 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (retrieving.retrieval, retrieving.run_files):
+for command in (retrieving.retrieval, retrieving.run_files, mteb.mteb):
     measuring.evaluate.add_command(command)
 for command in (
     mining.mine,

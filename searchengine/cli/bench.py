@@ -32,9 +32,18 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 64,128,256].")
 @click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
 @click.option(
-    "--structures", type=Several(Structure), help="Of the coarse stage [default: flat,hnsw,ivf]."
+    "--structures",
+    type=Several(Structure),
+    help="Some of flat, hnsw, ivf, nsg [default: the first three].",
 )
-@click.option("--codes", type=Several(Code), help="Of the prefix [default: int8].")
+@click.option(
+    "--codes", type=Several(Code), help="Of the prefix: fp32, fp16, int8, … [default: int8]."
+)
+@click.option(
+    "--efforts",
+    type=Numbers(),
+    help="efSearch of graphs, lists probed of IVFs [default: by the shortlist; 1/16 and 1/4].",
+)
 @click.option(
     "--funnel",
     "funnels",
@@ -47,7 +56,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     is_flag=True,
     help="Leave out structures over the full width, and prefixes without rotation.",
 )
-@click.option("--peers", type=click.Path(path_type=Path), metavar="DIR", help="Other engines.")
+@click.option(
+    "--peers", type=click.Path(path_type=Path), metavar="DIR", help="Measure other engines too."
+)
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Rounds.")
 @click.option("--cold", default=5, show_default=True, type=click.IntRange(0), help="Cold queries.")
 @click.option("--target", default=0.95, show_default=True, type=click.FloatRange(0, 1))
@@ -97,9 +108,9 @@ def bench(
 
 def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
     from searchengine.bench.compare import compare as changes
-    from searchengine.bench.compare import table
+    from searchengine.bench.compare import remarks, table
     from searchengine.bench.results import Results
-    from searchengine.console import show_json, show_rows
+    from searchengine.console import note, show_json, show_rows
 
     before, after = map(Results.read_all, compare)
     both = [name for name in before if name in after]
@@ -107,12 +118,15 @@ def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
         raise click.UsageError(
             f"the two have no bench in common: {', '.join(before)} and {', '.join(after)}"
         )
-    found = {name: table(changes(before[name], after[name])) for name in both}
+    found = {name: changes(before[name], after[name]) for name in both}
     if as_json:
-        show_json(found if [*found] != [""] else found[""])
+        plain = {name: [each.as_dict() for each in some] for name, some in found.items()}
+        show_json(plain if both != [""] else plain[""])
         return
-    for name, rows in found.items():
-        show_rows(rows, f"{name} {compare[0]} → {compare[1]}".strip())
+    for name, some in found.items():
+        show_rows(table(some), f"{name} {compare[0]} → {compare[1]}".strip())
+        for remark in remarks(before[name], after[name]):
+            note(remark)
 
 
 def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str, Any]) -> None:
@@ -202,6 +216,7 @@ def _settings(subject: "Subject", options: dict[str, Any]) -> "Settings":
         shortlists=options["shortlists"] or (),
         structures=options["structures"] or (),
         codes=options["codes"] or (),
+        efforts=options["efforts"] or (),
         funnels=options["funnels"] or None,
         baselines=not options["no_baselines"],
     )

@@ -55,7 +55,7 @@ class Several(click.ParamType[tuple[str, ...]]):
     """Some of an enum's values with commas between: flat,hnsw."""
 
     def __init__(self, kinds: type[StrEnum]) -> None:
-        self.name = f"{'|'.join(kind.value for kind in kinds)},…"
+        self.name = "NAME,NAME,…"
         self._kinds = kinds
 
     def convert(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from searchengine.bench.amounts import short
 from searchengine.bench.recommend import Recommendation
 from searchengine.bench.results import Kind, Results, Row
+from searchengine.bench.table import frontier
 from searchengine.plots.labels import Label, Line, put_labels
 from searchengine.plots.scales import log_scale, recall_scale
 from searchengine.plots.style import COLOURS, FAINT, INK, MARKERS, label_ends, new_figure, styled
@@ -59,7 +60,7 @@ def pareto(
         across, along = (row.recall_low, row.recall_high), (row.p50_ms.low, row.p50_ms.high)
         lines += [[(x, y)], [(end, y) for end in across], [(x, end) for end in along]]
         _draw_point(axes, (x, y), _look(row), across, along)
-    edge = [_at(row) for row in frontier(results)]
+    edge = [_at(row) for row in frontier(_own(results))]
     lines.append(edge)
     drawn: dict[str, Any] = {
         "color": INK,
@@ -95,20 +96,15 @@ def _pareto_labels(results: Results, chosen: Sequence[Row], target: float) -> li
             labels.append(Label(row.name, *_at(row), INK, needed=True))
     for row in telling_peers(results, target):
         labels.append(Label(peer_of(row), *_at(row), DARK, needed=True))
-    for row in frontier(results):
+    for row in frontier(_own(results)):
         if row.kind is not Kind.EXACT and row not in chosen:
             labels.append(Label(_brief(row), *_at(row), _look(row).colour))
     return labels
 
 
-def frontier(results: Results) -> list[Row]:
-    """The rows of this engine that no other of it beats in both recall and latency, by recall."""
-    own = [row for row in results.rows if row.kind is not Kind.PEER]
-    edge: list[Row] = []
-    for row in sorted(own, key=lambda row: (-row.recall, row.p50_ms.median)):
-        if not edge or row.p50_ms.median < edge[-1].p50_ms.median:
-            edge.append(row)
-    return edge[::-1]
+def _own(results: Results) -> list[Row]:
+    """The rows of this engine."""
+    return [row for row in results.rows if row.kind is not Kind.PEER]
 
 
 def peer_of(row: Row) -> str:

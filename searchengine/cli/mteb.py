@@ -1,0 +1,119 @@
+"""searchengine evaluate mteb: an encoder on the Massive Text Embedding Benchmark's terms."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.measuring import MODEL, PREFIXES, NamedFile
+from searchengine.cli.options import AS_JSON, runs
+from searchengine.errors import CorpusError
+
+Named = tuple[str, Path]
+
+
+@click.command()
+@click.option(
+    "--retrieval",
+    multiple=True,
+    type=NamedFile(),
+    metavar="[NAME=]FOLDER",
+    help="A folder of corpus.jsonl, queries.jsonl (.gz too) and qrels/test.tsv; repeatable.",
+)
+@click.option(
+    "--sts",
+    multiple=True,
+    type=NamedFile(),
+    metavar="[NAME=]FILE",
+    help="A TSV of score, sentence1, sentence2; repeatable.",
+)
+@click.option(
+    "--task", "own", multiple=True, metavar="NAME", help="One of mteb's, fetched; repeatable."
+)
+@MODEL
+@PREFIXES
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for mteb's own result files.",
+)
+@runs
+@AS_JSON
+def mteb(
+    retrieval: tuple[Named, ...],
+    sts: tuple[Named, ...],
+    own: tuple[str, ...],
+    encoder: str,
+    prefixes: tuple[int, ...] | None,
+    out: Path | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Scores by mteb, one row a task and prefix length.
+
+    On data that lies here, without a network, or on mteb's own tasks, which it fetches.
+    Prefixes are cut and scaled to length one; every text is encoded once.
+
+    \b
+    Example:
+        searchengine evaluate mteb --retrieval beir/scifact --sts stsb_test.tsv --prefixes 384,64
+    """
+    named = _named((*retrieval, *sts))
+    if not named and not own:
+        raise click.UsageError("no task: name one by --retrieval, --sts or --task")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when they are imported
+    if not own:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+    from searchengine.console import progress, show_json, show_rows
+    from searchengine.encoding import load
+    from trainer.evaluation import read_task
+    from trainer.mteb import evaluate, own_task, retrieval_task, sts_task
+
+    # All are read before the first is measured, which takes minutes.
+    folders, files = named[: len(retrieval)], named[len(retrieval) :]
+    tasks = [
+        *(
+            retrieval_task(name, *_read(at))
+            for name, (_, at) in zip(folders, retrieval, strict=True)
+        ),
+        *(sts_task(read_task(name, [at])) for name, (_, at) in zip(files, sts, strict=True)),
+        *(own_task(name) for name in own),
+    ]
+    model: Any = load(encoder, runtime)
+    with progress("Encoding") as advance:
+        rows = [asdict(row) for row in evaluate(model, tasks, prefixes, out, advance)]
+    show_json(rows) if as_json else show_rows(rows, encoder)
+
+
+def _named(files: tuple[Named, ...]) -> list[str]:
+    """What the tasks are called; a file's or folder's own name, up to its first dot, by default."""
+    names = [name or path.resolve().name.split(".")[0] for name, path in files]
+    for name, (_, path) in zip(names, files, strict=True):
+        if names.count(name) > 1:
+            raise click.UsageError(f"two tasks are called {name}: name one otherwise, NAME={path}")
+    return names
+
+
+def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], Any, Any]:
+    """The documents, questions and judgements of a folder in BEIR's layout."""
+    from searchengine.corpus import read_corpus
+    from searchengine.judgements import read_qrels, read_queries
+
+    corpus, queries = _inside(folder, "corpus.jsonl"), _inside(folder, "queries.jsonl")
+    documents = ((one.key, one.title, one.text) for one in read_corpus(corpus))
+    return documents, read_queries(queries), read_qrels(_inside(folder, "qrels/test.tsv"))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise CorpusError(
+        f"there is no {folder / name}; expected a folder of corpus.jsonl, queries.jsonl and "
+        "qrels/test.tsv (.gz too)"
+    )
