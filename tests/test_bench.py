@@ -106,6 +106,7 @@ def test_recall_is_that_of_the_searches_themselves(subject: Subject, results: Re
             prefix=row.prefix,
             structure=Structure(row.structure),
             code=Code(row.code),
+            effort=row.effort,
         )
         found = segment.over(config).search(subject.queries, 5, row.shortlist).rows
         assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,8 @@ def of_vectors(
 ) -> Iterator[Subject]:
     """Vectors (n, D) of a .npy file, built into a segment in `scratch`, for a block.
 
-    Without queries (q, D), rows are taken for them and not indexed. Raises QueryError.
+    Without queries (q, D), rows are taken for them and not indexed. A prefix that is too wide is
+    cut. Raises QueryError.
     """
     rows = _loaded(vectors)
     if queries is None:
@@ -119,7 +120,8 @@ def of_vectors(
         for start in range(0, len(kept), _BLOCK):
             yield np.asarray(rows[kept[start : start + _BLOCK]], np.float32)
 
-    with Segment.build(scratch / "rows", blocks(), config.fitting(len(kept), rows.shape[1])) as one:
+    config = replace(config, prefix=min(config.prefix, rows.shape[1]))
+    with Segment.build(scratch / "rows", blocks(), config) as one:
         yield Subject(vectors.name, (one,), (None,), asked)
 
 
