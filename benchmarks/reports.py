@@ -102,7 +102,7 @@ def papers(data: Path, place: Path) -> tuple[str | Path, ...]:
 
 def synthetic(_: Path, place: Path) -> tuple[str | Path, ...]:
     """A file of rows, and one of queries."""
-    rows, queries = place / "rows.npy", place / "queries.npy"
+    rows, queries = place / "synthetic.npy", place / "queries.npy"
     made = Synthetic()
     if not queries.exists():
         file = np.lib.format.open_memmap(rows, "w+", np.float32, (ROWS, made.dim))

@@ -17,6 +17,7 @@ from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth
 from searchengine.bench.machine import machine
 from searchengine.bench.peers import PeerFailed
+from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Growth, Kind, Results, Row, Spread
 from searchengine.bench.subject import Subject
 from searchengine.significance import intervals
@@ -25,7 +26,7 @@ TIMED = 200
 """Queries timed one by one in a round."""
 PATIENCE = 4.0
 """Seconds that one operating point may take of a round; a slow one gets fewer queries, but at least
-FEWEST."""
+FEWEST. And seconds after which no more cold queries of it are tried."""
 FEWEST = 20
 FINALISTS = 8
 """Operating points that are measured more often, in turns with each other alone: the fastest of
@@ -42,7 +43,7 @@ class Settings:
     Attributes:
         grid: which operating points.
         repeats: rounds; finalists get twice as many more.
-        cold: queries of each operating point on a fresh map; 0 measures none.
+        cold: queries of each operating point on a fresh map, at most; 0 measures none.
         growth: whether to measure on parts of the rows.
         target: the recall wanted.
     """
@@ -141,7 +142,7 @@ class Bench:
         self._measure_cold()
         said(self.results(complete=False))
         if self._settings.growth:
-            self._measure_growth(finalists)
+            self._measure_growth()
         return self.results(complete=True)
 
     def _own(self) -> list[tuple[_Entry, Ours]]:
@@ -210,6 +211,8 @@ class Bench:
                     for number in some:
                         query = self._subject.queries[number : number + 1]
                         entry.cold.append(rows.first(ours.point, query))
+                        if sum(seconds for seconds, _ in entry.cold) > PATIENCE:
+                            break
                     self._heard("measuring cold", 1, len(own))
         except OSError as error:
             self._missing["cold latency"] = f"the rows cannot be copied: {error}"
@@ -219,24 +222,26 @@ class Bench:
             for entry, _ in own:
                 entry.cold.clear()
 
-    def _measure_growth(self, finalists: Sequence[_Entry]) -> None:
-        """Exact search and the fastest that holds the target, on parts of the rows."""
-        own = {entry: ours for entry, ours in self._own() if ours.numbers is None}
-        chosen = [own[entry] for entry in finalists if entry in own][:1]
+    def _measure_growth(self) -> None:
+        """Exact search and what is recommended, on parts of the rows."""
+        best = recommend(self.results(complete=False), self._settings.target).name
+        own = {entry.name: ours for entry, ours in self._own() if ours.numbers is None}
+        chosen = own.get(best or "")
         if len(self._subject.segments) > 1 or self._subject.live[0] is not None:
             self._missing["growth"] = (
                 "it is measured on parts of one segment without deleted rows; run searchengine "
                 "optimize before"
             )
-        elif not chosen:
-            self._missing["growth"] = "no operating point holds the target"
-        for contestant in chosen if "growth" not in self._missing else ():
-            config = contestant.point.segments[0].config
-            name, k = contestant.about["name"], self._settings.grid.k
-            segment = self._subject.segments[0]
-            for measured in growth(segment, self._subject.queries, k, name, config):
-                self._growth.append(measured)
-                self._heard("measuring growth", 1, 2 * len(PARTS))
+            return
+        if chosen is None or chosen.about["kind"] is Kind.EXACT:
+            self._missing["growth"] = "it is measured of a recommended cascade, and there is none"
+            return
+        config = chosen.point.segments[0].config
+        segment, k = self._subject.segments[0], self._settings.grid.k
+        name = chosen.about["name"]
+        for measured in growth(segment, self._subject.queries, k, name, config):
+            self._growth.append(measured)
+            self._heard("measuring growth", 1, 2 * len(PARTS))
 
     def results(self, *, complete: bool) -> Results:
         """What is known so far."""
