@@ -8,7 +8,7 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, evenly
 from indexer.bench import OperatingPoint, recall
-from indexer.config import Code, SegmentConfig, Structure
+from indexer.config import Code, Structure
 from indexer.segment import Segment
 from searchengine.bench.results import Growth, Spread
 
@@ -19,13 +19,33 @@ _TIMED = 100  # queries
 
 
 def growth(
-    segment: Segment, queries: Floats, k: int, name: str, config: SegmentConfig
+    segment: Segment, queries: Floats, k: int, name: str, build_s: float | None
 ) -> Iterator[Growth]:
-    """Exact search and one recipe, built on evenly drawn parts of a segment's rows.
+    """Exact search and a segment's own recipe, built anew on evenly drawn parts of its rows.
 
-    Exact search is a scan of the part's rows at full width, copied into memory. Parts of fewer
-    than 2 k rows are left out.
+    Exact search of a part is a scan of its rows at full width, copied into memory. All rows are
+    searched by what is there, built in `build_s` seconds. Parts of fewer than 2 k rows are left
+    out.
     """
+    for part in PARTS:
+        kept = evenly(segment.rows, segment.rows // part)
+        if len(kept) < 2 * k:
+            continue
+        exact, own, built = _points(segment, kept, k)
+        truth, _ = exact.at_once(queries)
+        found, _ = own.at_once(queries)
+        yield Growth("exact", len(kept), 1.0, _timed(exact, queries), None)
+        seconds = build_s if built is None else built
+        yield Growth(name, len(kept), recall(found, truth), _timed(own, queries), seconds)
+
+
+def _points(
+    segment: Segment, kept: RowNumbers, k: int
+) -> tuple[OperatingPoint, OperatingPoint, float | None]:
+    """Exact search and the recipe over some rows, and seconds to build the latter, if it was."""
+    config = segment.config
+    if len(kept) == segment.rows:
+        return _point(segment.unbounded(), k, None), _point(segment, k, config.shortlist), None
     full = replace(
         config,
         prefix=segment.dim,
@@ -35,19 +55,17 @@ def growth(
         effort=0,
         shortlist=k,
     )
-    for part in PARTS:
-        kept = evenly(segment.rows, segment.rows // part)
-        if len(kept) < 2 * k:
-            continue
-        exact: RowNumbers | None = None
-        for called, recipe in (("exact", full), (name, config)):
-            begin = time.perf_counter()
-            view = segment.over(recipe, kept)
-            seconds = time.perf_counter() - begin
-            point = OperatingPoint((view,), (None,), k, recipe.shortlist)
-            found, _ = point.at_once(queries)
-            exact = found if exact is None else exact
-            turns = [point.one_by_one(queries[:_TIMED])[1] for _ in range(TURNS)]
-            medians = [1e3 * float(np.median(turn)) for turn in turns]
-            built = None if called == "exact" else seconds
-            yield Growth(called, len(kept), recall(found, exact), Spread.of(medians), built)
+    begin = time.perf_counter()
+    own = segment.over(config, kept)
+    seconds = time.perf_counter() - begin
+    return _point(segment.over(full, kept), k, k), _point(own, k, config.shortlist), seconds
+
+
+def _point(segment: Segment, k: int, shortlist: int | None) -> OperatingPoint:
+    return OperatingPoint((segment,), (None,), k, shortlist)
+
+
+def _timed(point: OperatingPoint, queries: Floats) -> Spread:
+    """Median milliseconds of a query, some times over."""
+    turns = [point.one_by_one(queries[:_TIMED])[1] for _ in range(TURNS)]
+    return Spread.of([1e3 * float(np.median(turn)) for turn in turns])

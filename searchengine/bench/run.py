@@ -22,7 +22,7 @@ from searchengine.bench.results import Growth, Kind, Results, Row, Spread
 from searchengine.bench.subject import Subject
 from searchengine.significance import intervals
 
-TIMED = 200
+TIMED = 100
 """Queries timed one by one in a round."""
 PATIENCE = 4.0
 """Seconds that one operating point may take of a round; a slow one gets fewer queries, but at least
@@ -236,10 +236,9 @@ class Bench:
         if chosen is None or chosen.about["kind"] is Kind.EXACT:
             self._missing["growth"] = "it is measured of a recommended cascade, and there is none"
             return
-        config = chosen.point.segments[0].config
-        segment, k = self._subject.segments[0], self._settings.grid.k
-        name = chosen.about["name"]
-        for measured in growth(segment, self._subject.queries, k, name, config):
+        segment, k, about = chosen.point.segments[0], self._settings.grid.k, chosen.about
+        queries = self._subject.queries
+        for measured in growth(segment, queries, k, about["name"], about["build_s"]):
             self._growth.append(measured)
             self._heard("measuring growth", 1, 2 * len(PARTS))
 
