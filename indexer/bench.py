@@ -31,7 +31,8 @@ class OperatingPoint:
         segments: searched in turn; their results are merged, and rows numbered through them all.
         live: the rows of each that may be found; None for all.
         k: neighbours sought.
-        shortlist: rows of each segment that are scored at full width; None scores every row.
+        shortlist: rows of each segment that are scored at full width; 0 is each one's own number,
+            None scores every row.
     """
 
     segments: tuple[Segment, ...]
@@ -43,7 +44,7 @@ class OperatingPoint:
         if not self.segments:
             raise VectorError("an operating point needs at least one segment, got none")
         at_least_one("k", self.k)
-        if self.shortlist is not None:
+        if self.shortlist:
             at_least_one("shortlist", self.shortlist)
 
     def search(self, queries: Floats) -> SearchResult:
@@ -53,7 +54,7 @@ class OperatingPoint:
             if self.shortlist is None:
                 found.append(segment.exact(queries, self.k, live))
             else:
-                found.append(segment.search(queries, self.k, self.shortlist, live))
+                found.append(segment.search(queries, self.k, self.shortlist or None, live))
         bases = np.cumsum([0, *(segment.rows for segment in self.segments)])[:-1].tolist()
         return merge(found, bases, self.k)
 

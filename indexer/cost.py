@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from indexer.allowed import Allowed
 from indexer.arrays import Floats
 from indexer.bench import OperatingPoint
+from indexer.coarse import MOSTLY
 from indexer.config import RotationKind, Structure
 from indexer.footprint import footprint
 from indexer.native import faiss
+from indexer.searching import EXACT_ALLOWED
 from indexer.segment import Segment
 from indexer.vectors import DTYPES
 
@@ -35,25 +38,27 @@ def cost(point: OperatingPoint, queries: Floats) -> Cost | None:
     """Count what queries (q, D) meet on their way; graphs and lists are asked (faiss's statistics).
 
     The rotation's D² multiply-adds are part of it, but of an exact scan, which could do without;
-    so are the stages of a funnel. Filters are not:
-    the codes of rows that may not be found are counted like others. None for NSG, which does not
-    count.
+    so are the stages of a funnel. None for NSG, which does not count.
     """
     if any(segment.config.structure is Structure.NSG for segment in point.segments):
         return None
-    parts = [_segment_cost(segment, point, queries) for segment in point.segments]
+    pairs = zip(point.segments, point.live, strict=True)
+    parts = [_segment_cost(segment, live, point, queries) for segment, live in pairs]
     return Cost(sum(part.multiply_adds for part in parts), sum(part.bytes_read for part in parts))
 
 
-def _segment_cost(segment: Segment, point: OperatingPoint, queries: Floats) -> Cost:
+def _segment_cost(
+    segment: Segment, live: Allowed | None, point: OperatingPoint, queries: Floats
+) -> Cost:
     config, dim = segment.config, segment.dim
     width = np.dtype(DTYPES[config.storage]).itemsize
     turn = 0 if config.rotation is RotationKind.IDENTITY else dim * dim
-    if point.shortlist is None or point.shortlist >= segment.rows:
-        rows = segment.rows
+    rows = segment.rows if live is None else live.size
+    size = max(point.shortlist or config.shortlist, point.k)
+    few = live is not None and rows <= EXACT_ALLOWED
+    if point.shortlist is None or size >= rows or few:
         return Cost(exhaustive(rows, dim), float(rows) * dim * width)
-    size = max(point.shortlist, point.k)
-    met, links = _met(segment, queries, size)
+    met, links = _met(segment, live, queries, size)
     code = footprint(config, segment.rows, dim).code
     adds, touched = met * config.prefix, met * code + links
     if config.structure is Structure.IVF:  # the centroids
@@ -68,17 +73,18 @@ def _segment_cost(segment: Segment, point: OperatingPoint, queries: Floats) -> C
     )
 
 
-def _met(segment: Segment, queries: Floats, size: int) -> tuple[float, float]:
+def _met(segment: Segment, live: Allowed | None, queries: Floats, size: int) -> tuple[float, float]:
     """Codes compared by a query, and bytes of links followed for it, in the mean."""
     structure, count = segment.config.structure, len(queries)
     if structure is Structure.HNSW:
         faiss.cvar.hnsw_stats.reset()
-        segment.shortlist(segment.rotate(queries), size)
+        segment.shortlist(segment.rotate(queries), size, live)
         stats = faiss.cvar.hnsw_stats
         return stats.ndis / count, 8.0 * segment.config.hnsw_m * stats.nhops / count
     if structure is Structure.IVF:
         faiss.cvar.indexIVF_stats.reset()
-        segment.shortlist(segment.rotate(queries), size)
+        segment.shortlist(segment.rotate(queries), size, live)
         met = faiss.cvar.indexIVF_stats.ndis / count
         return met, 8.0 * met  # a row number beside every code
-    return float(segment.rows), 0.0
+    scanned = segment.rows if live is None or live.share >= MOSTLY else live.size
+    return float(scanned), 0.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from indexer.coarse import empty
-from indexer.config import SegmentConfig, Structure
+from indexer.config import RotationKind, SegmentConfig, Structure
 from indexer.native import faiss
 from indexer.vectors import DTYPES
 
@@ -23,7 +23,7 @@ class Footprint:
             links and ids of the coarse stage.
         cold_row: bytes a row of the full-width file (and of the bounds, if there are any), of
             which a search reads the shortlist's rows alone.
-        fixed: bytes whatever the rows: the rotation.
+        fixed: bytes whatever the rows: the rotation, if there is one.
     """
 
     rows: int
@@ -69,5 +69,6 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         code=code,
         hot_row=code + links,
         cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize + bounds,
-        fixed=3 * 4 * dim * dim,  # as read, transposed, and faiss's own
+        # As read, transposed, and faiss's own.
+        fixed=0 if config.rotation is RotationKind.IDENTITY else 3 * 4 * dim * dim,
     )

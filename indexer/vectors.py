@@ -133,6 +133,10 @@ class VectorFile:
         self.offset = len(expected)
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):
+            # Rows of a shortlist lie far apart: reading ahead of each read the whole file once
+            # (a first search 54 ms instead of 8: 100 rows of 83,000, 384 wide).
+            self._map.madvise(mmap.MADV_RANDOM)
         # As bytes, for the header's odd length leaves every number unaligned.
         mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
         self._bytes = mapped.reshape(rows, width)
@@ -150,6 +154,7 @@ class VectorFile:
         dtype = np.dtype(DTYPES[self.storage])
         end = (self.dim if width is None else width) * dtype.itemsize
         if isinstance(rows, slice):
+            self._want(rows)
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]
@@ -159,6 +164,8 @@ class VectorFile:
 
     def raw(self, rows: RowNumbers | slice) -> npt.NDArray[np.uint8]:
         """The bytes of some rows (n, bytes a row); of a slice not copied, so soon to be used."""
+        if isinstance(rows, slice):
+            self._want(rows)
         return self._bytes[rows]
 
     def blocks(self, width: int | None = None) -> Iterator[Floats]:
@@ -172,6 +179,15 @@ class VectorFile:
         for numbers in evenly_in_blocks(self.rows, count):
             yield self.take(numbers, width)
             self.release()  # the system maps sixteen pages where one is touched
+
+    def _want(self, rows: slice) -> None:
+        """Have the system read these rows in one go."""
+        first, last, _ = rows.indices(self.rows)
+        if hasattr(mmap, "MADV_WILLNEED") and first < last:
+            width = self._bytes.shape[1]
+            start = self.offset + first * width
+            start -= start % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, start, self.offset + last * width - start)
 
     def release(self) -> None:
         """Let go of the pages read so far, which else count as this process's memory.

@@ -163,6 +163,14 @@ def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None
         ((*bench, "--qrels", queries), "expected query-id, corpus-id"),
         (("bench", "--compare", queries, queries), "cannot be read as JSON"),
         (("bench", "--vectors", queries), "cannot be read as a .npy file"),
+        (
+            ("bench", "--vectors", folder / "rows.npy", "--queries", queries),
+            "--queries does not go",
+        ),
+        ((*bench, "--query-vectors", folder / "rows.npy"), "--query-vectors does not go"),
+        ((*bench, "--qrels", folder / "qrels.tsv", "-k", "5"), "nDCG@10 needs the first ten"),
+        (("bench", index, "--compare", queries, queries), "--compare measures nothing"),
+        ((*bench, "--out", queries / "report"), "ot a directory"),
     ]
     for arguments, message in cases:
         assert message in sentence(run(*arguments)), arguments

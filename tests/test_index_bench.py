@@ -106,7 +106,7 @@ def test_a_point_keeps_to_the_live_rows(segments: list[Segment]) -> None:
     [
         (((), (), 5, 3), "at least one segment"),
         (("one", (None,), 0, 3), "k must be"),
-        (("one", (None,), 5, 0), "shortlist must be"),
+        (("one", (None,), 5, -1), "shortlist must be"),
     ],
 )
 def test_a_point_that_cannot_be_is_refused(
@@ -164,6 +164,35 @@ def test_the_cost_of_a_graph_follows_its_effort(turned: Segment) -> None:
     assert DIM * DIM + 10 * DIM < adds[0] < adds[1] < adds[2] < 2000 * DIM
     nsg = turned.over(replace(config, structure=Structure.NSG))
     assert cost(OperatingPoint((nsg,), (None,), 5, 10), queries) is None
+
+
+def test_the_cost_of_a_search_among_some_rows(turned: Segment) -> None:
+    queries = rows(10, 9)
+
+    def adds(live: Allowed, size: int | None, **settings: object) -> float:
+        segment = turned.over(replace(turned.config, **settings))  # type: ignore[arg-type]
+        found = cost(OperatingPoint((segment,), (live,), 5, size), queries)
+        assert found is not None
+        return found.multiply_adds
+
+    flat = {"structure": Structure.FLAT, "lists": 0}
+    most, half, few = (Allowed.of(np.arange(n), 2000) for n in (1900, 1200, 400))
+    assert adds(most, None) == 1900 * DIM
+    assert adds(most, 50, **flat) == 2000 * 8 + 50 * DIM + DIM * DIM  # all, then left out
+    assert adds(half, 50, **flat) == 1200 * 8 + 50 * DIM + DIM * DIM
+    assert adds(few, 50, **flat) == 400 * DIM  # so few are scored one and all
+    wide = adds(half, 50, structure=Structure.HNSW, lists=0, effort=32)
+    assert wide > adds(
+        Allowed.of(np.arange(2000), 2000), 50, structure=Structure.HNSW, lists=0, effort=32
+    )
+
+
+def test_each_segments_own_shortlist(turned: Segment) -> None:
+    queries = rows(10, 9)
+    view = turned.over(replace(turned.config, structure=Structure.FLAT, lists=0, shortlist=7))
+    own, seven = (OperatingPoint((view,), (None,), 5, size) for size in (0, 7))
+    assert (own.search(queries).rows == seven.search(queries).rows).all()
+    assert cost(own, queries) == cost(seven, queries)
 
 
 def test_cold_rows_give_the_same_answer_and_leave_nothing(turned: Segment, tmp_path: Path) -> None:

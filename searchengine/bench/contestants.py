@@ -11,7 +11,7 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
 from indexer.bench import OperatingPoint, Seconds
-from indexer.config import Code, RotationKind, SegmentConfig, Structure
+from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
 from indexer.cost import cost, exhaustive
 from indexer.footprint import footprint
 from indexer.segment import Segment
@@ -98,15 +98,26 @@ class Field:
         dim = subject.segments[0].dim
         self._add_exact()
         self._add_configured()
-        recipes = list(grid.cascades(self._own, subject.rows))
-        if grid.baselines:
-            recipes += grid.full(self._own, dim)
-        for recipe in recipes:
+        if subject.rows < SMALL:
+            self.missing["graphs, lists and baselines"] = (
+                f"fewer than {SMALL:,} rows are scanned one and all"
+            )
+        for recipe in grid.cascades(self._own, subject.rows):
             self._add(recipe, subject.segments, None)
-        if grid.baselines and self._own.rotation is not RotationKind.IDENTITY:
+        if not grid.baselines:
+            return
+        if self._own.rotation is RotationKind.IDENTITY:
+            for recipe in grid.full(self._own, dim):
+                self._add(recipe, subject.segments, None)
+            return
+        try:
             bare, numbers = self._unrotated()
-            for recipe in grid.truncated(self._own, subject.rows):
-                self._add(recipe, (bare,), numbers)
+        except OSError as error:
+            self.missing["baselines"] = f"the rows cannot be copied: {error.strerror}"
+            return
+        # The full width gains nothing by a rotation, so it need not pay for one.
+        for recipe in (*grid.full(bare.config, dim), *grid.truncated(self._own, subject.rows)):
+            self._add(recipe, (bare,), numbers)
 
     def _add_exact(self) -> None:
         views = tuple(segment.unbounded() for segment in self._subject.segments)
@@ -114,7 +125,8 @@ class Field:
         about = self._about("exact", Kind.EXACT, point, None)
         named = {"structure": "exact", "code": str(self._own.storage), "effort": 0}
         width = {"prefix": views[0].dim, "shortlist": self._subject.rows, "stages": ()}
-        about |= named | width | {"hot_bytes": 0}
+        rows = about["cold_bytes"]  # any query touches all of them
+        about |= named | width | {"hot_bytes": rows, "cold_bytes": 0}
         self.contestants.append(Ours(point, self._subject.queries, about))
 
     def _add_configured(self) -> None:
@@ -123,7 +135,7 @@ class Field:
         size = max(own.shortlist, self._grid.k)
         if size >= self._subject.rows:
             return  # which is exact search
-        point = OperatingPoint(self._subject.segments, self._subject.live, self._grid.k, size)
+        point = OperatingPoint(self._subject.segments, self._subject.live, self._grid.k, 0)
         name = f"as configured: {own.structure} {own.code} {own.prefix} → {size}"
         about = self._about(name, kind_of(own), point, None)
         self.contestants.append(Ours(point, self._subject.queries, about))
@@ -195,7 +207,7 @@ class Field:
             "structure": str(config.structure),
             "code": str(config.code),
             "prefix": config.prefix,
-            "shortlist": point.shortlist or rows,
+            "shortlist": rows if point.shortlist is None else point.shortlist or config.shortlist,
             "effort": config.effort,
             "stages": config.stages,
             "settings": {},

@@ -10,7 +10,8 @@ from searchengine.bench.results import Kind
 from searchengine.errors import QueryError
 
 PREFIXES = (64, 128, 256)
-SHORTLISTS = (20, 50, 100, 200, 500)
+SHORTLISTS = (2, 5, 10, 20, 50)
+"""Times k."""
 STRUCTURES = (Structure.FLAT, Structure.HNSW, Structure.IVF)
 CODES = (Code.INT8,)
 FULL_EFFORTS = {Structure.HNSW: (32, 64, 128, 256), Structure.IVF: (4, 16, 64)}
@@ -74,7 +75,8 @@ class Grid:
         """
         k = min(k, rows)
         given = tuple(prefixes) or tuple(p for p in PREFIXES if p < dim) or (dim,)
-        sizes = tuple(shortlists) or tuple(s for s in SHORTLISTS if k <= s <= rows) or (rows,)
+        sizes = tuple(shortlists) or tuple(k * times for times in SHORTLISTS if k * times <= rows)
+        sizes = sizes or (rows,)
         for name, values, low, high in (
             ("k", [k], 1, rows),
             ("a prefix", given, 1, dim),
@@ -85,6 +87,9 @@ class Grid:
                     raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
         if rows < SMALL:  # graphs and lists save nothing here
             structures, codes, baselines = (Structure.FLAT,), (Code.FP16,), False
+        for width, _ in (stage for stages in funnels or () for stage in stages):
+            if not 1 <= width <= dim:
+                raise QueryError(f"a funnel's width must be between 1 and {dim} here, got {width}")
         if funnels is None:
             funnels = _usual_funnel(given, sizes, dim, k)
         return cls(
@@ -101,6 +106,10 @@ class Grid:
     def cascades(self, own: SegmentConfig, rows: int) -> Iterator[Recipe | tuple[str, str]]:
         """Operating points over the prefix; or a name, and why there is no such point."""
         plain = replace(own, stages=(), effort=0, bounds=0, shortlist=max(self.shortlists))
+        for stages in self.funnels:
+            if all(stages[0][0] <= prefix for prefix in self.prefixes):
+                listed = ", ".join(f"{width}:{keep}" for width, keep in stages)
+                yield f"funnel {listed}", "it is no wider than any prefix"
         for structure, code, prefix in product(self.structures, self.codes, self.prefixes):
             shapes = [*product(self.shortlists, [()]), *self._funnels(prefix)]
             for (size, stages), effort in product(shapes, self._efforts(structure, rows)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, evenly
 from indexer.bench import OperatingPoint, recall
-from indexer.config import Code, Structure
+from indexer.config import Code, Storage, Structure
 from indexer.segment import Segment
 from searchengine.bench.results import Growth, Spread
 
@@ -34,9 +34,11 @@ def growth(
         exact, own, built = _points(segment, kept, k)
         truth, _ = exact.at_once(queries)
         found, _ = own.at_once(queries)
-        yield Growth("exact", len(kept), 1.0, _timed(exact, queries), None)
+        turns = [(_turn(exact, queries), _turn(own, queries)) for _ in range(TURNS)]
+        spreads = [Spread.of(each) for each in zip(*turns, strict=True)]
         seconds = build_s if built is None else built
-        yield Growth(name, len(kept), recall(found, truth), _timed(own, queries), seconds)
+        yield Growth("exact", len(kept), 1.0, spreads[0], None)
+        yield Growth(name, len(kept), recall(found, truth), spreads[1], seconds)
 
 
 def _points(
@@ -50,7 +52,7 @@ def _points(
         config,
         prefix=segment.dim,
         structure=Structure.FLAT,
-        code=Code.FP16,
+        code=Code.FP16 if config.storage is Storage.FLOAT16 else Code.FP32,
         stages=(),
         effort=0,
         shortlist=k,
@@ -65,7 +67,6 @@ def _point(segment: Segment, k: int, shortlist: int | None) -> OperatingPoint:
     return OperatingPoint((segment,), (None,), k, shortlist)
 
 
-def _timed(point: OperatingPoint, queries: Floats) -> Spread:
-    """Median milliseconds of a query, some times over."""
-    turns = [point.one_by_one(queries[:_TIMED])[1] for _ in range(TURNS)]
-    return Spread.of([1e3 * float(np.median(turn)) for turn in turns])
+def _turn(point: OperatingPoint, queries: Floats) -> float:
+    """Median milliseconds of a query."""
+    return 1e3 * float(np.median(point.one_by_one(queries[:_TIMED])[1]))

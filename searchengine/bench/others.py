@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, unit_rows
+from indexer.arrays import RowNumbers, unit_rows
 from indexer.bench import Seconds
 from searchengine.bench.contestants import Contestant, Heard, live_numbers, unrotated
 from searchengine.bench.peers import Peer, PeerFailed, peer_files
@@ -58,15 +58,19 @@ def start(
     stack: ExitStack, folder: Path, subject: Subject, k: int, scratch: Path, heard: Heard
 ) -> tuple[list[Contestant], dict[str, str]]:
     """The peers in a folder, built, until the stack is left; and why others are not among them."""
+    scratch = scratch / "peers"
     vectors, queries = scratch / "vectors.npy", scratch / "queries.npy"
-    _write(vectors, subject)
-    np.save(queries, unit_rows(subject.queries))
+    files = peer_files(folder)
+    try:
+        scratch.mkdir()
+        np.save(queries, unit_rows(subject.queries))
+        _write(vectors, subject)
+    except OSError as error:
+        return [], {"other engines": f"the rows cannot be written for them: {error.strerror}"}
     rows, missing = live_numbers(subject), {}
     started: list[Contestant] = []
-    files = peer_files(folder)
     for file in files:
         place = scratch / file.stem
-        place.mkdir()
         heard(f"building {file.stem}", 0, 1)
         try:
             peer = stack.enter_context(Peer.start(file, vectors, queries, k=k, folder=place))
@@ -81,9 +85,8 @@ def start(
 def _write(path: Path, subject: Subject) -> None:
     """The rows that may be found, in the encoder's own basis, as a .npy file (n, D) float32."""
     shape = subject.rows, subject.segments[0].dim
-    file: Floats = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-    start = 0
-    for block in unrotated(subject):
-        file[start : start + len(block)] = block
-        start += len(block)
-    del file  # which writes it
+    with path.open("wb") as file:  # not mapped: a full disk would end the process
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in unrotated(subject):
+            file.write(np.ascontiguousarray(block, "<f4").tobytes())

@@ -215,8 +215,12 @@ class Bench:
                             break
                     self._heard("measuring cold", 1, len(own))
         except OSError as error:
-            self._missing["cold latency"] = f"the rows cannot be copied: {error}"
+            self._missing["cold latency"] = f"the rows cannot be copied: {error.strerror}"
             return
+        except KeyboardInterrupt:
+            for entry, _ in own:  # some of them alone would tell nothing
+                entry.cold.clear()
+            raise
         if not any(pages for entry, _ in own for _, pages in entry.cold):
             self._missing["cold latency"] = "the system keeps the rows in memory"
             for entry, _ in own:
@@ -274,7 +278,7 @@ class Bench:
         )
 
     def _rows(self) -> Iterator[Row]:
-        reference = self._entries[0].medians
+        reference = self._entries[0].medians if self._entries else []
         for entry in self._entries:
             if entry.rounds:
                 yield _row(entry, reference)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from indexer.allowed import Allowed
-from indexer.arrays import Floats, RowNumbers, evenly
+from indexer.arrays import Floats, RowNumbers, evenly, unit_rows
 from indexer.bench import Shares
 from indexer.config import SegmentConfig
+from indexer.errors import VectorError
 from indexer.segment import Segment
 from searchengine.bench.results import Spread
 from searchengine.engine import SearchEngine
@@ -115,6 +116,10 @@ def of_vectors(
                 "queries and rows must come from the same encoder"
             )
         asked = np.asarray(given[evenly(len(given), MOST)], np.float32)
+        try:
+            unit_rows(asked)
+        except VectorError as error:
+            raise QueryError(f"{queries}: {error}") from error
 
     def blocks() -> Iterator[Floats]:
         for start in range(0, len(kept), _BLOCK):

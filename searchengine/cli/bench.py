@@ -94,16 +94,38 @@ def bench(
         searchengine bench --vectors vectors.npy
         searchengine bench --compare before/results.json after/results.json
     """
+    _check_together(collection, queries, vectors, compare, options)
     if compare:
         _compare(compare, as_json)
+        return
+    given = collection if collection is not None else vectors
+    assert given is not None
+    _measure(given, queries, as_json, options)
+
+
+def _check_together(
+    collection: Path | None,
+    queries: Path | None,
+    vectors: Path | None,
+    compare: tuple[Path, Path] | None,
+    options: dict[str, Any],
+) -> None:
+    """Refuse what does not go together, rather than leave some of it out."""
+    if compare:
+        if collection or queries or vectors or options["out"]:
+            raise click.UsageError("--compare measures nothing: it goes with --json alone")
         return
     if (collection is None) == (vectors is None):
         raise click.UsageError("name a collection, or rows of a file: --vectors FILE.npy")
     if collection is not None and queries is None:
         raise click.UsageError("name a file of questions: --queries questions.txt")
-    given = collection if collection is not None else vectors
-    assert given is not None
-    _measure(given, queries, as_json, options)
+    unfit = ("queries", "qrels", "encoder") if vectors is not None else ("query_vectors",)
+    for name in unfit:
+        if options.get(name) or (name == "queries" and queries):
+            what = "vectors" if vectors is not None else "a collection"
+            raise click.UsageError(f"--{name.replace('_', '-')} does not go with {what}")
+    if options["qrels"] is not None and options["k"] < 10:
+        raise click.UsageError(f"nDCG@10 needs the first ten: -k 10 or more, got {options['k']}")
 
 
 def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
@@ -140,6 +162,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
         from searchengine.plots.style import check_installed
 
         check_installed()  # before minutes are spent
+        out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         subject = stack.enter_context(_subject(given, queries, scratch, options))
