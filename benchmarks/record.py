@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from searchengine.bench.machine import processor
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SEARCHENGINE = str(Path(sys.executable).with_name("searchengine"))
@@ -43,7 +45,7 @@ def machine() -> dict[str, Any]:
 
     packages = ("torch", "transformers", "faiss-cpu", "numpy", "sentence-transformers")
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
@@ -60,14 +62,6 @@ def run_json(*arguments: str | Path) -> Any:
     """Run the searchengine command with --json and read what it prints."""
     command = [SEARCHENGINE, *map(str, arguments), "--json"]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
 
 
 def _git(*arguments: str) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indexer.allowed import Allowed
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
-from indexer.rerank import SearchResult, merge, rerank
+from indexer.rerank import SearchResult, rerank
 from indexer.segment import Segment
 from searchengine.encoding import Vectors
 from searchengine.engine import SearchEngine
@@ -25,6 +26,7 @@ from searchengine.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.query import Mode
 from searchengine.runs import Run, ranked
 from searchengine.snapshot import Snapshot
+from searchengine.store import SegmentRow
 
 CONFIGURED = "configured"
 """What the collection's own operating point is called."""
@@ -91,17 +93,6 @@ def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
 
 
-def retrieval(
-    engine: SearchEngine,
-    queries: Mapping[str, str],
-    qrels: Qrels,
-    dims: Sequence[int],
-    shortlist: int = 100,
-) -> Iterator[Setting]:
-    """`measure` by vectors, over the questions that have judgements. Raises CorpusError."""
-    yield from measure(engine, task(engine, queries, qrels), dims, shortlist)
-
-
 def measure(
     engine: SearchEngine,
     task: Task,
@@ -113,8 +104,9 @@ def measure(
 
     By vectors: "exact" at full width, without a shortlist; one for each prefix length, called like
     it; and "configured", what users of this collection get. The shortlist of a prefix length is
-    drawn by the exact ranking of the prefix, whatever structure the collection has, so that those
-    tell of the encoder and not of the index. The modes "text" and "hybrid" are one each.
+    drawn by the exact ranking of the prefix over all segments together, whatever structure the
+    collection has, so that those tell of the encoder and not of the index. The modes "text" and
+    "hybrid" are one each.
 
     Raises QueryError on a prefix length or mode that cannot be, and CollectionError where nothing
     is indexed.
@@ -266,17 +258,26 @@ def _by_prefix(
 ) -> tuple[SearchResult, SearchResult]:
     """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
     config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
-    two_stages, alone = [], []
-    for row, segment in snapshot.segments.items():
-        rotated = segment.rotate(vectors)
+    size = max(shortlist, depth)
+    turned = {row: segment.rotate(vectors) for row, segment in snapshot.segments.items()}
+
+    def by_prefix(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+        rotated = turned[row]
         coarse = CoarseIndex.build(segment.prefix_rows(dim), config)
-        size = min(max(shortlist, depth), segment.rows)
-        candidates = coarse.shortlist(rotated[:, :dim], size, snapshot.live[row])
-        two_stages.append(segment.rerank(rotated, candidates[:, :shortlist], depth))
-        by_prefix = rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, depth)
-        alone.append(by_prefix)
-    bases = [row.base for row in snapshot.segments]
-    return merge(two_stages, bases, depth), merge(alone, bases, depth)
+        candidates = coarse.shortlist(rotated[:, :dim], min(size, segment.rows), live)
+        return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
+
+    alone = snapshot.merge(by_prefix, size)
+    # Cut once, for all segments: each one's own shortlist would tell how many of them there are.
+    chosen = alone.rows[:, :shortlist]
+
+    def at_full_width(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
+        first, last = row.ends
+        inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
+        return segment.rerank(turned[row], inside, depth)
+
+    bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
+    return snapshot.merge(at_full_width, depth), bare
 
 
 @dataclass(frozen=True, slots=True)

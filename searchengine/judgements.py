@@ -32,8 +32,8 @@ def read_beir(folder: str | Path, split: str = "test") -> tuple[dict[str, str], 
     Raises CorpusError where one of them is missing.
     """
     folder = Path(folder)
-    queries = _either(folder / "queries.jsonl")
-    qrels = _either(folder / "qrels" / f"{split}.tsv")
+    queries = plain_or_gzipped(folder / "queries.jsonl")
+    qrels = plain_or_gzipped(folder / "qrels" / f"{split}.tsv")
     if queries is None:
         raise bad(folder, "no queries.jsonl in it (.gz too); is it a folder of BEIR's layout?")
     if qrels is None:
@@ -43,8 +43,8 @@ def read_beir(folder: str | Path, split: str = "test") -> tuple[dict[str, str], 
     return read_queries(queries), read_qrels(qrels)
 
 
-def _either(path: Path) -> Path | None:
-    """The file, or the same gzipped."""
+def plain_or_gzipped(path: Path) -> Path | None:
+    """The file, or the same with .gz at its end; None where there is neither."""
     return next((file for file in (path, Path(f"{path}.gz")) if file.is_file()), None)
 
 

@@ -90,21 +90,6 @@ class Setting:
         """Mean nDCG@10."""
         return float(self.scores["ndcg@10"].mean())
 
-    @property
-    def recall_100(self) -> float:
-        """Mean recall@100."""
-        return float(self.scores["recall@100"].mean())
-
-    @property
-    def mrr_10(self) -> float:
-        """Mean reciprocal rank of the first relevant document, 0 where it is not among ten."""
-        return float(self.scores["mrr@10"].mean())
-
-    @property
-    def map(self) -> float:
-        """Mean average precision, of the documents found."""
-        return float(self.scores["map"].mean())
-
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRow:

@@ -43,14 +43,20 @@ def write_run(path: str | Path, run: Run, tag: str) -> None:
     path = Path(path)
     _check_name(path, "tag", tag)
     for question, found in run.items():
-        _check_name(path, "question", question)
-        for document in found:
-            _check_name(path, "document", document)
+        check_names(path, [question], found)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         for question, found in run.items():
             for rank, (document, score) in enumerate(found.items(), start=1):
                 file.write(f"{question} Q0 {document} {rank} {score:.9g} {tag}\n")
+
+
+def check_names(path: Path, questions: Iterable[str], documents: Iterable[str]) -> None:
+    """Raise CorpusError, as of `path`, on names with white space in them."""
+    for question in questions:
+        _check_name(path, "question", question)
+    for document in documents:
+        _check_name(path, "document", document)
 
 
 def read_run(path: str | Path) -> Run:

@@ -58,8 +58,8 @@ def reported(folder: Path) -> Path:
         *("--repeats", "2", "--out", folder / "report", "--no-growth"),
     )
     assert done.returncode == 0, done.stderr
-    assert "× measured" in done.stdout and "flat fp16 64 → 20" in done.stdout
-    assert "computes" in done.stdout or "finds" in done.stdout
+    assert "× measured" in done.stdout and "flat fp16" in done.stdout
+    assert "exact" in done.stdout  # what to take, or that a scan is as fast
     assert "report.html" in done.stderr
     return folder / "report"
 

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.bench.content import Report, report
+from searchengine.bench.facts import facts
 from searchengine.bench.markdown import escaped, in_markdown, markdown
 from searchengine.bench.page import in_html, page, write
 from searchengine.bench.recommend import recommend
@@ -118,6 +119,23 @@ def test_style_of_a_picture_stays_in_it(text: str) -> None:
     rules = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
     assert len(rules) == 1 + len(PICTURES)
     assert [rule.split()[0] for rule in rules[1:]] == [f"#{name}" for name in PICTURES]
+
+
+def test_pictures_are_no_wider_than_the_screen(text: str) -> None:
+    (rule,) = re.findall(r"\.card svg\{(.*?)\}", text)
+    assert "max-width:100%" in rule and "min-width" not in rule
+
+
+def test_as_configured_of_bare_vectors_is_the_default_recipe(made: Results) -> None:
+    def said(encoder: str | None, name: str) -> dict[str, str]:
+        rows = replace(made.rows[1], name=name)
+        told = replace(made, rows=(rows,), subject={**made.subject, "encoder": encoder})
+        return dict(facts(told)[0][1])
+
+    named = "as configured: flat fp16 64 → 100"
+    assert "default recipe" in said(None, named)["as configured"]
+    assert "as configured" not in said("starter", named)
+    assert "as configured" not in said(None, "hnsw int8 64 → 100")
 
 
 def test_names_are_escaped(made: Results) -> None:
@@ -286,7 +304,7 @@ def test_in_a_browser(made: Results, text: str, width: int, tmp_path: Path) -> N
     assert seen["wide"] == seen["body"] == width
     assert seen["beyond"] == []
     assert len(seen["pictures"]) == len(PICTURES)
-    assert all(wide > 300 and high > 150 for wide, high in seen["pictures"])
+    assert all(300 < wide < width and high > 150 for wide, high in seen["pictures"])
     assert (tmp_path / "page.png").stat().st_size > 10_000
     assert f"recall@{K}" in text
 

@@ -12,15 +12,14 @@ from matplotlib.figure import Figure
 
 from searchengine.bench.content import svg
 from searchengine.bench.recommend import recommend
-from searchengine.bench.results import Kind, Results
-from searchengine.bench.table import frontier
+from searchengine.bench.results import Kind, Results, Row
+from searchengine.bench.table import frontier, telling_peers
 from searchengine.plots.bench import (
     growth,
     latency,
     pareto,
     recall_by_shortlist,
     speedups,
-    telling_peers,
 )
 from searchengine.plots.labels import Label, put_labels
 from searchengine.plots.scales import recall_scale
@@ -80,6 +79,21 @@ def test_recall_by_shortlist(made: Results) -> None:
     assert lines["128"].get_ydata()[2] == 0.9604
     assert lines["64, not rotated"].get_linestyle() == "--"
     assert recall_by_shortlist(results(exact())) is None
+
+
+def test_efforts_have_lines_of_their_own() -> None:
+    def cascade(shortlist: int, effort: int, recall: float) -> Row:
+        told = {"structure": "ivf", "prefix": 128, "shortlist": shortlist, "effort": effort}
+        return row(f"{shortlist} {effort}", recall=recall, **told)
+
+    points = [(20, 0, 0.7), (50, 0, 0.8), (20, 72, 0.9), (50, 72, 0.95)]
+    figure = recall_by_shortlist(results(exact(), *(cascade(*point) for point in points)))
+    assert figure is not None
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert set(lines) == {"128", "128, lists 72"} <= set(texts(figure))
+    assert list(lines["128"].get_ydata()) == [0.7, 0.8]
+    assert list(lines["128, lists 72"].get_ydata()) == [0.9, 0.95]
+    assert lines["128"].get_linestyle() == "-" != lines["128, lists 72"].get_linestyle()
 
 
 def test_latency_lanes(made: Results) -> None:

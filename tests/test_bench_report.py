@@ -1,27 +1,23 @@
-"""What a person reads of a bench: the recommendation, its ties, a comparison with another bench."""
+"""What a person reads of a bench: the recommendation, its ties, its numbers."""
 
 import itertools
-import json
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
+import click
 import pytest
-from bench_results import exact, plausible, results, row
+from bench_results import exact, plausible, results, row, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine.bench.amounts import fraction, plain, recall_of, short, size, spread_of
-from searchengine.bench.compare import Change, Verdict, compare, remarks, table
-from searchengine.bench.recommend import faster, ranked, recommend, times_as_fast
+from searchengine.bench.recommend import applied, faster, ranked, recommend, times_as_fast
 from searchengine.bench.results import Kind, Results, Spread
+from searchengine.bench.table import table
+from searchengine.cli.collection import index
 from searchengine.console import show_rows
-from searchengine.errors import QueryError
-
-FIVE = (1.0, 1.1, 0.9, 1.0, 1.2)
-
-
-def times(factor: float, rounds: tuple[float, ...] = FIVE) -> tuple[float, ...]:
-    return tuple(factor * each for each in rounds)
 
 
 def test_the_fastest_that_holds_is_recommended() -> None:
@@ -43,6 +39,9 @@ def test_the_fastest_that_holds_is_recommended() -> None:
         "It wants 1.00 MiB in memory; 16.0 MiB may stay on the disk.",
         "The next cheaper point, faster, but finds too little, takes 0.500 ms, 2.00 times as fast, "
         "and finds 0.951 (0.949–0.980): 0.019 less.",
+        "To make a collection that is searched so: searchengine index CORPUS COLLECTION "
+        "--structure hnsw --code int8 --prefix 64 --shortlist 100. One that exists: searchengine "
+        "tune.",
     )
 
 
@@ -50,7 +49,7 @@ def test_what_is_judged_and_interrupted_is_said() -> None:
     made = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
     why = recommend(made).why
     assert "Its nDCG@10 is 0.590, that of exact search 0.600." in why
-    assert why[-2] == "Nothing that was measured is faster and finds less."
+    assert why[-3] == "Nothing that was measured is faster and finds less."
     assert why[-1].startswith("The bench was interrupted")
 
 
@@ -66,20 +65,106 @@ def test_what_is_faster_and_finds_more_is_no_step_down() -> None:
     assert found.name == "a" and "Nothing that was measured is faster and finds less." in found.why
 
 
-def test_among_ties_the_least_memory_then_the_shorter_prefix_then_the_name() -> None:
+def test_among_ties_the_least_memory_then_what_finds_most() -> None:
     rows = [
         row("fastest", times(1.0), hot_bytes=300),
-        row("small", times(1.04), hot_bytes=200, prefix=128),
-        row("shorter", times(1.045), hot_bytes=200, prefix=64),
-        row("also short", times(1.045), hot_bytes=200, prefix=64),
+        row("→ 100", times(1.01), hot_bytes=218, recall=0.97),
+        row("→ 20", times(1.02), hot_bytes=200, recall=0.969, multiply_adds=1e5),
         row("unknown", times(1.0), hot_bytes=None),
         row("small and slow", times(1.06), hot_bytes=1),
     ]
     found = recommend(results(exact(times(10)), *rows))
-    assert found.name == "also short"
-    assert set(found.tied) == {"fastest", "small", "shorter", "unknown"}
+    assert found.name == "→ 100"  # 218 bytes are as little as 200
+    assert set(found.tied) == {"fastest", "→ 20", "unknown"}
     assert any("cannot be told apart" in said for said in found.why)
-    assert recommend(results(exact(times(10)), *rows[::-1])).name == "also short"
+    assert recommend(results(exact(times(10)), *rows[::-1])).name == "→ 100"
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ({"hot_bytes": 100}, {"hot_bytes": 111, "recall": 0.99}),
+        ({"recall": 0.975}, {"multiply_adds": 1e3}),
+        ({"multiply_adds": 1e3}, {"rounds": times(0.99)}),
+        ({"rounds": times(0.99)}, {}),
+    ],
+)
+def test_what_decides_between_ties(one: dict[str, Any], two: dict[str, Any]) -> None:
+    """Memory, recall, multiply-adds, median, one after the other; never the name before."""
+    shared = {"rounds": times(1.0), "hot_bytes": 200}
+    made = results(exact(times(10)), row("b", **shared | one), row("a", **shared | two))
+    assert recommend(made).name == "b" and recommend(made).tied == ("a",)
+
+
+def test_what_was_not_in_the_finals_does_not_tie() -> None:
+    first = row("first", times(1.0) * 3, hot_bytes=2**30)
+    other = row("other", (1.2, 1.3, 0.9, 1.2, 0.9), hot_bytes=1)  # two of five rounds were noisy
+    assert not faster(first, other)
+    found = recommend(results(exact(times(10) * 3), other, first))
+    assert (found.name, found.tied) == ("first", ())
+    short_of_one = row("short of one", (times(1.01) * 3)[:-1], hot_bytes=1)  # interrupted
+    assert recommend(results(exact(times(10) * 3), first, short_of_one)).name == "short of one"
+
+
+def test_what_something_beats_does_not_tie() -> None:
+    """The first by all pairs may tie with a row that another one beats."""
+    noisy = row("noisy", (0.5, 0.5, 0.5, 1.1, 1.1), hot_bytes=3)
+    steady = row("steady", (1.0, 1.0, 1.0, 1.0, 1.0), hot_bytes=2)
+    beaten = row("beaten", (1.07, 1.07, 1.07, 1.07, 1.07), hot_bytes=1)
+    assert faster(steady, beaten) and not faster(noisy, beaten)
+    found = recommend(results(exact(times(10)), noisy, steady, beaten))
+    assert (found.name, found.tied) == ("steady", ("noisy",))
+
+
+def test_a_scan_that_is_as_fast_is_recommended() -> None:
+    made = results(exact(times(1.0)), row("a", times(0.98)), row("b", times(1.2)))
+    found = recommend(made)
+    assert (found.name, found.tied) == ("exact", ())
+    assert found.why == (
+        "Search exactly: over 200,000 rows a scan, in 1.00 (1.00–1.10) ms a query, is as fast as "
+        "anything that holds recall@10 ≥ 0.95, and finds all of them.",
+        "Of the others a comes first, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms a "
+        "query: 1.02 times as fast as exact search, which is not beyond doubt.",
+    )
+    assert recommend(replace(made, rows=made.rows[1:])).name == "a"
+
+
+@pytest.mark.parametrize(("asked", "said"), [(1, "1 question was"), (49, "49 questions were")])
+def test_few_questions_show_little(asked: int, said: str) -> None:
+    made = results(exact(), row("a"))
+    few = replace(made, subject={**made.subject, "queries": asked})
+    enough = replace(made, subject={**made.subject, "queries": 50})
+    assert any(f"Only {said} asked" in each for each in recommend(few).why)
+    assert not any("asked" in each for each in recommend(enough).why)
+
+
+def test_what_was_not_rotated_is_no_candidate() -> None:
+    bare = row("bare", times(0.5), kind=Kind.TRUNCATED)
+    lower = row("lower", times(0.4), kind=Kind.TRUNCATED, recall=0.9, recall_low=0.8)
+    full = row("full", times(0.9), kind=Kind.FULL)
+    found = recommend(results(exact(times(10)), bare, lower, row("a", times(1.0)), full))
+    assert found.name == "full" and not any("lower" in said for said in found.why)
+    alone = recommend(results(exact(times(10)), bare, lower, full))  # it was made without one
+    assert alone.name == "bare" and any("--rotation identity" in said for said in alone.why)
+
+
+def test_how_the_answer_is_applied() -> None:
+    assert applied(row("a", stages=((128, 50), (256, 20)), effort=72)) == [
+        "To make a collection that is searched so: searchengine index CORPUS COLLECTION "
+        "--structure hnsw --code int8 --prefix 64 --shortlist 100 --effort 72 "
+        "--funnel 128:50,256:20. One that exists: searchengine tune."
+    ]
+    assert applied(exact()) == applied(row("p", kind=Kind.PEER)) == []
+    told = [param.opts for param in index.params]
+    (said,) = applied(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
+    named = re.findall(r"--[a-z]+", said)
+    assert len(named) == 7 and all(any(each in opts for opts in told) for each in named)
+
+
+def test_three_of_many_ties_are_named() -> None:
+    rows = [row(f"r{i}", times(1 + i / 1000)) for i in range(6)]
+    (said,) = [each for each in recommend(results(exact(), *rows)).why if "told apart" in each]
+    assert said.startswith("In speed r0, r1, r2 and 3 more (≈ in the table) cannot be told")
 
 
 @pytest.mark.parametrize(
@@ -87,10 +172,15 @@ def test_among_ties_the_least_memory_then_the_shorter_prefix_then_the_name() -> 
     [
         ([1.06] * 5, True),
         ([1.04] * 5, False),
-        ([1.06, 1.06, 1.06, 1.06, 1.04], False),  # of five rounds every one
-        ([2.0] * 8 + [1.0], True),  # of nine all but one on either side
+        ([1.06, 1.06, 1.06, 1.01, 0.5], True),  # of five rounds one may say otherwise
+        ([2.0, 2.0, 2.0, 1.0, 1.0], False),
+        ([1.06, 1.06, 1.04, 1.04, 1.04], False),  # the median is the same speed
+        ([2.0] * 8 + [1.0], True),
         ([2.0] * 7 + [1.0] * 2, False),
-        ([2.0] * 7 + [1.0], False),  # of eight every one
+        ([2.0] * 12 + [1.0] * 3, True),  # of fifteen three
+        ([2.0] * 11 + [1.0] * 4, False),
+        ([2.0] * 21 + [1.0] * 9, True),  # of thirty nine, by the sign test
+        ([2.0, 2.0, 2.0, 1.0], False),  # of four every one
         ([1.49], False),
         ([1.51], True),
         ([1.51, 1.4], False),
@@ -193,119 +283,9 @@ def test_ranked_is_a_partition_in_an_order_that_holds(measured: list[list[float]
         for a, b in itertools.product(before, after):
             assert faster(by_name[a], by_name[b])
     chosen = recommend(results(*rows))
-    fastest = by_name[groups[0][0]]
-    assert chosen.name == fastest.name or chosen.name in {*chosen.tied, *by_name}
-    assert not faster(fastest, by_name[str(chosen.name)])
+    for name in (str(chosen.name), *chosen.tied):
+        assert not any(faster(other, by_name[name]) for other in rows)
     assert chosen.name not in chosen.tied
-
-
-def changed(before: Results, after: Results, name: str = "a") -> dict[str, Change]:
-    return {one.measure: one for one in compare(before, after) if one.name == name}
-
-
-def test_a_change_for_the_better_and_for_the_worse() -> None:
-    was = {"recall": 0.96, "recall_low": 0.95, "recall_high": 0.97, "ndcg": 0.6}
-    now = {"recall": 0.98, "recall_low": 0.97, "recall_high": 0.99, "ndcg": 0.59}
-    before = results(exact(times(10)), row("a", times(1.0), hot_bytes=100, build_s=4.0, **was))
-    after = results(exact(times(10)), row("a", times(0.5), hot_bytes=150, build_s=2.0, **now))
-    after = replace(
-        after, rows=(after.rows[0], replace(after.rows[1], measured=Spread(20, 20, 20)))
-    )
-    found = changed(before, after)
-    assert {name: one.verdict for name, one in found.items()} == {
-        "recall": Verdict.BETTER,
-        "ndcg": Verdict.WORSE,
-        "p50_ms": Verdict.BETTER,
-        "speed_up": Verdict.BETTER,
-        "build_s": Verdict.BETTER,
-        "hot_bytes": Verdict.WORSE,
-    }
-    assert found["recall"].difference == pytest.approx(0.02) and found["recall"].ratio is None
-    assert found["p50_ms"].ratio == 0.5 and found["hot_bytes"].ratio == 1.5
-    back = {name: one.verdict for name, one in changed(after, before).items()}
-    assert back["p50_ms"] is Verdict.WORSE and back["hot_bytes"] is Verdict.BETTER
-    assert back["recall"] is Verdict.WORSE and back["build_s"] is Verdict.WORSE
-
-
-def test_a_bench_compared_with_itself_is_noise() -> None:
-    made = plausible()
-    assert {one.verdict for one in compare(made, made)} == {Verdict.NOISE}
-    assert remarks(made, made) == []
-
-
-def test_a_busier_machine_is_not_a_change() -> None:
-    before = results(exact(times(10)), row("a", times(1.0)))
-    after = results(exact(times(20)), row("a", times(2.0)))
-    found = changed(before, after)
-    assert found["p50_ms"].verdict is Verdict.NOISE and found["p50_ms"].ratio == 2.0
-    assert found["speed_up"].verdict is Verdict.NOISE
-    assert remarks(before, after) == ["Exact search took 2.00 times as long after as before."]
-    worse = results(exact(times(20)), row("a", times(3.0)))
-    assert changed(before, worse)["p50_ms"].verdict is Verdict.WORSE
-
-
-def test_what_overlaps_is_noise() -> None:
-    before = results(exact(times(10)), row("a", (1.0, 1.0, 1.0, 1.0, 1.6)))
-    after = results(exact(times(10)), row("a", (1.5, 1.6, 1.7, 1.8, 1.9)))
-    assert changed(before, after)["p50_ms"].verdict is Verdict.NOISE
-    near = {"recall": 0.961, "recall_low": 0.95, "recall_high": 0.97}
-    far = {"recall": 0.974, "recall_low": 0.964, "recall_high": 0.984}
-    before, after = results(exact(), row("a", **near)), results(exact(), row("a", **far))
-    assert changed(before, after)["recall"].verdict is Verdict.NOISE  # 0.013 of 0.0141
-    batches = [Spread(100, 90, 110), Spread(120, 105, 130), Spread(150, 120, 160)]
-    few, more, many = (results(exact(), row("a", batch_qps=each)) for each in batches)
-    assert changed(few, more)["batch_qps"].verdict is Verdict.NOISE
-    assert changed(few, many)["batch_qps"].verdict is Verdict.BETTER
-
-
-def test_rows_of_one_side_and_another_machine() -> None:
-    before = results(exact(), row("a"), row("gone"))
-    after = results(exact(), row("a", times(0.5, (1.0,) * 3)), row("new"))
-    after = replace(after, machine={**after.machine, "cores": 64})
-    found = compare(before, after)
-    alone = [(one.name, one.note) for one in found if one.measure == "row"]
-    assert alone == [("gone", "only in the first"), ("new", "only in the second")]
-    by_measure = changed(before, after)
-    for measure in ("p50_ms", "build_s"):
-        assert by_measure[measure].verdict is Verdict.NOT_COMPARABLE
-        assert by_measure[measure].note == "another machine"
-    assert by_measure["speed_up"].verdict is not Verdict.NOT_COMPARABLE
-    assert remarks(before, after)[0] == "cores of the machine differs: 2 before, 64 after."
-
-
-@pytest.mark.parametrize(("name", "value"), [("rows", 5), ("dim", 5), ("k", 5)])
-def test_other_subjects_are_refused(name: str, value: int) -> None:
-    before = results(exact(), row("a"))
-    after = replace(before, subject={**before.subject, name: value})
-    with pytest.raises(QueryError, match=rf"different things \({name} [\d,]+ and 5\)"):
-        compare(before, after)
-    renamed = replace(before, subject={**before.subject, "name": "other"}, complete=False)
-    assert remarks(before, renamed) == [
-        "name of the subject differs: sentences.index before, other after.",
-        "The second bench was interrupted.",
-    ]
-    assert {one.verdict for one in compare(before, renamed)} == {Verdict.NOISE}
-
-
-def test_changes_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    before = results(exact(), row("a"), row("gone"))
-    after = results(exact(), row("a", hot_bytes=2**21))
-    found = compare(before, after)
-    lines = table(found)
-    assert lines[-2] == {
-        "name": "a",
-        "measure": "hot_bytes",
-        "before": "1,048,576",
-        "after": "2,097,152",
-        "change": "× 2.00",
-        "verdict": "worse",
-    }
-    assert lines[-1]["verdict"] == "not comparable: only in the first"
-    assert len({tuple(line) for line in lines}) == 1
-    show_rows(lines)
-    assert "hot_bytes" in capsys.readouterr().out
-    told = json.loads(json.dumps([one.as_dict() for one in found], allow_nan=False))
-    assert told[-2]["verdict"] == "worse" and told[-2]["ratio"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -336,3 +316,39 @@ def test_amounts_by_hand() -> None:
     said = {None: "–", (): "–", True: "yes", 12345: "12,345", 0.95: "0.950", (1, 2): "1, 2"}
     assert {value: plain(value) for value in said} == said
     assert plain({"ef": 64, "M": [1]}) == "ef 64, M 1"
+
+
+def test_the_table_shows_every_other_engine() -> None:
+    rows = [
+        row("p: 1", (0.1,), kind=Kind.PEER, recall=0.99, recall_low=0.98),
+        row("q: 1", (0.2,), kind=Kind.PEER, recall=0.97, recall_low=0.96),
+        row("q: 2", (0.3,), kind=Kind.PEER, recall=0.98, recall_low=0.97),
+    ]
+    shown = [each[""] for each in table(results(exact(), *rows))]
+    assert shown == ["exact", "q: 1", "p: 1"]  # of all together p: 1 alone is on the frontier
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_the_table_fits_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = plausible()
+    everything = table(made)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = table(made)
+    assert {"", "recall@10", "p50 ms", "× measured"} <= shown[0].keys() <= everything[0].keys()
+    assert [*shown[0]] == [name for name in everything[0] if name in shown[0]]
+    assert (shown == everything) is (width >= 140)
+    assert "× theory" in shown[0] or width < 100
+    show_rows(shown)
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= width and (width < 80 or "…" not in "".join(lines))
+
+
+def test_what_is_too_long_for_the_terminal_is_a_name() -> None:
+    made = results(exact(), row("x" * 100), row("y" * 100, kind=Kind.PEER))
+    shown = table(made, 60)
+    assert {*shown[0]} == {"", "recall@10", "p50 ms", "× measured"}
+    assert shown[1][""].endswith("x…") and 12 < len(shown[1][""]) < 40
+    assert table(results(), 60) == []

@@ -19,7 +19,7 @@ from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import of_collection
 from searchengine.encoding import PassageReader, load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
-from searchengine.evaluation import retrieval
+from searchengine.evaluation import measure, task
 from searchengine.passages import PassageConfig
 
 
@@ -175,8 +175,9 @@ def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list
     assert engine.stats().tombstones > 100
     best, gone = engine.search("aaa aa", 1)[0].key, "0"
     for judged, expected in ((best, 1.0), (gone, 0.0)):
-        for row in retrieval(engine, {"q": "aaa aa"}, {"q": {judged: 1}}, [16, 8]):
-            assert row.ndcg_10 == row.recall_100 == expected
+        asked = task(engine, {"q": "aaa aa"}, {"q": {judged: 1}})
+        for row in measure(engine, asked, [16, 8]):
+            assert row.ndcg_10 == row.scores["recall@100"].mean() == expected
     check(
         engine.search("aaa aa", 400, exact=True),
         brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
@@ -189,7 +190,8 @@ def test_bench_and_tune_leave_a_worn_collection_right(
 ) -> None:
     engine, live = worn
     with of_collection(engine, {"1": "aaa aa", "2": "a"}) as subject:
-        grid = Grid.fitting(subject.rows, 16, 5, prefixes=(16,), shortlists=(50, 500))
+        sizes = {"prefixes": (16,), "shortlists": (50, 500)}
+        grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
         asked = Settings(grid, repeats=1, cold=0)
         rows = Bench(subject, asked, tmp_path, lambda *_: None).run().rows
     assert len(rows) >= 4 and all(row.recall == 1 for row in rows)

@@ -1,6 +1,5 @@
-"""Questions, judgements and retrieval quality, against hand-computed values and a plain oracle."""
+"""Retrieval quality of a collection, against hand-computed values and a plain oracle."""
 
-import gzip
 import json
 import math
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ from indexer.segment import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.differences import worst
 from searchengine.errors import CollectionError, CorpusError, QueryError
-from searchengine.evaluation import default_dims, measure, names, ndcg_10, retrieval, task
-from searchengine.judgements import read_beir, read_qrels, read_queries
+from searchengine.evaluation import default_dims, measure, names, ndcg_10, task
 from searchengine.metrics import Setting, cells, table
 from searchengine.passages import PassageConfig
 from searchengine.significance import compare, holm, interval
@@ -40,14 +38,14 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 def test_metrics_by_hand(engine: SearchEngine) -> None:
     qrels = {"q": {"one": 1, "other": 2, "absent": 1}}
-    rows = list(retrieval(engine, {"q": "a", "unjudged": "bb"}, qrels, [16, 4]))
+    rows = list(measure(engine, task(engine, {"q": "a", "unjudged": "bb"}, qrels), [16, 4]))
     gain = 1 / math.log2(2) + 2 / math.log2(4)
     ideal = 2 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
     for row in rows:
         assert row.ndcg_10 == pytest.approx(gain / ideal)
-        assert row.recall_100 == pytest.approx(2 / 3)
-        assert row.mrr_10 == 1
-        assert row.map == pytest.approx((1 / 1 + 2 / 3) / 3)
+        assert row.scores["recall@100"] == pytest.approx([2 / 3])
+        assert row.scores["mrr@10"] == [1]
+        assert row.scores["map"] == pytest.approx([(1 / 1 + 2 / 3) / 3])
         assert row.exact_recall_10 == 1
     assert [(row.name, row.dim, row.shortlist) for row in rows] == [
         ("exact", 16, None),
@@ -90,7 +88,8 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
     config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
     with SearchEngine.create(tmp_path / "c", encoder, config) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        exact, cut, _ = retrieval(engine, questions, qrels, [16, 3], shortlist=20)
+        asked = task(engine, questions, qrels)
+        exact, cut, _ = measure(engine, asked, [16, 3], shortlist=20)
     queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
     shares = []
     for query in queries:
@@ -104,6 +103,31 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
     assert cut.prefix_ndcg_10 < cut.ndcg_10 <= exact.ndcg_10
 
 
+def test_a_prefix_row_does_not_tell_the_number_of_segments(tmp_path: Path) -> None:
+    """The shortlist is cut once: two segments give the row of one, with a deleted document too."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join("x" * n for n in row) for row in rng.integers(1, 17, (300, 5))]
+    documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
+    config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
+    found = []
+    with SearchEngine.create(tmp_path / "c", WordLengths(), config) as engine:
+        engine.add(documents[:100])
+        engine.add(documents[100:])
+        engine.delete(["150"])
+        questions = {f"q{i}": texts[i] for i in range(0, 300, 30)}
+        asked = task(engine, questions, {key: {key[1:]: 1} for key in questions})
+        for segments in (2, 1):
+            with engine.collection.reading() as snapshot:
+                assert len(snapshot.segments) == segments
+            found.append(next(row for row in measure(engine, asked, [3], 20) if row.name == "3"))
+            engine.optimize()
+    two, one = found
+    assert all(len(ranking) == 20 for ranking in two.run.values())
+    assert two.run == one.run
+    assert (two.ndcg_10, two.prefix_ndcg_10) == (one.ndcg_10, one.prefix_ndcg_10)
+    assert two.exact_recall_10 == one.exact_recall_10 < 1
+
+
 def test_default_dims(engine: SearchEngine) -> None:
     assert default_dims(engine) == (16,)
     engine.encoder.matryoshka_dims = (16, 8, 4)  # type: ignore[attr-defined]
@@ -112,16 +136,16 @@ def test_default_dims(engine: SearchEngine) -> None:
 
 def test_prefix_outside_the_width_and_unjudged_questions(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="between 1 and 16, got 17"):
-        list(retrieval(engine, {"q": "a"}, {"q": {"one": 1}}, [17]))
+        list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [17]))
     with pytest.raises(CorpusError, match="no question has a judgement"):
-        list(retrieval(engine, {"q": "a"}, {"other": {"one": 1}}, [16]))
+        task(engine, {"q": "a"}, {"other": {"one": 1}})
 
 
 def test_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         assert engine.search("a") == []
         with pytest.raises(CollectionError, match="is empty"):
-            list(retrieval(engine, {"q": "a"}, {"q": {"one": 1}}, [16]))
+            list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [16]))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +209,7 @@ def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool)
     """The ranks after it move up, and a hundred are left."""
     texts = _texts(many, ["7", "8", "350"])
     asked = task(many, texts, {key: {"1": 1} for key in texts}, exclude)
-    for row in measure(many, asked, [4], 120, ["vector", "text", "hybrid"]):
+    for row in measure(many, asked, [4], 240, ["vector", "text", "hybrid"]):
         for key, found in row.run.items():
             assert (key in found) != exclude, row.name
             assert len(found) == 100
@@ -305,72 +329,6 @@ def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:
     with engine.collection.reading() as snapshot:
         found = snapshot.store.documents(snapshot.store.ids_of(keys).values())
         return {document.key: document.text for document in found}
-
-
-def test_read_beir(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no queries\.jsonl in it"):
-        read_beir(tmp_path)
-    (tmp_path / "queries.jsonl.gz").write_bytes(gzip.compress(b'{"_id": "1", "text": "a"}\n'))
-    with pytest.raises(CorpusError, match=r"no judgements qrels/test\.tsv in it .*; splits: none"):
-        read_beir(tmp_path)
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n1\td\t2\n")
-    assert read_beir(tmp_path, "dev") == ({"1": "a"}, {"1": {"d": 2}})
-    with pytest.raises(CorpusError, match="splits: dev"):
-        read_beir(tmp_path)
-
-
-def test_read_queries(tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text('{"_id": 1, "text": "a"}\n\n{"_id": "b", "text": "c"}\n')
-    assert read_queries(tmp_path / "q.jsonl") == {"1": "a", "b": "c"}
-    (tmp_path / "q.txt").write_text("first\n\nsecond\n")
-    assert read_queries(tmp_path / "q.txt") == {"1": "first", "3": "second"}
-
-
-def test_read_qrels(tmp_path: Path) -> None:
-    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\td1\t2\nq 1\td2\t0\n")
-    assert read_qrels(tmp_path / "beir.tsv") == {"q 1": {"d1": 2, "d2": 0}}
-    (tmp_path / "trec").write_text("q1 0 d1 1\nq2 0 d2 -1\n")
-    assert read_qrels(tmp_path / "trec") == {"q1": {"d1": 1}, "q2": {"d2": -1}}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("q.jsonl", "", "no questions in it"),
-        ("q.tsv", "_id\ttext\n1\ta\n", "expected questions in a .jsonl or .txt file"),
-        ("q.jsonl", '{"text": "a"}\n', r"q\.jsonl:1: no field '_id'"),
-        ("q.jsonl", '{"_id": "a"}\n', r"q\.jsonl:1: the question is blank"),
-        ("q.jsonl", '{"_id": "a", "text": " "}\n', r"q\.jsonl:1: the question is blank"),
-        (
-            "q.jsonl",
-            '{"_id": "a", "text": "b"}\n' * 2,
-            r"q\.jsonl:2: the question 'a' occurs twice",
-        ),
-    ],
-)
-def test_bad_queries(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(CorpusError, match=message):
-        read_queries(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "no judgements in it"),
-        ("query-id\tcorpus-id\tscore\n", "no judgements in it"),
-        ("query-id\tcorpus-id\tscore\nq\td\thigh\n", ":2: expected query-id"),
-        ("q\td\t1\nq d\n", ":2: expected query-id"),
-        ("q\td\t1.0\n", ":1: expected query-id"),
-        ("q\td\t1\nq\td\t--5\n", ":2: expected query-id"),
-        ("q\td\t1\nq\td\t²\n", ":2: expected query-id"),
-    ],
-)
-def test_bad_qrels(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "qrels.tsv").write_text(content)
-    with pytest.raises(CorpusError, match=message):
-        read_qrels(tmp_path / "qrels.tsv")
 
 
 @given(

@@ -211,7 +211,10 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
 
 def test_a_folder_without_the_files(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--retrieval", str(tmp_path)])
-    assert f"there is no {tmp_path / 'corpus.jsonl'}; expected a folder of" in str(done.exception)
+    assert f"{tmp_path}: no corpus.jsonl in it (.gz too)" in str(done.exception)
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "a"}\n')
+    done = CliRunner().invoke(command, ["--retrieval", str(tmp_path)])
+    assert f"{tmp_path}: no queries.jsonl in it (.gz too)" in str(done.exception)
 
 
 def test_without_mteb_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

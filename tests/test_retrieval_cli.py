@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import BadParameter
 from click.testing import CliRunner, Result
 from test_cli import CORPUS, run_json
 
 from searchengine.cli import cli
+from searchengine.cli.options import Names, Numbers
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     rows = run_json(
         *("evaluate", "retrieval", folder / "c.index", "--beir", folder, "--split", "dev"),
-        *("--mode", "vector,text,hybrid", "--prefixes", "384,64", "--run-out", runs),
+        *("--mode", "vector, text, hybrid", "--prefixes", "384,64", "--run-out", runs),
         *("--worst", "5", "--plots", tmp_path),
     )
     names = ["exact", "64", "configured", "text", "hybrid"]
@@ -126,8 +128,16 @@ def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
         ),
         ({"--beir": ".", "--of": "64"}, "--of names the row of --worst N; give both"),
         ({"--beir": "gone"}, "gone: no queries.jsonl in it"),
-        ({"--mode": "vector,words"}, "'words' is not one of 'vector', 'text', 'hybrid'"),
+        (
+            {"--mode": "vector,words"},
+            "some of vector, text, hybrid with commas between, got 'vector,words'",
+        ),
         ({"--baseline": "128"}, "no row is called '128'; there are text"),
+        ({"--worst": "3"}, "--worst compares rows, and there is one alone: text; measure more"),
+        (
+            {"--worst": "3", "--mode": "vector,text", "--of": "exact"},
+            "--of exact is the row that the others are compared with",
+        ),
         ({"--plots": "x"}, "--plots draws prefix lengths; measure them: --mode vector"),
     ],
 )
@@ -136,6 +146,25 @@ def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) ->
         options = {"--beir": folder, "--split": "dev", "--mode": "text"} | options
     pairs = [part for option in options.items() for part in option]
     assert message in refused("retrieval", folder / "c.index", *pairs)
+
+
+def test_names_that_no_run_holds_are_found_before_measuring(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.evaluation.measure", None)
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q 1", "text": "whales"}\n')
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\twhale\t1\n")
+    asked = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
+    runs = tmp_path / "runs"
+    said = refused("retrieval", folder / "c.index", *asked, "--mode", "text", "--run-out", runs)
+    assert "the question 'q 1' holds white space" in said
+    (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
+    done = invoke("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
+    assert done.exit_code == 0, done.output
+    beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
+    said = refused("retrieval", tmp_path / "s.index", *beir)
+    assert "the document 'a whale' holds white space" in said
+    assert not runs.exists()
 
 
 def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
@@ -148,3 +177,11 @@ def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
     assert "1 names for 2 runs" in refused("runs", *both, *qrels, "--names", "a")
     wrong = refused("runs", *both, *qrels, "--names", "a,b", "--baseline", "c")
     assert "no row is called 'c'; there are a, b" in wrong
+
+
+def test_lists_of_numbers_and_names() -> None:
+    """Numbers count once, whatever is measured by them; blank names are none."""
+    assert Numbers().convert("32, 8,32", None, None) == (32, 8)
+    assert Names().convert("b, a,b", None, None) == ("b", "a", "b")
+    with pytest.raises(BadParameter, match="expected names with commas between, got 'a,,b'"):
+        Names().convert("a,,b", None, None)

@@ -12,7 +12,9 @@ from searchengine.bench.results import Kind, Results, Row, Spread
 from searchengine.errors import QueryError
 
 NDCG_NOISE = 0.005  # a bench keeps no interval of nDCG
-BUILD_NOISE = 1.25  # each coarse stage is built once, so that there is no spread to judge by
+BUILD_NOISE = 2.0  # each coarse stage is built once, so that there is no spread to judge by
+BATCH_NOISE = 1.15  # one call a round, that may use several threads
+PEER_MEMORY_NOISE = 1.1  # what a process took, not what its index needs
 RUNNING = ("processor", "cores", "threads", "memory", "system")  # of a machine: what sets its speed
 SAME = ("rows", "dim", "k")  # of a subject: what recall and latency depend on most
 
@@ -67,8 +69,9 @@ def compare(before: Results, after: Results) -> list[Change]:
     * p50_ms and speed_up: no round of one side reaches into the rounds of the other (five against
       five: 1 in 126 by chance), and the medians are more than 5 % apart, p50_ms moreover by
       more than exact search is between the two benches: that much was the machine.
-    * batch_qps: the same with the quartiles in place of all rounds. build_s: a quarter, and more
-      than exact search. hot_bytes: any.
+    * batch_qps: the quartiles of both sides lie apart, and the medians are more than 15 % apart,
+      and more than exact search. build_s: twice, told of the first row of every coarse stage
+      alone, for the others share it. hot_bytes: any; of another engine, whose process it is, 10 %.
 
     p50_ms, batch_qps and build_s are not comparable across machines, only speed_up is.
 
@@ -80,6 +83,7 @@ def compare(before: Results, after: Results) -> list[Change]:
     exacts = _exact(before), _exact(after)
     others = {row.name: row for row in after.rows}
     changes: list[Change] = []
+    built: set[tuple[str, str, int, bool]] = set()
     for old in before.rows:
         new = others.pop(old.name, None)
         if new is None:
@@ -87,6 +91,9 @@ def compare(before: Results, after: Results) -> list[Change]:
             continue
         changes += _found(old, new)
         changes += _timed(old, new, drift)
+        if _stage(old) not in built:
+            changes += _built(old, new, drift)
+            built.add(_stage(old))
         changes += _speed_up((old, new), exacts)
         changes += _hot(old, new)
     return [*changes, *(_alone(name, "only in the second") for name in others)]
@@ -203,13 +210,21 @@ def _found(old: Row, new: Row) -> Iterator[Change]:
 
 
 def _timed(old: Row, new: Row, drift: float | None) -> Iterator[Change]:
-    """What the machine's load moves: p50_ms, batch_qps and build_s."""
+    """What the machine's load moves from round to round: p50_ms and batch_qps."""
     latency = _apart(old.rounds_ms or _ends(old.p50_ms), new.rounds_ms or _ends(new.p50_ms))
     yield _ratioed(old.name, "p50_ms", (_p50(old), _p50(new)), -1, (latency, MARGIN, drift))
     if old.batch_qps is not None and new.batch_qps is not None:
         batch = _apart(_ends(old.batch_qps), _ends(new.batch_qps))
         rates = old.batch_qps.median, new.batch_qps.median
-        yield _ratioed(old.name, "batch_qps", rates, 1, (batch, MARGIN, drift))
+        yield _ratioed(old.name, "batch_qps", rates, 1, (batch, BATCH_NOISE, drift))
+
+
+def _stage(row: Row) -> tuple[str, str, int, bool]:
+    """What is built once, and shared by all rows that use it."""
+    return row.structure, row.code, row.prefix, row.kind is Kind.TRUNCATED
+
+
+def _built(old: Row, new: Row, drift: float | None) -> Iterator[Change]:
     if old.build_s is not None and new.build_s is not None:
         seconds = old.build_s, new.build_s
         yield _ratioed(old.name, "build_s", seconds, -1, (True, BUILD_NOISE, drift))
@@ -255,7 +270,9 @@ def _hot(old: Row, new: Row) -> Iterator[Change]:
     if old.hot_bytes is not None and new.hot_bytes is not None:
         fewer = old.hot_bytes - new.hot_bytes
         ratio = _ratio(old.hot_bytes, new.hot_bytes)
-        verdict = _verdict(fewer, True)
+        noise = PEER_MEMORY_NOISE if old.kind is Kind.PEER else 1.0
+        alike = ratio is not None and 1 / noise <= ratio <= noise
+        verdict = _verdict(fewer, not alike)
         yield Change(old.name, "hot_bytes", old.hot_bytes, new.hot_bytes, ratio, None, verdict)
 
 

@@ -16,13 +16,13 @@ from searchengine.bench.amounts import (
 from searchengine.bench.facts import Fact, facts
 from searchengine.bench.recommend import Recommendation, recommend
 from searchengine.bench.results import Kind, Results, Row, Spread
+from searchengine.bench.table import telling_peers
 from searchengine.plots.bench import (
     growth,
     latency,
     pareto,
     recall_by_shortlist,
     speedups,
-    telling_peers,
 )
 from searchengine.plots.style import style
 
@@ -138,9 +138,10 @@ def _pictures(results: Results, advice: Recommendation) -> Iterable[Picture]:
         yield Picture(
             "recall-shortlist",
             f"Recall@{k} by length of the shortlist, a line for every prefix length.",
-            "What a longer shortlist and a wider prefix gain. A dashed line is a prefix that was "
-            "cut off as it is; the gap to the full line of the same colour is what the rotation "
-            "gains.",
+            "What a longer shortlist and a wider prefix gain. A dash-dotted line has an effort of "
+            "its own, where that of the others follows the shortlist. A dashed line is a prefix "
+            "that was cut off as it is; the gap to the full line of the same colour is what the "
+            "rotation gains.",
             svg(lines),
         )
     names = _telling(results, advice)

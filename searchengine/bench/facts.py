@@ -6,6 +6,7 @@ from typing import Any
 from searchengine.bench.amounts import plain, size
 from searchengine.bench.recommend import FEW_MARGIN, MARGIN
 from searchengine.bench.results import Kind, Results
+from searchengine.bench.table import CONFIGURED
 
 Fact = tuple[str, str]  # a term, and what is said of it
 
@@ -35,7 +36,18 @@ def _subject(results: Results) -> list[Fact]:
         "judged": "queries with judgements",
     }
     facts = [(named.get(name, name), plain(value)) for name, value in told.items()]
+    if not results.subject.get("encoder") and _configured(results):
+        facts.append(
+            (
+                "as configured",
+                "the default recipe of a new collection, for bare vectors have no other",
+            )
+        )
     return [*facts, ("measured", f"{results.made}{'' if results.complete else ', interrupted'}")]
+
+
+def _configured(results: Results) -> bool:
+    return any(row.name.startswith(CONFIGURED) for row in results.rows)
 
 
 def _method(results: Results) -> list[Fact]:
@@ -61,9 +73,10 @@ def _method(results: Results) -> list[Fact]:
         ),
         (
             "as fast",
-            "two points tie unless the interval of the median ratio of their rounds lies beyond "
-            f"{MARGIN:g} (or, of fewer than three rounds, {FEW_MARGIN:g}); of fewer than six "
-            "rounds that is every round",
+            "two points tie unless the median ratio of their rounds lies beyond "
+            f"{MARGIN:g} and in all rounds the same one is faster, but for one in five (of many "
+            "rounds, as many as the sign test allows); of fewer than three rounds, each lies "
+            f"beyond {FEW_MARGIN:g}",
         ),
         (
             "times as fast as exact",

@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": available_cores(),
         "threads": threads.limit,
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -30,7 +30,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the system calls the processor; "unknown" where it does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -27,9 +27,8 @@ p{max-width:46rem}
 .answer{font-size:1.08rem;border-left:.25rem solid #0072b2;padding-left:1rem}
 .warning{background:var(--warn);padding:.6rem 1rem;border-radius:.4rem}
 figure{margin:0;max-width:46rem;min-width:0}
-.card{background:#fff;border:1px solid var(--line);border-radius:.5rem;padding:.7rem;
-overflow-x:auto}
-.card svg{display:block;width:100%;min-width:34rem;height:auto}
+.card{background:#fff;border:1px solid var(--line);border-radius:.5rem;padding:.7rem}
+.card svg{display:block;width:100%;max-width:100%;height:auto}
 figcaption,.caption{color:var(--faint);font-size:.92rem}
 figcaption{margin-top:.5rem}
 .caption{margin:1.6rem 0 .4rem;max-width:none}
@@ -52,9 +51,9 @@ dd{margin:0;min-width:0;overflow-wrap:anywhere}
 @media (max-width:34rem){dl{display:block}dd{margin:0 0 .5rem}
 th:first-child{min-width:8.5rem}}
 @media print{:root{--ink:#000;--faint:#333;--paper:#fff;--line:#999;--band:#eee;--chosen:#e8e8e8}
-body{max-width:none;padding:0;font-size:10pt}.scroll,.card{overflow:visible}
+body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
 .pictures{display:block}figure{margin:0 0 1.5rem}
-.card{border:0;padding:0}.card svg{min-width:0}table{font-size:6.6pt;width:100%}
+.card{border:0;padding:0}table{font-size:6.6pt;width:100%}
 th,td{padding:.15rem .25rem;white-space:normal}
 thead th,th:first-child{min-width:0;position:static}figure,tr{break-inside:avoid}
 h2{break-after:avoid}thead{display:table-header-group}}
@@ -122,10 +121,9 @@ def in_html(told: Report) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    # It can be scrolled where it is wider than the screen, so it can be reached by the keyboard.
-    card = f'<div class="card" tabindex="0" role="group" aria-label="{escape(picture.name)}">'
     caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
-    return f"<figure>\n{card}\n{inlined(picture)}\n</div>\n{caption}\n</figure>"
+    card = f'<div class="card">\n{inlined(picture)}\n</div>'
+    return f"<figure>\n{card}\n{caption}\n</figure>"
 
 
 def inlined(picture: Picture) -> str:

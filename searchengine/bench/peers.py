@@ -10,6 +10,8 @@ disturb each other in one process; whoever measures asks one peer at a time.
 
 import ast
 import json
+import logging
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +30,10 @@ from numpy.typing import NDArray
 from searchengine.bench.peer_process import LEAVING
 from searchengine.errors import SearchEngineError
 
-_LAST_WORDS = 2000  # characters of a dead peer's messages that its error shows
+_LAST_WORDS = 500  # characters of a dead peer's last line that its error shows
+_FOLDERS = re.compile(r"(?<![\w./:])/(?:[^\s/'\":,;()]+/)+")  # those of an absolute path
+
+_log = logging.getLogger(__name__)
 
 
 class PeerFailed(SearchEngineError):
@@ -255,7 +260,8 @@ class Peer:
         return answer
 
     def _refuse(self, what: str) -> NoReturn:
-        raise PeerFailed(f"{self._file} {what}")
+        # Reports quote it: the folders of this machine are nothing to their readers.
+        raise PeerFailed(f"{self._file} {_FOLDERS.sub('', what)}")
 
     def _fate(self) -> str:
         status = self._process.wait()
@@ -265,9 +271,13 @@ class Peer:
         return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
     def _last_words(self) -> str:
+        """The last line, which names the exception of a traceback; the log has them all."""
         self._messages.seek(0)
         said = self._messages.read().decode(errors="replace").strip()
-        return f"; it said last: {said[-_LAST_WORDS:]}" if said else ", without a word"
+        if not said:
+            return ", without a word"
+        _log.warning("%s said:\n%s", self._file, said)
+        return f"; it said last: {said.splitlines()[-1][-_LAST_WORDS:]}"
 
     def _end(self) -> None:
         """The end of its requests is the end of a peer; one that does not hear is killed."""

@@ -8,6 +8,7 @@ from statistics import median
 from searchengine.bench.amounts import (
     fraction,
     listed,
+    plain,
     recall_of,
     short,
     size,
@@ -16,6 +17,10 @@ from searchengine.bench.amounts import (
 from searchengine.bench.results import Kind, Results, Row
 
 MARGIN = 1.05  # a ratio of speeds within this, or one over it, is the same speed to a user
+ALIKE = 1.1  # memory within this of the least is the same memory
+NAMED = 3  # of what ties; the table marks them all
+QUESTIONS = 50  # fewer show little
+ODD = 5  # of so many rounds one may say otherwise
 FEW, FEW_MARGIN = 3, 1.5  # fewer rounds have no spread to judge by: they tell this much apart
 
 
@@ -25,8 +30,8 @@ class Recommendation:
 
     Attributes:
         target: the recall asked for; a row holds it if the low end of its 95 % interval does.
-        name: the row to take: exact search where nothing else holds the target; None where not
-            even that was measured.
+        name: the row to take: exact search where nothing that holds the target is faster; None
+            where nothing holds it and exact search was not measured.
         tied: the other rows that hold it and are as fast as the fastest one, within what the bench
             can tell.
         why: sentences for a person.
@@ -41,17 +46,22 @@ class Recommendation:
 def recommend(results: Results, target: float = 0.95) -> Recommendation:
     """The fastest row of this engine that holds the target.
 
-    Speed is compared by the rounds that rows share (`times_as_fast`). Among rows that tie with the
-    fastest (`faster`), the one with the fewest hot bytes is taken, then the one with the shortest
-    prefix, then by name. Other engines are never recommended, and exact search only where nothing
-    else holds the target.
+    Speed is compared by the rounds that rows share (`times_as_fast`). What ties for the first
+    place was measured in as many rounds as anything was, and nothing that holds the target is
+    faster than it (`faster`). Of those, the ones with the fewest hot bytes (within 10 %) are left,
+    and of these the one with the highest recall, then the fewest multiply-adds, then the shortest
+    median is taken. It must be faster than exact search; otherwise that is recommended. Other
+    engines never are, nor prefixes that were not rotated where there are others.
     """
     holding = _holding(results, target)
     if not holding:
         return _nothing_holds(results, target)
-    first = holding[0]
-    ties = [row for row in holding if row is first or not faster(first, row)]
-    chosen = min(ties, key=_preferred)
+    exact = _exact(results)
+    ties = [row for row in _ties(holding) if exact is None or faster(row, exact)]
+    if not ties:
+        assert exact is not None  # without it nothing is left out
+        return _as_fast(results, target, exact, holding[0])
+    chosen = _preferred(ties)
     tied = tuple(row.name for row in ties if row is not chosen)
     why = [
         *_found(chosen, results),
@@ -59,7 +69,8 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
         *_memory(chosen),
         *_tied(chosen, tied),
         *_cheaper(chosen, results),
-        *_unfinished(results),
+        *applied(chosen),
+        *_doubts(results),
     ]
     return Recommendation(target, chosen.name, tied, tuple(why))
 
@@ -86,17 +97,20 @@ def ranked(results: Results, target: float = 0.95) -> tuple[tuple[str, ...], ...
 def faster(first: Row, second: Row) -> bool:
     """Whether the first row is faster than the second beyond doubt; neither way is a tie.
 
-    Rounds are compared in pairs, for what else the machine did fell on both. The interval of the
-    median ratio is that of the sign test: from the (d + 1)-th smallest to the (d + 1)-th largest
-    ratio, d the largest number with 2 P(Bin(n, 1/2) <= d) <= 5 %; of fewer than six rounds all of
-    them (94 % at five, 75 % at three). It needs no distribution (Conover, Practical Nonparametric
-    Statistics, section 3.2). All of it must lie beyond a ratio of 1.05. One or two rounds, of an
-    interrupted bench, must show a ratio of 1.5.
+    Rounds are compared in pairs, for what else the machine did fell on both. The median ratio must
+    be beyond 1.05, and its interval beyond 1. The interval is that of the sign test: from the
+    (d + 1)-th smallest to the (d + 1)-th largest ratio, d the largest number with
+    2 P(Bin(n, 1/2) <= d) <= 5 %; it needs no distribution (Conover, Practical Nonparametric
+    Statistics, section 3.2). d is at least a fifth of the rounds, so that of five rounds one may
+    say otherwise: where two rows are alike, four or all five rounds are on one given side in 19 of
+    100 cases, and their median seldom is beyond 1.05 then. One or two rounds, of an interrupted
+    bench, must show a ratio of 1.5.
     """
     ratios = sorted(_ratios(first, second))
-    if not ratios:
-        return False
-    return ratios[_cut(len(ratios))] > (MARGIN if len(ratios) >= FEW else FEW_MARGIN)
+    if len(ratios) < FEW:
+        return bool(ratios) and ratios[0] > FEW_MARGIN
+    outside = max(_cut(len(ratios)), len(ratios) // ODD)
+    return median(ratios) > MARGIN and ratios[outside] > 1
 
 
 def times_as_fast(first: Row, second: Row) -> float:
@@ -134,15 +148,64 @@ def _holding(results: Results, target: float) -> list[Row]:
 
 
 def _own(results: Results) -> list[Row]:
-    return [row for row in results.rows if row.kind not in (Kind.EXACT, Kind.PEER)]
+    """The candidates of this engine.
+
+    What was cut off without a rotation is there for comparison only: a collection is rotated,
+    unless it has no rotated rows at all.
+    """
+    own = [row for row in results.rows if row.kind not in (Kind.EXACT, Kind.PEER)]
+    if any(row.kind in (Kind.CASCADE, Kind.FUNNEL) for row in own):
+        return [row for row in own if row.kind is not Kind.TRUNCATED]
+    return own
 
 
-def _preferred(row: Row) -> tuple[float, int, str]:
-    return (math.inf if row.hot_bytes is None else row.hot_bytes, row.prefix, row.name)
+def _exact(results: Results) -> Row | None:
+    return next((row for row in results.rows if row.kind is Kind.EXACT), None)
+
+
+def _ties(holding: Sequence[Row]) -> list[Row]:
+    """Those for the first place, of what took part in the finals, fastest first.
+
+    A row that did not was measured in few rounds, of which one noisy one would make it a tie.
+    Finals that were interrupted leave some a round short.
+    """
+    unbeaten = [row for row in holding if not any(faster(other, row) for other in holding)]
+    most = max(len(row.rounds_ms) for row in unbeaten or holding)
+    finalists = [row for row in unbeaten if len(row.rounds_ms) >= most - 1]
+    return finalists or [holding[0]]  # three that beat each other in a circle: next to impossible
+
+
+def _preferred(ties: Sequence[Row]) -> Row:
+    """Of what is as fast: by memory, within a tenth of the least, then by what it finds."""
+    least = min(_hot(row) for row in ties)
+    light = [row for row in ties if _hot(row) <= ALIKE * least]
+    return min(light, key=_merits)
+
+
+def _hot(row: Row) -> float:
+    return math.inf if row.hot_bytes is None else row.hot_bytes
+
+
+def _merits(row: Row) -> tuple[float, float, float, str]:
+    adds = math.inf if row.multiply_adds is None else row.multiply_adds
+    return -row.recall, adds, row.p50_ms.median, row.name
+
+
+def _as_fast(results: Results, target: float, exact: Row, first: Row) -> Recommendation:
+    """Exact search, because a scan of so few rows is as fast as anything that holds the target."""
+    k, rows = results.subject.get("k"), plain(results.subject.get("rows"))
+    why = (
+        f"Search exactly: over {rows} rows a scan, in {spread_of(exact.p50_ms)} ms a query, is as "
+        f"fast as anything that holds recall@{k} ≥ {target:g}, and finds all of them.",
+        f"Of the others {first.name} comes first, with recall {recall_of(first)} in "
+        f"{spread_of(first.p50_ms)} ms a query: {short(times_as_fast(first, exact))} times as fast "
+        "as exact search, which is not beyond doubt.",
+    )
+    return Recommendation(target, exact.name, (), (*why, *_doubts(results)))
 
 
 def _nothing_holds(results: Results, target: float) -> Recommendation:
-    exact = next((row for row in results.rows if row.kind is Kind.EXACT), None)
+    exact = _exact(results)
     own = _own(results)
     k = results.subject.get("k")
     why = []
@@ -162,7 +225,7 @@ def _nothing_holds(results: Results, target: float) -> Recommendation:
             "more (--shortlists, --prefixes); otherwise search exactly."
         )
     name = None if exact is None else exact.name
-    return Recommendation(target, name, (), (*why, *_unfinished(results)))
+    return Recommendation(target, name, (), (*why, *_doubts(results)))
 
 
 def _found(row: Row, results: Results) -> list[str]:
@@ -172,7 +235,7 @@ def _found(row: Row, results: Results) -> list[str]:
         f"{fraction(row.recall_low)}–{fraction(row.recall_high)}) in {spread_of(row.p50_ms)} ms a "
         f"query; 99 of 100 queries take at most {short(row.p99_ms.median)} ms."
     ]
-    exact = next((each for each in results.rows if each.kind is Kind.EXACT), None)
+    exact = _exact(results)
     if row.ndcg is not None and exact is not None and exact.ndcg is not None:
         said.append(f"Its nDCG@10 is {row.ndcg:.3f}, that of exact search {exact.ndcg:.3f}.")
     return said
@@ -198,9 +261,13 @@ def _memory(row: Row) -> list[str]:
 def _tied(row: Row, tied: Sequence[str]) -> list[str]:
     if not tied:
         return []
+    names = [row.name, *tied]
+    named, more = names[:NAMED], len(names) - NAMED
+    if more > 0:
+        named.append(f"{more} more (≈ in the table)")
     return [
-        f"In speed {listed([row.name, *tied])} cannot be told apart; of these it was taken for "
-        "its memory, then its shorter prefix."
+        f"In speed {listed(named)} cannot be told apart; of these it was taken for "
+        "its memory, then for what it finds."
     ]
 
 
@@ -222,7 +289,41 @@ def _cheaper(row: Row, results: Results) -> list[str]:
     ]
 
 
-def _unfinished(results: Results) -> list[str]:
-    if results.complete:
+def applied(row: Row) -> list[str]:
+    """How a collection is made that is searched as this row was; nothing of exact search."""
+    if row.kind in (Kind.EXACT, Kind.PEER):
         return []
-    return ["The bench was interrupted: points may be missing, and spreads rest on fewer rounds."]
+    options = {
+        "structure": row.structure,
+        "code": row.code,
+        "prefix": row.prefix,
+        "shortlist": row.shortlist,
+    }
+    if row.effort:
+        options["effort"] = row.effort
+    if row.stages:
+        options["funnel"] = ",".join(f"{width}:{keep}" for width, keep in row.stages)
+    if row.kind is Kind.TRUNCATED:
+        options["rotation"] = "identity"
+    said = " ".join(f"--{name} {value}" for name, value in options.items())
+    return [
+        f"To make a collection that is searched so: searchengine index CORPUS COLLECTION {said}. "
+        "One that exists: searchengine tune."
+    ]
+
+
+def _doubts(results: Results) -> list[str]:
+    """What makes the answer less sure: few questions, an early end."""
+    said = []
+    queries = results.subject.get("queries")
+    if isinstance(queries, int) and queries < QUESTIONS:
+        many = "1 question was" if queries == 1 else f"{queries} questions were"
+        said.append(
+            f"Only {many} asked, and so few show little: ask {QUESTIONS} or more before you rely "
+            "on it."
+        )
+    if not results.complete:
+        said.append(
+            "The bench was interrupted: points may be missing, and spreads rest on fewer rounds."
+        )
+    return said

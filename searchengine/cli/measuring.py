@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, PLOTS, Numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, Names, Numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation import Setting, StsTask
@@ -46,23 +46,6 @@ class NamedFile(click.ParamType[tuple[str, Path]]):
         if not name or not path:
             self.fail(f"expected FILE or NAME=FILE, got {value!r}", param, ctx)
         return name, Path(path)
-
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """Names with commas between, in capitals: MR,CR."""
-
-    name = "NAME,NAME,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The names in the order given, each once."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(dict.fromkeys(name.strip().upper() for name in value.split(",")))
-        if not all(names):
-            self.fail(f"expected names with commas between, got {value!r}", param, ctx)
-        return names
 
 
 @click.group()
@@ -186,7 +169,8 @@ def transfer(
     from trainer.transfer import TASKS, averages, read_transfer
     from trainer.transfer import transfer as evaluate_transfer
 
-    read = [read_transfer(folder, name) for name in tasks or TASKS]
+    chosen = dict.fromkeys(name.upper() for name in tasks or TASKS)
+    read = [read_transfer(folder, name) for name in chosen]
     model = Encoder.load(encoder)
     rows: list[TransferRow] = []
     for data in read:

@@ -4,13 +4,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from searchengine.cli.measuring import MODEL, PREFIXES, NamedFile
 from searchengine.cli.options import AS_JSON, runs
-from searchengine.errors import CorpusError
+
+if TYPE_CHECKING:
+    from searchengine.judgements import Qrels
 
 Named = tuple[str, Path]
 
@@ -99,21 +101,14 @@ def _named(files: tuple[Named, ...]) -> list[str]:
     return names
 
 
-def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], Any, Any]:
+def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], dict[str, str], "Qrels"]:
     """The documents, questions and judgements of a folder in BEIR's layout."""
     from searchengine.corpus import read_corpus
-    from searchengine.judgements import read_qrels, read_queries
+    from searchengine.judgements import plain_or_gzipped, read_beir
+    from searchengine.lines import bad
 
-    corpus, queries = _inside(folder, "corpus.jsonl"), _inside(folder, "queries.jsonl")
+    corpus = plain_or_gzipped(folder / "corpus.jsonl")
+    if corpus is None:
+        raise bad(folder, "no corpus.jsonl in it (.gz too); is it a folder of BEIR's layout?")
     documents = ((one.key, one.title, one.text) for one in read_corpus(corpus))
-    return documents, read_queries(queries), read_qrels(_inside(folder, "qrels/test.tsv"))
-
-
-def _inside(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise CorpusError(
-        f"there is no {folder / name}; expected a folder of corpus.jsonl, queries.jsonl and "
-        "qrels/test.tsv (.gz too)"
-    )
+    return documents, *read_beir(folder)

@@ -21,11 +21,11 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The numbers, in the order given."""
+        """The numbers in the order given, each once."""
         if isinstance(value, tuple):
             return value
         try:
-            numbers = tuple(int(part) for part in value.split(","))
+            numbers = tuple(dict.fromkeys(int(part) for part in value.split(",")))
         except ValueError:
             self.fail(f"expected whole numbers with commas between, got {value!r}", param, ctx)
         if min(numbers) < 1:
@@ -71,6 +71,23 @@ class Several(click.ParamType[tuple[str, ...]]):
             self.fail(f"expected some of {choices} with commas between, got {value!r}", param, ctx)
 
 
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names with commas between: MR,CR."""
+
+    name = "NAME,NAME,…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The names in the order given."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(name.strip() for name in value.split(","))
+        if not all(names):
+            self.fail(f"expected names with commas between, got {value!r}", param, ctx)
+        return names
+
+
 class Bytes(click.ParamType[int]):
     """A number of bytes: 500000000, 500MB, 2GiB."""
 
@@ -91,9 +108,6 @@ class Bytes(click.ParamType[int]):
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
 ENCODER = click.option(
     "--encoder", metavar="PATH", help="Model folder or hub name [default: the collection's own]."
-)
-QUERIES = click.option(
-    "--queries", required=True, type=click.Path(path_type=Path), help="Questions: .jsonl or .txt."
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 SHORTLIST = click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.measuring import PREFIXES
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, choice, runs
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, Names, Several, runs
 from searchengine.console import counted
 from searchengine.query import Mode
 
@@ -22,35 +22,6 @@ if TYPE_CHECKING:
     Lost = Mapping[str, Sequence[Worse]]
 
 _LOST = "the questions that lost most nDCG@10, and the relevant documents that slipped"
-
-
-class Modes(click.ParamType[tuple[str, ...]]):
-    """Modes of search with commas between: vector,text,hybrid."""
-
-    name = "MODE,MODE,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The modes in the order given, each once."""
-        if isinstance(value, tuple):
-            return value
-        one = choice(Mode)
-        return tuple(dict.fromkeys(one.convert(part, param, ctx) for part in value.split(",")))
-
-
-class Words(click.ParamType[tuple[str, ...]]):
-    """Names with commas between."""
-
-    name = "NAME,NAME,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The names in the order given."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(name.strip() for name in value.split(","))
 
 
 @click.command()
@@ -67,7 +38,8 @@ class Words(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--mode",
     "modes",
-    type=Modes(),
+    type=Several(Mode),
+    metavar="MODE,MODE,…",
     default="vector",
     show_default=True,
     help="vector, text, hybrid; several are compared.",
@@ -140,10 +112,12 @@ def retrieval(
         dims = _dims(engine, modes, prefixes)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
+        lost_by = _compared(engine, names, base, of) if worst is not None else []
         task = evaluation.task(engine, asked, judged, exclude_self)
+        if run_out is not None:
+            _check_runs(engine, task, run_out)
         for sentence in task.notes:
             note(f"Note: {sentence}")
-        lost_by = [] if worst is None else names if of is None else [_row(engine, names, of)]
         settings = []
         with progress("Evaluating", len(names)) as advance:
             for setting in evaluation.measure(engine, task, dims, shortlist, modes):
@@ -162,7 +136,7 @@ def retrieval(
 @click.command("runs")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--qrels", required=True, type=click.Path(path_type=Path), help="Judgements: TSV.")
-@click.option("--names", type=Words(), help="What to call the runs [default: their files' names].")
+@click.option("--names", type=Names(), help="What to call the runs [default: their files' names].")
 @click.option("--baseline", metavar="NAME", help="What is compared with [default: the first].")
 @AS_JSON
 def run_files(
@@ -237,6 +211,30 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
     return names[position(names, EXACT if row == full else row)]
 
 
+def _compared(engine: "SearchEngine", names: Sequence[str], base: str, of: str | None) -> list[str]:
+    """The rows whose losses against the baseline --worst shows."""
+    rows = names if of is None else [_row(engine, names, of)]
+    if others := [name for name in rows if name != base]:
+        return others
+    if of is not None:
+        raise click.UsageError(
+            f"--of {of} is the row that the others are compared with; name another row, or another "
+            "--baseline"
+        )
+    raise click.UsageError(
+        f"--worst compares rows, and there is one alone: {base}; measure more: --mode vector,text"
+    )
+
+
+def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
+    """Refuse names that no run file can hold before anything is measured."""
+    from searchengine.runs import check_names
+
+    with engine.collection.reading() as snapshot:
+        keys = [key for (key,) in snapshot.store.read("SELECT key FROM documents")]
+    check_names(folder, task.queries, keys)
+
+
 def _called(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
     """A name for every run."""
     called = list(names or (file.name.removesuffix(".gz").removesuffix(".run") for file in files))
@@ -261,11 +259,7 @@ def _lost(
     from searchengine.differences import worst
 
     by_name = {setting.name: setting for setting in settings}
-    return {
-        name: worst(engine, task, by_name[name], by_name[base], count or 0)
-        for name in names
-        if name != base
-    }
+    return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
 
 
 def _show_json(rows: Sequence["RetrievalRow"], lost: "Lost") -> None:

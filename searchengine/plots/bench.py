@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from searchengine.bench.amounts import short
 from searchengine.bench.recommend import Recommendation
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.bench.table import frontier
+from searchengine.bench.table import frontier, peer_of, telling_peers
 from searchengine.plots.labels import Label, Line, put_labels
 from searchengine.plots.scales import log_scale, recall_scale
 from searchengine.plots.style import COLOURS, FAINT, INK, MARKERS, label_ends, new_figure, styled
@@ -26,6 +26,8 @@ BINS = 48
 MARKED = {50: "o", 95: "D", 99: "X"}
 DARK = "#5F5F5F"  # names of other engines: the grey of their marks is too faint for letters
 DASHED = (0, (4, 3))
+DASH_DOT = (0, (5, 2, 1, 2))
+EFFORTS = {"hnsw": "ef", "nsg": "ef", "ivf": "lists"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +109,11 @@ def _own(results: Results) -> list[Row]:
     return [row for row in results.rows if row.kind is not Kind.PEER]
 
 
-def peer_of(row: Row) -> str:
-    """Which engine a row of another engine is of: its name up to the point, as in "usearch: …"."""
-    return row.name.partition(":")[0]
-
-
-def telling_peers(results: Results, target: float) -> list[Row]:
-    """One row of every other engine: its fastest that holds the target, or that finds most."""
-    rows: dict[str, list[Row]] = {}
-    for row in results.rows:
-        if row.kind is Kind.PEER:
-            rows.setdefault(peer_of(row), []).append(row)
-    return [min(each, key=lambda row: _telling(row, target)) for each in rows.values()]
-
-
-def _telling(row: Row, target: float) -> tuple[bool, float]:
-    holds = row.recall_low >= target
-    return not holds, row.p50_ms.median if holds else -row.recall
-
-
 @styled
 def recall_by_shortlist(results: Results) -> "Figure | None":
     """Recall by length of the shortlist, a panel for every structure, a line for every prefix.
 
+    There is a line for every effort too, dash-dotted where it does not follow the shortlist.
     Dashed lines are prefixes cut off without a rotation. None where no cascade was measured.
     """
     from matplotlib.ticker import NullLocator
@@ -145,10 +129,13 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
     codes = {row.code for row in rows}
     panels[0].set_xscale("log")
     ends: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in structures}
-    for (kind, structure, code, prefix), points in lines.items():
+    for (kind, structure, code, prefix, effort), points in lines.items():
         turned, colour = kind is Kind.CASCADE, colours[prefix]
-        look = {"color": colour, "marker": marks[prefix], "linestyle": "-" if turned else DASHED}
-        name = f"{prefix}{f' {code}' if len(codes) > 1 else ''}{'' if turned else ', not rotated'}"
+        line = DASHED if not turned else DASH_DOT if effort else "-"
+        look = {"color": colour, "marker": marks[prefix], "linestyle": line}
+        said = [f"{prefix}{f' {code}' if len(codes) > 1 else ''}"]
+        said += [f"{EFFORTS.get(structure, 'effort')} {effort}"] if effort else []
+        name = ", ".join([*said, *([] if turned else ["not rotated"])])
         x, y = [row.shortlist for row in points], [row.recall for row in points]
         axes = panels[structures.index(structure)]
         axes.plot(x, y, label=name, markerfacecolor=colour if turned else "white", **look)
@@ -165,14 +152,13 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
     return figure
 
 
-def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int], list[Row]]:
-    """Rows by kind, structure, code and prefix, each shortlist once, the shortest first."""
-    lines: dict[tuple[Kind, str, str, int], dict[int, Row]] = {}
+def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], list[Row]]:
+    """Rows by kind, structure, code, prefix and effort, each shortlist once, the shortest first."""
+    lines: dict[tuple[Kind, str, str, int, int], dict[int, Row]] = {}
     for row in results.rows:
         if row.kind in (Kind.CASCADE, Kind.TRUNCATED) and row.shortlist:
-            line = lines.setdefault((row.kind, row.structure, row.code, row.prefix), {})
-            if row.shortlist not in line or row.effort == 0:
-                line[row.shortlist] = row
+            line = (row.kind, row.structure, row.code, row.prefix, row.effort)
+            lines.setdefault(line, {}).setdefault(row.shortlist, row)
     return {key: [line[size] for size in sorted(line)] for key, line in sorted(lines.items())}
 
 
