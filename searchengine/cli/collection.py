@@ -133,6 +133,8 @@ def index(
                 )
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt)
+            if stopped:
+                engine.refresh()  # interrupted between a commit and showing it
             kept = engine.stats().documents if stopped else 0
             if made_here:
                 engine.collection.remove_if_empty()
