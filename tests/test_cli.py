@@ -244,7 +244,7 @@ def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -
     writer = indexing(fifo, collection)
     begun = collection / "segments" / "000002"
     with feeding(fifo, writer) as stream:
-        stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(2000))
+        stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(4000))
         stream.flush()
         wait_until(begun.exists)  # a block is encoded and stored, and a segment under way
         last = interrupted(writer)
