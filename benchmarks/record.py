@@ -29,7 +29,8 @@ DATA = click.option(
 def record(section: str, figures: Any) -> Path:
     """Write one benchmark's figures beside those of the same commit, and say where."""
     commit = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no")
+    # The reports are what is being written.
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":!docs/reports")
     path = RESULTS / f"{commit}{'-changed' if changed else ''}.json"
     path.parent.mkdir(exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine()}

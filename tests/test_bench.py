@@ -20,6 +20,7 @@ from searchengine import SearchEngine
 from searchengine.bench import run as running
 from searchengine.bench.contestants import live_numbers, unrotated
 from searchengine.bench.grid import FULL_EFFORTS, Grid, Recipe
+from searchengine.bench.growth import growth
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import Subject, of_collection, of_vectors
@@ -128,15 +129,26 @@ def test_a_rotation_is_undone_for_comparison(subject: Subject, results: Results)
     assert bare.recall_high < turned.recall_low
 
 
-def test_finals_and_growth(results: Results) -> None:
+def test_finals(results: Results) -> None:
     more = [row for row in results.rows if len(row.rounds_ms) == 9]
     assert len(more) <= running.FINALISTS
     assert all(row.recall_low >= 0.5 and row.kind is not Kind.EXACT for row in more)
-    sizes = [(grown.name, grown.rows) for grown in results.growth]
-    chosen = results.growth[1].name
-    assert sizes == [(n, ROWS // part) for part in (8, 4, 2, 1) for n in ("exact", chosen)]
-    assert all(grown.recall == 1 for grown in results.growth if grown.name == "exact")
-    assert all(0 < grown.recall <= 1 for grown in results.growth)
+    assert bool(results.growth) != ("growth" in results.missing)  # where a scan is as fast, none
+
+
+def test_growth(subject: Subject) -> None:
+    (segment,) = subject.segments
+    view = segment.over(replace(segment.config, prefix=4, shortlist=20))
+    grown = list(growth(view, subject.queries, 5, "own", 1.5))
+    sizes = [(each.name, each.rows) for each in grown]
+    assert sizes == [(n, ROWS // part) for part in (8, 4, 2, 1) for n in ("exact", "own")]
+    assert all(each.recall == 1 and each.build_s is None for each in grown if each.name == "exact")
+    own = [each for each in grown if each.name == "own"]
+    found = [each.recall for each in own]
+    assert found == sorted(found, reverse=True) and found[0] > found[-1]  # 20 of ever more rows
+    assert own[-1].build_s == 1.5 and all(each.build_s != 1.5 for each in own[:-1])
+    exact = segment.exact(subject.queries, 5).rows
+    assert found[-1] == pytest.approx(recalls(view.search(subject.queries, 5).rows, exact).mean())
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
