@@ -133,9 +133,7 @@ def index(
                 )
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt)
-            if stopped:
-                engine.refresh()  # interrupted between a commit and showing it
-            kept = engine.stats().documents if stopped else 0
+            kept = _committed(engine) if stopped else 0
             if made_here:
                 engine.collection.remove_if_empty()
             if stopped:
@@ -164,6 +162,12 @@ def index(
     for name, some in left_out.items():
         if some.count:
             note(f"{some.count} {name.replace('_', ' ')}, left out:{_some(some)}")
+
+
+def _committed(engine: Any) -> int:
+    """Documents of the last commit; it may have been interrupted before it was shown."""
+    engine.refresh()
+    return int(engine.stats().documents)
 
 
 def _interrupted(collection: Path, kept: int) -> str:
