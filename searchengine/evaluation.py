@@ -18,6 +18,7 @@ from indexer.config import Code, SegmentConfig, Structure
 from indexer.prefix import prefix
 from indexer.rerank import SearchResult, rerank
 from indexer.segment import Segment
+from searchengine import judgements
 from searchengine.encoding import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
@@ -69,9 +70,7 @@ def task(
     key, and the question is part of the document) and none is judged relevant to itself. Raises
     CorpusError when no question is judged.
     """
-    asked = {key: text for key, text in queries.items() if key in qrels}
-    if not asked:
-        raise CorpusError("no question has a judgement; are the two files of one data set?")
+    asked = judgements.judged(queries, qrels)
     judged = {key: qrels[key] for key in asked}
     with engine.collection.reading() as snapshot:
         notes = list(_left_out(snapshot, queries, qrels, judged))

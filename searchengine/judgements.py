@@ -1,10 +1,11 @@
 """Questions and judgements from files (BEIR, TREC, or a question a line)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from searchengine.corpus import Document
+from searchengine.errors import CorpusError
 from searchengine.lines import bad, kind, read_jsonl, read_lines, some_fields
 
 Qrels = dict[str, dict[str, int]]
@@ -24,6 +25,14 @@ def read_queries(path: str | Path) -> dict[str, str]:
     if not queries:
         raise bad(path, "no questions in it")
     return queries
+
+
+def judged(queries: Mapping[str, str], qrels: Qrels) -> dict[str, str]:
+    """The questions that have judgements. Raises CorpusError where none has."""
+    found = {key: text for key, text in queries.items() if key in qrels}
+    if not found:
+        raise CorpusError("no question has a judgement; are the two files of one data set?")
+    return found
 
 
 def read_beir(folder: str | Path, split: str = "test") -> tuple[dict[str, str], Qrels]:

@@ -159,6 +159,20 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
     assert [file.name for file in path.parent.iterdir()] == ["results.json"]
 
 
+def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Path) -> None:
+    """What benchmarks/ records: one file a commit, one section a benchmark."""
+    told = results.as_dict()
+    sections = {"machine": {}, "bench papers": told, "startup": {}, "bench scifact": told}
+    (tmp_path / "commit.json").write_text(json.dumps(sections))
+    found = Results.read_all(tmp_path / "commit.json")
+    assert [*found] == ["papers", "scifact"] and found["papers"].rows == results.rows
+    alone = Results.read_all(results.write(tmp_path / "out").parent)
+    assert [*alone] == [""] and alone[""].rows == results.rows
+    (tmp_path / "commit.json").write_text(json.dumps({"machine": {}, "startup": {}}))
+    with pytest.raises(QueryError, match="holds no results of a bench"):
+        Results.read_all(tmp_path / "commit.json")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -80,7 +80,7 @@ def compare(before: Results, after: Results) -> list[Change]:
     """
     _check(before, after)
     drift = _drift(before, after)
-    exacts = _exact(before), _exact(after)
+    exacts = before.exact, after.exact
     others = {row.name: row for row in after.rows}
     changes: list[Change] = []
     built: set[tuple[str, str, int, bool]] = set()
@@ -114,7 +114,7 @@ def remarks(before: Results, after: Results) -> list[str]:
                 )
     if _elsewhere(before, after):
         said.append("The machines differ: only recall, speed_up and hot_bytes can be compared.")
-    drift = _ratio(_p50(_exact(before)), _p50(_exact(after)))
+    drift = _ratio(_p50(before.exact), _p50(after.exact))
     if drift is not None and not 1 / MARGIN < drift < MARGIN:
         said.append(f"Exact search took {short(drift)} times as long after as before.")
     for name, side in (("first", before), ("second", after)):
@@ -163,10 +163,6 @@ def _check(before: Results, after: Results) -> None:
         )
 
 
-def _exact(results: Results) -> Row | None:
-    return next((row for row in results.rows if row.kind is Kind.EXACT), None)
-
-
 def _p50(row: Row | None) -> float | None:
     return None if row is None else row.p50_ms.median
 
@@ -183,7 +179,7 @@ def _drift(before: Results, after: Results) -> float | None:
     """How far exact search moved, as a ratio of at least 1; None on another machine."""
     if _elsewhere(before, after):
         return None
-    ratio = _ratio(_p50(_exact(before)), _p50(_exact(after)))
+    ratio = _ratio(_p50(before.exact), _p50(after.exact))
     return max(ratio, 1 / ratio) if ratio else 1.0
 
 

@@ -312,7 +312,7 @@ def _best(column: _Column, results: Results) -> float | None:
     """The best value of this engine, where two rows of it or more have one."""
     if column.value is None:
         return None
-    own = [row for row in results.rows if row.kind not in (Kind.EXACT, Kind.PEER)]
+    own = [row for row in results.rows if row.candidate]
     values = [value for row in own if (value := column.value(row)) is not None]
     if len(values) < 2:
         return None
@@ -320,8 +320,12 @@ def _best(column: _Column, results: Results) -> float | None:
 
 
 def _is_best(column: _Column, row: Row, best: float | None) -> bool:
-    own = row.kind not in (Kind.EXACT, Kind.PEER)
-    return own and best is not None and column.value is not None and column.value(row) == best
+    return (
+        row.candidate
+        and best is not None
+        and column.value is not None
+        and column.value(row) == best
+    )
 
 
 def _growth_table(results: Results) -> Table:

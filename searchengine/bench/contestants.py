@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,16 +11,14 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
 from indexer.bench import OperatingPoint, Seconds
+from indexer.build import Progress
 from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
 from indexer.cost import cost, exhaustive
 from indexer.footprint import footprint
 from indexer.segment import Segment
 from searchengine.bench.grid import Grid, Recipe, kind_of
-from searchengine.bench.results import Kind
+from searchengine.bench.results import CONFIGURED, Kind
 from searchengine.bench.subject import Subject
-
-Heard = Callable[[str, int, int], None]
-"""Told what is done: the step, how much of it just now, and of how much."""
 
 _COUNTED = 100  # queries whose multiply-adds are counted
 _BLOCK = 1 << 14  # rows turned back at a time
@@ -83,7 +81,7 @@ class Field:
         missing: the names of those who do not, and why.
     """
 
-    def __init__(self, subject: Subject, grid: Grid, scratch: Path, heard: Heard) -> None:
+    def __init__(self, subject: Subject, grid: Grid, scratch: Path, heard: Progress) -> None:
         self.contestants: list[Contestant] = []
         self.missing: dict[str, str] = {}
         self._subject, self._grid, self._heard = subject, grid, heard
@@ -136,7 +134,7 @@ class Field:
         if size >= self._subject.rows:
             return  # which is exact search
         point = OperatingPoint(self._subject.segments, self._subject.live, self._grid.k, 0)
-        name = f"as configured: {own.structure} {own.code} {own.prefix} → {size}"
+        name = f"{CONFIGURED}: {own.structure} {own.code} {own.prefix} → {size}"
         about = self._about(name, kind_of(own), point, None)
         self.contestants.append(Ours(point, self._subject.queries, about))
 

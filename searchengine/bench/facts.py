@@ -5,8 +5,7 @@ from typing import Any
 
 from searchengine.bench.amounts import plain, size
 from searchengine.bench.recommend import FEW_MARGIN, MARGIN
-from searchengine.bench.results import Kind, Results
-from searchengine.bench.table import CONFIGURED
+from searchengine.bench.results import CONFIGURED, Kind, Results
 
 Fact = tuple[str, str]  # a term, and what is said of it
 
@@ -39,7 +38,7 @@ def _subject(results: Results) -> list[Fact]:
     if not results.subject.get("encoder") and _configured(results):
         facts.append(
             (
-                "as configured",
+                CONFIGURED,
                 "the default recipe of a new collection, for bare vectors have no other",
             )
         )

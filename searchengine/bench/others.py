@@ -8,7 +8,8 @@ import numpy as np
 
 from indexer.arrays import RowNumbers, unit_rows
 from indexer.bench import Seconds
-from searchengine.bench.contestants import Contestant, Heard, live_numbers, unrotated
+from indexer.build import Progress
+from searchengine.bench.contestants import Contestant, live_numbers, unrotated
 from searchengine.bench.peers import Peer, PeerFailed, peer_files
 from searchengine.bench.results import Kind
 from searchengine.bench.subject import Subject
@@ -55,7 +56,7 @@ class Other:
 
 
 def start(
-    stack: ExitStack, folder: Path, subject: Subject, k: int, scratch: Path, heard: Heard
+    stack: ExitStack, folder: Path, subject: Subject, k: int, scratch: Path, heard: Progress
 ) -> tuple[list[Contestant], dict[str, str]]:
     """The peers in a folder, built, until the stack is left; and why others are not among them."""
     scratch = scratch / "peers"

@@ -56,7 +56,7 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
     holding = _holding(results, target)
     if not holding:
         return _nothing_holds(results, target)
-    exact = _exact(results)
+    exact = results.exact
     ties = [row for row in _ties(holding) if exact is None or faster(row, exact)]
     if not ties:
         assert exact is not None  # without it nothing is left out
@@ -153,14 +153,10 @@ def _own(results: Results) -> list[Row]:
     What was cut off without a rotation is there for comparison only: a collection is rotated,
     unless it has no rotated rows at all.
     """
-    own = [row for row in results.rows if row.kind not in (Kind.EXACT, Kind.PEER)]
+    own = [row for row in results.rows if row.candidate]
     if any(row.kind in (Kind.CASCADE, Kind.FUNNEL) for row in own):
         return [row for row in own if row.kind is not Kind.TRUNCATED]
     return own
-
-
-def _exact(results: Results) -> Row | None:
-    return next((row for row in results.rows if row.kind is Kind.EXACT), None)
 
 
 def _ties(holding: Sequence[Row]) -> list[Row]:
@@ -205,7 +201,7 @@ def _as_fast(results: Results, target: float, exact: Row, first: Row) -> Recomme
 
 
 def _nothing_holds(results: Results, target: float) -> Recommendation:
-    exact = _exact(results)
+    exact = results.exact
     own = _own(results)
     k = results.subject.get("k")
     why = []
@@ -235,7 +231,7 @@ def _found(row: Row, results: Results) -> list[str]:
         f"{fraction(row.recall_low)}–{fraction(row.recall_high)}) in {spread_of(row.p50_ms)} ms a "
         f"query; 99 of 100 queries take at most {short(row.p99_ms.median)} ms."
     ]
-    exact = _exact(results)
+    exact = results.exact
     if row.ndcg is not None and exact is not None and exact.ndcg is not None:
         said.append(f"Its nDCG@10 is {row.ndcg:.3f}, that of exact search {exact.ndcg:.3f}.")
     return said
@@ -291,7 +287,7 @@ def _cheaper(row: Row, results: Results) -> list[str]:
 
 def applied(row: Row) -> list[str]:
     """How a collection is made that is searched as this row was; nothing of exact search."""
-    if row.kind in (Kind.EXACT, Kind.PEER):
+    if not row.candidate:
         return []
     options = {
         "structure": row.structure,

@@ -18,6 +18,10 @@ SECTION = "bench "
 """How the sections of a commit's figures begin that hold the results of a bench."""
 
 
+CONFIGURED = "as configured"
+"""How the name of the row begins that is the collection as it is searched."""
+
+
 class Kind(StrEnum):
     """What sort of search a row is."""
 
@@ -106,6 +110,11 @@ class Row:
     cold_bytes: int | None
     build_s: float | None
 
+    @property
+    def candidate(self) -> bool:
+        """Whether it is of this engine, and no exact search."""
+        return self.kind not in (Kind.EXACT, Kind.PEER)
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
@@ -144,6 +153,11 @@ class Results:
     rows: tuple[Row, ...]
     growth: tuple[Growth, ...]
     missing: Mapping[str, str]
+
+    @property
+    def exact(self) -> Row | None:
+        """The row of exact search; None where nothing was measured."""
+        return next((row for row in self.rows if row.kind is Kind.EXACT), None)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

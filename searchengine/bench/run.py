@@ -11,8 +11,9 @@ import numpy as np
 
 from indexer.arrays import RowNumbers, evenly
 from indexer.bench import Seconds, recalls
+from indexer.build import Progress
 from indexer.cold import ColdRows
-from searchengine.bench.contestants import Contestant, Field, Heard, Ours
+from searchengine.bench.contestants import Contestant, Field, Ours
 from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth
 from searchengine.bench.machine import machine
@@ -104,7 +105,7 @@ class Bench:
         subject: Subject,
         settings: Settings,
         scratch: Path,
-        heard: Heard,
+        heard: Progress,
         missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`scratch` is a folder for what is built; `heard` is told what is done.
@@ -153,7 +154,7 @@ class Bench:
     def _enter(self, contestants: Sequence[Contestant]) -> None:
         """What each finds, and how slow it is."""
         exact: RowNumbers | None = None
-        shares = []
+        shares, entered = [], []
         for contestant in contestants:
             try:
                 found, _ = contestant.at_once(len(self._subject.queries))
@@ -166,11 +167,12 @@ class Bench:
             ndcg = None if judge is None else float(np.mean(judge(found)))
             count = max(FEWEST, min(TIMED, round(PATIENCE / max(slow, 1e-9))))
             shares.append(recalls(found, exact))
-            entry = _Entry(contestant, (0, 0, 0), ndcg, min(count, len(self._subject.queries)))
-            self._entries.append(entry)
+            entered.append((contestant, ndcg, min(count, len(self._subject.queries))))
             self._heard("finding", 1, len(contestants))
-        for entry, each, ends in zip(self._entries, shares, intervals(shares), strict=True):
-            entry.recall = (float(each.mean()), *ends)
+        for (contestant, ndcg, count), each, ends in zip(
+            entered, shares, intervals(shares), strict=True
+        ):
+            self._entries.append(_Entry(contestant, (float(each.mean()), *ends), ndcg, count))
 
     def _round(self, entries: Sequence[_Entry], turn: int, what: str, turns: int) -> None:
         """Every entry once, another one first each time: exact search beside what is compared."""

@@ -16,8 +16,8 @@ from indexer.errors import VectorError
 from indexer.segment import Segment
 from searchengine.bench.results import Spread
 from searchengine.engine import SearchEngine
-from searchengine.errors import CorpusError, QueryError
-from searchengine.judgements import Qrels
+from searchengine.errors import QueryError
+from searchengine.judgements import Qrels, judged
 from searchengine.snapshot import Snapshot
 
 MOST = 1000
@@ -68,9 +68,7 @@ def of_collection(
     Raises QueryError where the collection is empty, CorpusError where no question is judged.
     """
     if qrels is not None:
-        questions = {key: text for key, text in questions.items() if key in qrels}
-        if not questions:
-            raise CorpusError("no question has a judgement; are the two files of one data set?")
+        questions = judged(questions, qrels)
     listed = list(questions)
     keys = [listed[i] for i in evenly(len(listed), MOST)]
     with engine.collection.reading() as snapshot:
@@ -167,7 +165,7 @@ def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNu
     def judge(rows: RowNumbers) -> Shares:
         segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
         ids = np.where(rows < 0, -1, rows + shift[segment])
-        judged: Shares = ndcg_10(snapshot, keys, ids, qrels)
-        return judged
+        found: Shares = ndcg_10(snapshot, keys, ids, qrels)
+        return found
 
     return judge

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from searchengine.bench.results import Kind, Results, Row
+from searchengine.bench.results import CONFIGURED, Kind, Results, Row
 
-CONFIGURED = "as configured"
 ALWAYS = ("", "p50 ms", "× measured")  # and recall, whose name tells k
 ROOM_FOR = ("× theory", "MiB", "p99 ms", "ndcg@10", "queries/s", "cold ms")  # the first ones first
 BESIDE = 3  # characters that a column takes besides its text
