@@ -180,8 +180,9 @@ def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lists_of_numbers_and_names() -> None:
-    """Numbers count once, whatever is measured by them; blank names are none."""
+    """Numbers count once where something is measured by them; blank names are none."""
     assert Numbers().convert("32, 8,32", None, None) == (32, 8)
+    assert Numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
     assert Names().convert("b, a,b", None, None) == ("b", "a", "b")
     with pytest.raises(BadParameter, match="expected names with commas between, got 'a,,b'"):
         Names().convert("a,,b", None, None)

@@ -18,19 +18,23 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
     name = "N,N,…"
 
+    def __init__(self, *, repeats: bool = False) -> None:
+        """`repeats` keeps numbers named twice, for a caller that refuses them."""
+        self._repeats = repeats
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The numbers in the order given, each once."""
+        """The numbers in the order given, each once where repeats are not kept."""
         if isinstance(value, tuple):
             return value
         try:
-            numbers = tuple(dict.fromkeys(int(part) for part in value.split(",")))
+            given = tuple(int(part) for part in value.split(","))
         except ValueError:
             self.fail(f"expected whole numbers with commas between, got {value!r}", param, ctx)
-        if min(numbers) < 1:
+        if min(given) < 1:
             self.fail(f"expected numbers above zero, got {value!r}", param, ctx)
-        return numbers
+        return given if self._repeats else tuple(dict.fromkeys(given))
 
 
 class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
