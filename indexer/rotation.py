@@ -21,6 +21,10 @@ Blocks = Iterable[npt.NDArray[np.floating]]
 _Wide = npt.NDArray[np.float64]
 
 
+A_THREAD = 64
+"""Queries turned by a thread: it does so in less time than it takes to wake another."""
+
+
 class Turn:
     """A rotation R (D, D), applied to queries as x @ R."""
 
@@ -33,13 +37,13 @@ class Turn:
         self._pointer = faiss.swig_ptr(self._rows)
 
     def apply(self, queries: Floats) -> Floats:
-        """(q, D) float32 turned, with no more threads than queries.
+        """(q, D) float32 turned, in one thread for every so many queries.
 
-        numpy's BLAS would wake a thread for every core, and one query then waits for the slowest:
-        1 ms instead of 0.02 on a busy machine.
+        numpy's BLAS would wake a thread for every core, and few queries then wait for the slowest:
+        1 ms instead of 0.02 for one on a busy machine, 5 instead of 0.1 for sixteen.
         """
         if len(queries) > 1:
-            with native_threads(len(queries)):
+            with native_threads(-(-len(queries) // A_THREAD)):
                 turned: Floats = self._linear.apply(queries)
             return turned
         query, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)

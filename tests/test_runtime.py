@@ -41,6 +41,38 @@ def test_no_batch_can_take_the_next_row() -> None:
     assert list(token_budget_batches(lengths, 1000, 0.5)) == [[0, 1], [2, 3], [4]]
 
 
+def test_packing_by_hand() -> None:
+    """Four texts of 40, 30, 20 and 0 tokens: the third goes where the first left room."""
+    mask = np.arange(40) < np.array([[40], [30], [20], [0]])
+    slots, places = Padded(np.zeros((4, 40), np.int64), mask.astype(np.int64)).packing()
+    assert slots.shape == (2, 64)
+    none = [160]
+    assert slots[0].tolist() == [*range(40), *range(80, 100), *[120], *none * 3]
+    assert slots[1].tolist() == [*range(40, 70), *none * 34]
+    assert places[1].tolist() == [*range(64, 94), *[0] * 10]
+    slots, places = Padded(np.zeros((1, 16), np.int64), np.ones((1, 16), np.int64)).packing()
+    assert slots.tolist() == places.tolist() == [list(range(16))], "one text is as it is"
+
+
+@given(
+    st.lists(st.integers(0, 150), min_size=1, max_size=40),
+    st.integers(0, 9),
+)
+def test_packed_texts_are_whole_and_apart(lengths: list[int], more: int) -> None:
+    width = max(1, *lengths) + more
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+    ids = np.arange(len(lengths) * width).reshape(-1, width)
+    slots, places = Padded(ids, mask).packing()
+    assert len(slots) <= len(lengths) and slots.shape[1] <= max(64, width + 15)
+    flat = np.append(ids.ravel(), -1)[slots]
+    np.testing.assert_array_equal(flat.ravel()[places][mask == 1], ids[mask == 1])
+    taken = flat[flat >= 0]
+    assert len({*taken.tolist()}) == len(taken) == np.maximum(mask.sum(axis=1), 1).sum()
+    for row, length in enumerate(lengths):  # in one packed row, token by token
+        mine = places[row, :length]
+        assert (np.diff(mine) == 1).all() and len({*(mine // slots.shape[1]).tolist()}) <= 1
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr("trainer.torch_runtime.cpu_has_native_bf16", lambda: native)
@@ -119,7 +151,8 @@ def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
 class Paced:
     """A runtime whose rate by tokens of a batch is given; its clock is the test's."""
 
-    engine, precision, token_budget, multiple = Engine.TORCH, Precision.FP32, 1, 1
+    engine, precision = Engine.TORCH, Precision.FP32
+    token_budget, multiple, packs = 1, 1, False
 
     def __init__(self, rates: dict[int, float]) -> None:
         self.rates = rates

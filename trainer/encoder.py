@@ -227,7 +227,8 @@ class Encoder:
         runtime = self._backing.runtime
         # One row is a batch, whatever the budget, which may have to be found first.
         budget = runtime.token_budget if len(ids) > 1 else 1
-        for batch in token_budget_batches([len(row) for row in ids], budget, ALIKE):
+        alike = 0.0 if runtime.packs else ALIKE
+        for batch in token_budget_batches([len(row) for row in ids], budget, alike):
             rows = [ids[i] for i in batch]
             yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
 

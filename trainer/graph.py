@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,17 +25,19 @@ from trainer.engines import cpu_has_native_bf16
 from trainer.errors import ModelError
 from trainer.openvino_runtime import BUDGETS, OpenVINORuntime, import_openvino
 from trainer.precision import Precision
-from trainer.runtime import PROBE_WIDTH, Runtime, fastest_budget
+from trainer.runtime import PROBE_WIDTH, Vectors, fastest_budget
 from trainer.source import Source
 from trainer.tokens import TokenIds
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.folder import Model
 
-FORMAT = 1
+FORMAT = 2
 RECORD, GRAPH, TOKENIZER, LOCK = "graph.json", "graph.xml", "tokenizer.json", "lock"
 # The least cosine of a sample text's vector to its float32 vector.
 LEAST = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
+# The same of a packed graph in float32: it computes the same, or the network is not one to pack.
+SAME = 0.99999
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Graph:
         files: the model's files as they were, see Source.files.
         starter, layers: as asked for.
         int8: whether its matrix products are in 8 bits.
+        packed: whether it computes no padding.
         fingerprint, description: the model's own.
         cosines: by precision, the least over the sample texts.
         token_budget: tokens of a batch that it runs fastest.
@@ -62,6 +65,7 @@ class Graph:
     starter: str | None
     layers: int | None
     int8: bool
+    packed: bool
     fingerprint: str
     description: Description
     cosines: Mapping[str, float] = field(default_factory=dict)
@@ -108,7 +112,13 @@ class Graph:
     def runtime(self, asked: Precision) -> OpenVINORuntime:
         """What runs it. Raises ModelError."""
         most = self.description.tokens.max_tokens
-        return OpenVINORuntime(self.folder / GRAPH, self.precision(asked), most, self.token_budget)
+        return OpenVINORuntime(
+            self.folder / GRAPH,
+            self.precision(asked),
+            most,
+            packs=self.packed,
+            token_budget=self.token_budget,
+        )
 
 
 def find(source: Source, int8: bool = False) -> Graph | None:
@@ -138,22 +148,28 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
         starter=source.starter,
         layers=source.layers,
         int8=False,
+        packed=False,
         fingerprint=fingerprint(model),
         description=describe(model),
         torch=version("torch"),
     )
 
-    def make() -> tuple[Graph, Any, Runtime | None]:
-        try:
-            graph = traced(model.module)
-        except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
-            raise ModelError(
-                f"openvino cannot take this model now ({error}); torch does"
-            ) from error
-        except Exception as error:  # whatever a network does that a graph cannot say
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return replace(made, refused=reason), None, None
-        return made, graph, TorchRuntime(model.module, Precision.FP32, "cpu")
+    def make() -> Iterator[Made]:
+        exact = probe.vectors(
+            TorchRuntime(model.module, Precision.FP32, "cpu"), TokenIds(made.description.tokens)
+        )
+        for packed in (True, False):
+            try:
+                graph = traced(model.module, packed=packed)
+            except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
+                raise ModelError(
+                    f"openvino cannot take this model now ({error}); torch does"
+                ) from error
+            except Exception as error:  # whatever a network does that a graph cannot say
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                yield replace(made, refused=reason), None, exact
+            else:
+                yield replace(made, packed=packed), graph, exact
 
     return _kept(source, made, make)
 
@@ -162,20 +178,24 @@ def quantized(source: Source, exact: Graph) -> Graph:
     """Make and keep the int8 graph of a compiled model. Raises ModelError."""
     from trainer import quantization
 
-    def make() -> tuple[Graph, Any, Runtime]:
-        samples = probe.samples(TokenIds(exact.description.tokens))
-        graph = quantization.quantized(exact.folder / GRAPH, samples)
-        return replace(exact, int8=True), graph, exact.runtime(Precision.FP32)
+    def make() -> Iterator[Made]:
+        tokens = TokenIds(exact.description.tokens)
+        graph = quantization.quantized(exact.folder / GRAPH, probe.samples(tokens), exact.packed)
+        yield replace(exact, int8=True), graph, probe.vectors(exact.runtime(Precision.FP32), tokens)
 
     return _kept(source, replace(exact, int8=True), make)
 
 
-Make = Callable[[], tuple[Graph, Any, Runtime | None]]
+# A graph, what openvino holds of it, None where it is refused, and the vectors of the sample texts
+# that it should give.
+Made = tuple[Graph, Any, Vectors]
+Make = Callable[[], Iterator[Made]]
 
 
 def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
     """Made and written to the first cache that takes it, or for as long as the process runs.
 
+    make: gives what could be taken, the best first.
     One process at a time makes it; who waited takes what is there then. Raises ModelError.
     """
     for cache in source.caches():
@@ -187,7 +207,7 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
                     return there
                 _clear(cache, wanted.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
-                    new = _written(Path(scratch) / "graph", *make())
+                    new = _written(Path(scratch) / "graph", make())
                     final = _named(cache, new)
                     if final.exists():
                         final.rename(Path(scratch) / "old")
@@ -198,21 +218,25 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
     try:
         temporary = tempfile.mkdtemp(prefix="searchengine-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        return _written(Path(temporary) / "graph", *make())
+        return _written(Path(temporary) / "graph", make())
     except OSError as error:
         raise ModelError(f"there is no room for the graph that openvino runs ({error})") from error
 
 
-def _written(folder: Path, made: Graph, graph: Any, reference: Runtime | None) -> Graph:
-    """Files of a graph, synced, with what was measured of it. Raises OSError."""
+def _written(folder: Path, choices: Iterator[Made]) -> Graph:
+    """Files of the first graph that does, synced, with what was measured of it. Raises OSError."""
     folder.mkdir()
-    made = replace(made, folder=folder)
-    if graph is not None and reference is not None:
+    for choice, graph, exact in choices:
+        made = replace(choice, folder=folder)
+        if graph is None:
+            continue
         try:
             import_openvino().save_model(graph, str(folder / GRAPH), compress_to_fp16=False)
         except RuntimeError as error:
             raise OSError(str(error)) from error
-        made = _measured(made, reference)
+        made = _measured(made, exact)
+        if not made.refused and made.cosines.get(Precision.FP32, 1.0) >= SAME:
+            break
     tokens = made.description.tokens
     (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
     made = replace(made, sha256={path.name: _sha256(path) for path in _files(folder)})
@@ -223,17 +247,18 @@ def _written(folder: Path, made: Graph, graph: Any, reference: Runtime | None) -
     return made
 
 
-def _measured(graph: Graph, reference: Runtime) -> Graph:
-    """How near it is to a reference, and the size of batch that suits it."""
+def _measured(graph: Graph, exact: Vectors) -> Graph:
+    """How near it is to exact vectors of the sample texts, and the size of batch that suits it."""
     tokens = TokenIds(graph.description.tokens)
-    exact = probe.vectors(reference, tokens)
     precisions = [Precision.INT8] if graph.int8 else [Precision.FP32]
     if cpu_has_native_bf16() and not graph.int8:
         precisions.append(Precision.BF16)
     cosines = {}
     try:
         for precision in precisions:
-            runtime = OpenVINORuntime(graph.folder / GRAPH, precision, tokens.max_tokens)
+            runtime = OpenVINORuntime(
+                graph.folder / GRAPH, precision, tokens.max_tokens, packs=graph.packed
+            )
             cosines[precision.value] = probe.least_cosine(probe.vectors(runtime, tokens), exact)
         budget = fastest_budget(runtime, BUDGETS, min(PROBE_WIDTH, tokens.max_tokens))
     except ModelError as error:  # a graph that holds for the traced example alone

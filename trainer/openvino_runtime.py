@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.engines import Engine, cpu_has_native_bf16
 from trainer.errors import ModelError
@@ -26,8 +27,6 @@ MULTIPLE = 8
 # made for its shape takes 1.2 ms for 16 tokens and 2.1 ms for 32, where one for any shape takes 0.6
 # and 0.4 ms more, for it prepares itself anew each time the width changes.
 WIDTHS, OFTEN = (16, 32), 16
-# Few rows, such as of questions that come at once, are filled up to a multiple of so many.
-FEW, FILLED = 32, 4
 
 
 def import_openvino() -> Any:
@@ -44,6 +43,12 @@ def import_openvino() -> Any:
     return openvino
 
 
+def given(batch: Padded, packed: bool) -> list[NDArray[np.int64]]:
+    """What a graph of trainer.graph takes, in the order of its inputs."""
+    plain = [batch.ids, batch.mask, np.array(batch.prompt_tokens, np.int64)]
+    return [*plain, *batch.packing()] if packed else plain
+
+
 class OpenVINORuntime:
     """Runs a graph of trainer.graph. Raises ModelError for one that does not compile."""
 
@@ -51,13 +56,20 @@ class OpenVINORuntime:
     multiple = MULTIPLE
 
     def __init__(
-        self, graph: Path, precision: Precision, max_tokens: int, token_budget: int = BUDGETS[0]
+        self,
+        graph: Path,
+        precision: Precision,
+        max_tokens: int,
+        *,
+        packs: bool,
+        token_budget: int = BUDGETS[0],
     ):
         """graph: the .xml file, its weights beside it; kernels are kept there as well.
 
-        max_tokens: the widest that it takes.
+        max_tokens: the widest that it takes. packs: whether it was traced to compute no padding.
         """
         self.precision = precision
+        self.packs = packs
         self.token_budget = token_budget
         self._widths = [width for width in WIDTHS if width <= max_tokens]
         self._graph = graph
@@ -79,8 +91,9 @@ class OpenVINORuntime:
             model: Any = str(self._graph)
             if width is not None:
                 model = core.read_model(model)
-                ids, mask, prompt_tokens = model.inputs
-                model.reshape({ids: [1, width], mask: [1, width], prompt_tokens: []})
+                one = [1, width]
+                shapes = [one, one, [], one, one]
+                model.reshape(dict(zip(model.inputs, shapes, strict=False)))
             try:
                 compiled = core.compile_model(model, "CPU", settings | kept)
             except RuntimeError:  # a folder that cannot be written to: compile every time
@@ -98,9 +111,8 @@ class OpenVINORuntime:
         try:
             with self._lock:
                 request, batch = self._suited(batch)
-                given = [batch.ids, batch.mask, np.array(batch.prompt_tokens, np.int64)]
-                found = request.infer(given, share_inputs=True)[0]
-                return np.array(found[:rows], dtype=np.float32)
+                found = request.infer(given(batch, self.packs), share_inputs=True)[0]
+                return np.array(found, dtype=np.float32)
         except RuntimeError as error:
             raise ModelError(
                 f"openvino does not run {rows} texts of {width} tokens: {_last_line(error)}"
@@ -110,8 +122,6 @@ class OpenVINORuntime:
         """The graph for a batch, and the batch as it takes it."""
         rows, width = batch.ids.shape
         fitting = next((each for each in self._widths if width <= each), None)
-        if 1 < rows < FEW:
-            return self._request, batch.filled(-(-rows // FILLED) * FILLED)
         if rows > 1 or fitting is None:
             return self._request, batch
         self._asked[fitting] += 1

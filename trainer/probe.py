@@ -29,8 +29,11 @@ def samples(tokens: TokenIds) -> list[Ids]:
 
 
 def vectors(runtime: Runtime, tokens: TokenIds) -> Vectors:
-    """Unit rows (n, dim) of the sample texts, in batches of several shapes."""
-    ids = tokens(texts())
+    """Unit rows (n + 1, dim) of the sample texts and of all as one, in batches of several shapes.
+
+    The last is as long as the network takes: what it does to long texts alone is seen as well.
+    """
+    ids = tokens([*texts(), " ".join(texts())])
     found: list[tuple[int, Vectors]] = []
     for batch in token_budget_batches([len(row) for row in ids], BUDGET):
         rows = runtime.run(tokens.pad([ids[i] for i in batch], multiple=runtime.multiple))

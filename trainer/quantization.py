@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import ModelError
-from trainer.openvino_runtime import import_openvino
-from trainer.tokens import Ids
+from trainer.openvino_runtime import given, import_openvino
+from trainer.tokens import Ids, Padded
 
 
-def quantized(graph: Path, samples: Sequence[Ids]) -> Any:
+def quantized(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
     """An openvino.Model of the graph with matrix products in int8, but for the narrowing ones.
 
+    packed: whether the graph takes packed texts.
     SmoothQuant (Xiao et al., arXiv 2211.10438) and bias correction; activations are scaled by what
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
@@ -27,7 +28,7 @@ def quantized(graph: Path, samples: Sequence[Ids]) -> Any:
 
     def inputs(row: Ids) -> list[Any]:
         ids = row[None].astype(np.int64)
-        return [ids, np.ones_like(ids), np.array(0, np.int64)]
+        return given(Padded(ids, np.ones_like(ids)), packed)
 
     model = openvino.Core().read_model(str(graph))
     try:

@@ -41,6 +41,10 @@ class Runtime(Protocol):
     def multiple(self) -> int:
         """What the width of a batch is best a multiple of."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether it computes real tokens alone, however much of a batch is padding."""
+
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32."""
 

@@ -18,6 +18,8 @@ PIECE = 1 << 15
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
+# Rows of packed texts have this many tokens where there are so many, and a multiple of these.
+SHORTEST, STEP = 64, 16
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -54,11 +56,33 @@ class Padded:
         more = ((0, 0), (0, width - self.ids.shape[1]))
         return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
 
-    def filled(self, rows: int) -> Self:
-        """The same with the last row repeated, so that there are so many."""
-        more = ((0, rows - len(self.ids)), (0, 0))
-        ids, mask = (np.pad(each, more, mode="edge") for each in (self.ids, self.mask))
-        return type(self)(ids, mask, self.prompt_tokens)
+    def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How the rows are laid one after another into fewer, longer ones, to save the padding.
+
+        Returns slots (P, W): which number of the flat ids comes where, B · T for none; and places
+        (B, T): where each token went in the flat slots, 0 for padding. Each row is whole and in one
+        packed row: the first that has room for it.
+        """
+        rows, width = self.ids.shape
+        real = self.mask.astype(bool)
+        real[:, 0] = True  # a text without tokens takes a place as well
+        lengths = real.sum(axis=1).tolist()
+        wide = width
+        if rows > 1:
+            wide = max(max(lengths), min(sum(lengths), SHORTEST))
+            wide = -(-wide // STEP) * STEP
+        room: list[int] = []
+        starts = np.empty(rows, np.int64)
+        for row, length in enumerate(lengths):
+            into = next((i for i, left in enumerate(room) if left >= length), len(room))
+            if into == len(room):
+                room.append(wide)
+            starts[row] = into * wide + wide - room[into]
+            room[into] -= length
+        places = np.where(real, starts[:, None] + np.arange(width), 0)
+        slots = np.full(len(room) * wide, rows * width)
+        slots[places[real]] = np.flatnonzero(real)
+        return slots.reshape(len(room), wide), places
 
 
 @dataclass(frozen=True, slots=True)

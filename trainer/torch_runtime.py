@@ -71,6 +71,7 @@ class TorchRuntime:
 
     engine = Engine.TORCH
     multiple = 1
+    packs = False
 
     def __init__(
         self,

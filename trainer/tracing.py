@@ -1,14 +1,16 @@
 """From a torch model to a graph of OpenVINO: traced once, by example."""
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from trainer.modules import Batch, SentenceModule
 from trainer.network import quiet
-from trainer.openvino_runtime import import_openvino
+from trainer.openvino_runtime import given, import_openvino
+from trainer.tokens import Padded
 from trainer.torch_runtime import unit_rows
 
 
@@ -23,17 +25,74 @@ class Traced(nn.Module):
         return unit_rows(self.module, Batch(ids, mask, prompt_tokens))
 
 
-def traced(module: SentenceModule) -> Any:
+class PackedTransformer(nn.Module):
+    """A transformer that computes several texts in a row, each seeing itself alone, no padding.
+
+    What comes in and goes out is padded as for the transformer itself; slots (P, W) and places
+    (B, T), set before each pass, say where its tokens lie meanwhile: Padded.packing. Krell et al.,
+    arXiv 2107.02027.
+    """
+
+    def __init__(self, transformer: nn.Module):
+        """Raises ValueError for one with layers that are given a mask of their own."""
+        super().__init__()
+        config: Any = transformer.config
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            raise ValueError("some layers see a token's neighbours alone")
+        self.transformer = transformer
+        # What RoBERTa and its kin count from.
+        self.first = getattr(getattr(transformer, "embeddings", None), "padding_idx", -1) + 1
+        self.slots, self.places = torch.empty(0), torch.empty(0)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool
+    ) -> BaseModelOutput:
+        width = input_ids.shape[1]
+        texts = torch.div(self.slots, width, rounding_mode="floor")  # (P, W), B where there is none
+        others = (texts[:, :, None] != texts[:, None, :])[:, None]
+        found = self.transformer(
+            input_ids=nn.functional.pad(input_ids.flatten(), (0, 1))[self.slots],
+            # Added to the scores: what every implementation of attention can do.
+            attention_mask=others.float() * torch.finfo(torch.float32).min,
+            position_ids=self.slots - texts * width + self.first,
+            output_hidden_states=output_hidden_states,
+        )
+        states = found.hidden_states if output_hidden_states else found[:1]
+        unpacked = tuple(state.flatten(0, 1)[self.places] for state in states)  # each (B, T, H)
+        return BaseModelOutput(unpacked[-1], unpacked)
+
+
+class TracedPacked(nn.Module):
+    """The same by way of a PackedTransformer, with its slots and places."""
+
+    def __init__(self, module: SentenceModule):
+        super().__init__()
+        self.packed = PackedTransformer(module.transformer)
+        parts: Any = (module.pooling, list(module.head), module.mix)
+        self.traced = Traced(SentenceModule(self.packed, *parts))
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor, slots: Tensor, places: Tensor
+    ) -> Tensor:
+        self.packed.slots, self.packed.places = slots, places
+        return cast(Tensor, self.traced(ids, mask, prompt_tokens))
+
+
+def traced(module: SentenceModule, *, packed: bool) -> Any:
     """An openvino.Model with float32 weights, for batches of any shape.
 
-    Raises whatever torch or openvino raise for a network that cannot be traced. Whether the graph
-    computes the same must be seen: a branch that was taken by example is taken always.
+    packed: it computes real tokens alone, which is for networks whose layers mix tokens by
+    attention that a mask can restrict, and by nothing else.
+    Raises whatever torch or openvino raise for a network that cannot be traced.
+    Whether the graph computes the same must be seen: a branch that was taken by example is taken
+    always.
     """
     openvino = import_openvino()
-    ids = torch.ones(2, 8, dtype=torch.int64)
-    mask = ids.clone()
+    ids = torch.ones(3, 8, dtype=torch.int64).numpy()
+    mask = ids.copy()
     mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
-    example = (ids, mask, torch.tensor(0))
+    example = tuple(map(torch.from_numpy, given(Padded(ids, mask), packed)))
+    wrapped = TracedPacked(module) if packed else Traced(module)
     with warnings.catch_warnings(), quiet(), torch.inference_mode():
         warnings.simplefilter("ignore")  # on branches, which is checked, and on deprecated names
-        return openvino.convert_model(Traced(module).eval(), example_input=example)
+        return openvino.convert_model(wrapped.eval(), example_input=example)
