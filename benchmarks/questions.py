@@ -44,7 +44,8 @@ TOOLS = ("searchengine", "txtai", "sentence-transformers")
 BLOCK, LEAD = 100, 25
 """Questions a side answers before the next one's turn, and more before them that do not count."""
 AGAIN, PASSES = 100, 5
-WARM = 50
+WARM = 98
+"""Questions that come before a batch and do not count: all that three batches leave over."""
 WAYS = {
     f"searchengine, {THREADS} threads": (TOOLS[0], "threads"),
     "searchengine, search_batch": (TOOLS[0], "batch"),
@@ -70,7 +71,7 @@ def main(
 ) -> None:
     """Index where that is still to do, ask in turns, and compare."""
     blocks = -(-questions // BLOCK)
-    alone, at_once = blocks * (BLOCK + LEAD), repeats * batch + WARM
+    alone, at_once = blocks * (BLOCK + LEAD), repeats * (batch + WARM)
     texts, asked = mixed(data, documents), real(data)
     if len(asked) < alone + at_once:
         raise click.UsageError(f"there are {len(asked)} questions, of {alone + at_once} wanted")
@@ -145,13 +146,14 @@ def throughput(work: Path, asked: list[str], batch: int, repeats: int) -> dict[s
     must find in memory what the other asked.
     """
     rates: dict[str, list[float]] = {name: [] for name in WAYS}
+    size = WARM + batch
     sides = {name: {"tool": tool, "work": str(work)} for name, (tool, _) in WAYS.items()}
     with running(__file__, sides) as found:
-        for name, side in found.items():
-            side.ask(questions=asked[-WARM:], how=WAYS[name][1])
         for turn in range(repeats):
-            some = asked[turn * batch : (turn + 1) * batch]
+            some = asked[turn * size : (turn + 1) * size]
+            lead, some = some[:WARM], some[WARM:]
             for name in in_turn([*WAYS], turn):
+                found[name].ask(questions=lead, how=WAYS[name][1])
                 rates[name].append(len(some) / found[name].ask(questions=some, how=WAYS[name][1]))
                 click.echo(f"{name:34} {rates[name][-1]:8.1f} questions/s", err=True)
     theirs = rates["txtai, batchsearch"]
@@ -284,6 +286,7 @@ def searchengine(work: Path) -> Any:
     from searchengine import SearchEngine
 
     engine = SearchEngine.open(work / "searchengine")
+    engine.warm()  # the others hold all in memory
 
     def one(question: str) -> list[tuple[str, str]]:
         return [(hit.key, hit.text) for hit in engine.search(question, K)]

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -22,6 +23,7 @@ from searchengine.snapshot import Snapshot
 from searchengine.store import Store
 from searchengine.writer import folder_of, os_errors
 
+_AT_ONCE = 1 << 24  # bytes read to warm up
 _BLOCK = 4096  # passages exported at a time
 _TRIES = 5  # a backup starts again where segments were replaced under its hands
 
@@ -48,6 +50,21 @@ _INVARIANTS = {
         "passages outside of their text"
     ),
 }
+
+
+def warm(snapshot: Snapshot) -> int:
+    """Read the tables and segments once, in order, so that they lie in the system's cache; bytes.
+
+    A search touches pages here and there, and would wait for each (a question 8 to 12 ms instead
+    of 3, for hundreds of them: 200,000 passages). Raises OSError where a file cannot be read.
+    """
+    read = 0
+    segments = (segment.path.iterdir() for segment in snapshot.segments.values())
+    for path in (snapshot.store.path, *chain.from_iterable(segments)):
+        with path.open("rb", buffering=0) as file:
+            while some := len(file.read(_AT_ONCE)):
+                read += some
+    return read
 
 
 def verify(collection: Collection) -> None:

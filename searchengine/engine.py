@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from indexer.build import Progress
 from indexer.config import SegmentConfig
-from indexer.tune import FEWEST, Goal, Tuning, tune
+from indexer.tune import Goal, Tuning, tune
 from searchengine import answers, care
 from searchengine.adding import AddOptions, AddSummary, as_documents
 from searchengine.blueprint import Blueprint
@@ -41,7 +41,7 @@ from searchengine.query import Mode, Options, Query
 from searchengine.questions import QuestionEncoder, Questions, parted
 from searchengine.ranking import rank
 from searchengine.results import Hit, Hits, Stats
-from searchengine.tuning import questions_of
+from searchengine.tuning import check_enough, questions_of
 from trainer.engines import RuntimeConfig
 from trainer.errors import TrainerError
 
@@ -337,16 +337,7 @@ class SearchEngine:
             self.collection.optimize(building)
         measured = self.collection.segments
         rows = sum(row.rows for row in measured)
-        if rows < FEWEST:
-            raise QueryError(
-                f"{self.collection.path} holds {rows} passages, and tuning needs {FEWEST}; "
-                "so few are scored one and all"
-            )
-        if queries is None and rows < 4 * FEWEST:
-            raise QueryError(
-                f"{self.collection.path} holds {rows} passages, of which {FEWEST} would be "
-                f"taken for questions: give questions, or index {4 * FEWEST}"
-            )
+        check_enough(self.collection.path, rows, asked=queries is not None)
         segments = list(measured.values())
         own = None
         if queries is None:
@@ -362,6 +353,15 @@ class SearchEngine:
         """What the collection holds and how it is searched."""
         with self.collection.reading() as snapshot:
             return care.stats(snapshot)
+
+    def warm(self) -> int:
+        """Load the encoder and read every file that searches touch, to be as fast at once as later.
+
+        Worth it where the files fit into memory. Returns their bytes.
+        """
+        self.encoder.encode(["warm"], role="query")
+        with self.collection.reading() as snapshot:
+            return care.warm(snapshot)
 
     def refresh(self) -> None:
         """See what others have committed since this engine was opened."""

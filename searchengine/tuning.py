@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,25 @@ import numpy.typing as npt
 from indexer.config import Structure
 from indexer.segment import Segment
 from indexer.tune import FEWEST, Tuning
+from searchengine.errors import QueryError
 from searchengine.results import Stats
 
 MOST = 2000
 """So many documents at most are taken for questions, and at most a twentieth of all, or 100."""
+
+
+def check_enough(path: Path, rows: int, *, asked: bool) -> None:
+    """QueryError where a collection is too small to be tuned; `asked`: by questions given."""
+    if rows < FEWEST:
+        raise QueryError(
+            f"{path} holds {rows} passages, and tuning needs {FEWEST}; so few are scored one and "
+            "all"
+        )
+    if not asked and rows < 4 * FEWEST:
+        raise QueryError(
+            f"{path} holds {rows} passages, of which {FEWEST} would be taken for questions: give "
+            f"questions, or index {4 * FEWEST}"
+        )
 
 
 def questions_of(

@@ -74,6 +74,19 @@ def test_batches_are_told_apart_by_quartiles_and_by_15_percent() -> None:
     assert verdicts == [Verdict.NOISE, Verdict.NOISE, Verdict.BETTER]
 
 
+def test_batches_on_a_busier_machine_are_no_change() -> None:
+    """Judged by the batches of exact search, which its single queries say nothing of."""
+
+    def bench(share: float, rate: float) -> Results:
+        of_exact, own = (Spread(q, 0.99 * q, 1.01 * q) for q in (50 * share, rate))
+        return results(replace(exact(times(10)), batch_qps=of_exact), row("a", batch_qps=own))
+
+    for rate, verdict in ((55, Verdict.NOISE), (40, Verdict.WORSE), (220, Verdict.BETTER)):
+        found = changed(bench(1.0, 100), bench(0.5, rate))
+        assert found["batch_qps"].verdict is verdict
+        assert found["p50_ms"].verdict is Verdict.NOISE
+
+
 def test_a_coarse_stage_is_built_once() -> None:
     """One verdict for all that share it, and only beyond twice the seconds."""
     ways = [("a", {}), ("b", {"shortlist": 50}), ("c", {"kind": Kind.TRUNCATED})]

@@ -79,6 +79,24 @@ def test_verify_finds_what_does_not_agree(
         again.verify()
 
 
+def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path: Path) -> None:
+    def asked() -> int:
+        """Bytes that this process has read so far, from a disk or from the system's cache."""
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    segments = [file for file in (path / "segments").rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in [path / "documents.db", *segments])
+    assert len(segments) > 3 and engine.warm() == size
+    if not Path("/proc/self/io").exists():
+        pytest.skip("the system does not tell what was read")
+    before = asked()
+    engine.warm()
+    assert asked() - before >= size
+    engine.close()
+    with pytest.raises(CollectionError, match="is closed"):
+        engine.warm()
+
+
 def test_a_backup_is_a_collection_of_its_own(engine: SearchEngine, tmp_path: Path) -> None:
     copy = tmp_path / "copy" / "words.index"
     before = engine.search("one dog")

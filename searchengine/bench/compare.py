@@ -1,7 +1,7 @@
 """Two benches of the same subject, row by row: what became better or worse, beyond the noise."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -70,8 +70,9 @@ def compare(before: Results, after: Results) -> list[Change]:
       five: 1 in 126 by chance), and the medians are more than 5 % apart, p50_ms moreover by
       more than exact search is between the two benches: that much was the machine.
     * batch_qps: the quartiles of both sides lie apart, and the medians are more than 15 % apart,
-      and more than exact search. build_s: twice, told of the first row of every coarse stage
-      alone, for the others share it. hot_bytes: any; of another engine, whose process it is, 10 %.
+      and more than those of exact search. build_s: twice, told of the first row of every coarse
+      stage alone, for the others share it. hot_bytes: any; of another engine, whose process it
+      is, 10 %.
 
     p50_ms, batch_qps and build_s are not comparable across machines, only speed_up is.
 
@@ -79,7 +80,7 @@ def compare(before: Results, after: Results) -> list[Change]:
         QueryError: the two did not search the same number of rows of the same width for the same k.
     """
     _check(before, after)
-    drift = _drift(before, after)
+    drift, batch_drift = (_drift(before, after, of) for of in (_p50, _batch))
     exacts = before.exact, after.exact
     others = {row.name: row for row in after.rows}
     changes: list[Change] = []
@@ -90,7 +91,7 @@ def compare(before: Results, after: Results) -> list[Change]:
             changes.append(_alone(old.name, "only in the first"))
             continue
         changes += _found(old, new)
-        changes += _timed(old, new, drift)
+        changes += _timed(old, new, drift, batch_drift)
         if _stage(old) not in built:
             changes += _built(old, new, drift)
             built.add(_stage(old))
@@ -167,6 +168,10 @@ def _p50(row: Row | None) -> float | None:
     return None if row is None else row.p50_ms.median
 
 
+def _batch(row: Row | None) -> float | None:
+    return None if row is None or row.batch_qps is None else row.batch_qps.median
+
+
 def _ratio(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None or before <= 0 else after / before
 
@@ -175,11 +180,13 @@ def _elsewhere(before: Results, after: Results) -> bool:
     return any(before.machine.get(name) != after.machine.get(name) for name in RUNNING)
 
 
-def _drift(before: Results, after: Results) -> float | None:
-    """How far exact search moved, as a ratio of at least 1; None on another machine."""
+def _drift(
+    before: Results, after: Results, of: Callable[[Row | None], float | None]
+) -> float | None:
+    """How far a measure of exact search moved, as a ratio of at least 1; None elsewhere."""
     if _elsewhere(before, after):
         return None
-    ratio = _ratio(_p50(before.exact), _p50(after.exact))
+    ratio = _ratio(of(before.exact), of(after.exact))
     return max(ratio, 1 / ratio) if ratio else 1.0
 
 
@@ -205,14 +212,14 @@ def _found(old: Row, new: Row) -> Iterator[Change]:
             yield Change(old.name, measure, was, now, None, more, verdict)
 
 
-def _timed(old: Row, new: Row, drift: float | None) -> Iterator[Change]:
+def _timed(old: Row, new: Row, drift: float | None, batch_drift: float | None) -> Iterator[Change]:
     """What the machine's load moves from round to round: p50_ms and batch_qps."""
     latency = _apart(old.rounds_ms or _ends(old.p50_ms), new.rounds_ms or _ends(new.p50_ms))
     yield _ratioed(old.name, "p50_ms", (_p50(old), _p50(new)), -1, (latency, MARGIN, drift))
     if old.batch_qps is not None and new.batch_qps is not None:
         batch = _apart(_ends(old.batch_qps), _ends(new.batch_qps))
-        rates = old.batch_qps.median, new.batch_qps.median
-        yield _ratioed(old.name, "batch_qps", rates, 1, (batch, BATCH_NOISE, drift))
+        rates = _batch(old), _batch(new)
+        yield _ratioed(old.name, "batch_qps", rates, 1, (batch, BATCH_NOISE, batch_drift))
 
 
 def _stage(row: Row) -> tuple[str, str, int, bool]:
