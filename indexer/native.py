@@ -47,14 +47,14 @@ def write_index(index: Any, path: Path) -> None:
 
 
 @contextmanager
-def native_threads(queries: int) -> Iterator[None]:
-    """A share of the process's threads for one faiss call, and no more than queries.
+def native_threads(most: int) -> Iterator[None]:
+    """A share of the process's threads for one faiss call: at most so many, as there are queries.
 
     faiss shares out queries and not rows. A thread without work still has to arrive at the barrier:
     on a busy machine one query waits whole time slices for it (16 ms instead of 0.2 ms was seen).
     The setting is the calling thread's own, so searches in other threads do not feel it.
     """
-    with threads.take(queries) as taken:
+    with threads.take(most) as taken:
         before = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(taken)
         try:

@@ -355,9 +355,9 @@ class SearchEngine:
             return care.stats(snapshot)
 
     def warm(self) -> int:
-        """Load the encoder and read every file that searches touch, to be as fast at once as later.
+        """Load the encoder and read the files, so that no search waits for either. Their bytes.
 
-        Worth it where the files fit into memory. Returns their bytes.
+        Worth it where they fit into memory. Raises CollectionError where the disk fails.
         """
         self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:

@@ -42,14 +42,14 @@ def test_no_batch_can_take_the_next_row() -> None:
 
 
 def test_packing_by_hand() -> None:
-    """Four texts of 40, 30, 20 and 0 tokens: the third goes where the first left room."""
-    mask = np.arange(40) < np.array([[40], [30], [20], [0]])
-    slots, places = Padded(np.zeros((4, 40), np.int64), mask.astype(np.int64)).packing()
-    assert slots.shape == (2, 64)
-    none = [160]
-    assert slots[0].tolist() == [*range(40), *range(80, 100), *[120], *none * 3]
-    assert slots[1].tolist() == [*range(40, 70), *none * 34]
-    assert places[1].tolist() == [*range(64, 94), *[0] * 10]
+    """Texts of 110, 100, 20 and 0 tokens, in 112 · 3 or in 128 · 2: the third behind the second."""
+    mask = np.arange(120) < np.array([[110], [100], [20], [0]])
+    slots, places = Padded(np.zeros((4, 120), np.int64), mask.astype(np.int64)).packing()
+    assert slots.shape == (2, 128)
+    none = [480]
+    assert slots[0].tolist() == [*range(110), 360, *none * 17]
+    assert slots[1].tolist() == [*range(120, 220), *range(240, 260), *none * 8]
+    assert places[2].tolist() == [*range(228, 248), *[0] * 100]
     slots, places = Padded(np.zeros((1, 16), np.int64), np.ones((1, 16), np.int64)).packing()
     assert slots.tolist() == places.tolist() == [list(range(16))], "one text is as it is"
 
@@ -63,7 +63,7 @@ def test_packed_texts_are_whole_and_apart(lengths: list[int], more: int) -> None
     mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
     ids = np.arange(len(lengths) * width).reshape(-1, width)
     slots, places = Padded(ids, mask).packing()
-    assert len(slots) <= len(lengths) and slots.shape[1] <= max(64, width + 15)
+    assert len(slots) <= len(lengths) and slots.shape[1] <= max(128, width + 15)
     flat = np.append(ids.ravel(), -1)[slots]
     np.testing.assert_array_equal(flat.ravel()[places][mask == 1], ids[mask == 1])
     taken = flat[flat >= 0]

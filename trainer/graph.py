@@ -6,6 +6,7 @@ how near its vectors are to torch's in float32.
 """
 
 import atexit
+import functools
 import hashlib
 import json
 import shutil
@@ -50,7 +51,7 @@ class Graph:
         files: the model's files as they were, see Source.files.
         starter, layers: as asked for.
         int8: whether its matrix products are in 8 bits.
-        packed: whether it computes no padding.
+        packed: whether it packs the texts of a batch, and computes little padding.
         fingerprint, description: the model's own.
         cosines: by precision, the least over the sample texts.
         token_budget: tokens of a batch that it runs fastest.
@@ -154,17 +155,20 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
         torch=version("torch"),
     )
 
+    @functools.cache
+    def exact() -> Vectors:
+        runtime = TorchRuntime(model.module, Precision.FP32, "cpu")
+        try:
+            return probe.vectors(runtime, TokenIds(made.description.tokens))
+        except (MemoryError, RuntimeError) as error:  # torch says so where there is no memory
+            raise _not_now(error) from error
+
     def make() -> Iterator[Made]:
-        exact = probe.vectors(
-            TorchRuntime(model.module, Precision.FP32, "cpu"), TokenIds(made.description.tokens)
-        )
         for packed in (True, False):
             try:
                 graph = traced(model.module, packed=packed)
             except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
-                raise ModelError(
-                    f"openvino cannot take this model now ({error}); torch does"
-                ) from error
+                raise _not_now(error) from error
             except Exception as error:  # whatever a network does that a graph cannot say
                 reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
                 yield replace(made, refused=reason), None, exact
@@ -178,17 +182,22 @@ def quantized(source: Source, exact: Graph) -> Graph:
     """Make and keep the int8 graph of a compiled model. Raises ModelError."""
     from trainer import quantization
 
+    tokens = TokenIds(exact.description.tokens)
+
+    @functools.cache
+    def found() -> Vectors:
+        return probe.vectors(exact.runtime(Precision.FP32), tokens)
+
     def make() -> Iterator[Made]:
-        tokens = TokenIds(exact.description.tokens)
         graph = quantization.quantized(exact.folder / GRAPH, probe.samples(tokens), exact.packed)
-        yield replace(exact, int8=True), graph, probe.vectors(exact.runtime(Precision.FP32), tokens)
+        yield replace(exact, int8=True), graph, found
 
     return _kept(source, replace(exact, int8=True), make)
 
 
 # A graph, what openvino holds of it, None where it is refused, and the vectors of the sample texts
 # that it should give.
-Made = tuple[Graph, Any, Vectors]
+Made = tuple[Graph, Any, Callable[[], Vectors]]
 Make = Callable[[], Iterator[Made]]
 
 
@@ -225,8 +234,8 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
 
 def _written(folder: Path, choices: Iterator[Made]) -> Graph:
     """Files of the first graph that does, synced, with what was measured of it. Raises OSError."""
-    folder.mkdir()
     for choice, graph, exact in choices:
+        _empty(folder)
         made = replace(choice, folder=folder)
         if graph is None:
             continue
@@ -234,9 +243,11 @@ def _written(folder: Path, choices: Iterator[Made]) -> Graph:
             import_openvino().save_model(graph, str(folder / GRAPH), compress_to_fp16=False)
         except RuntimeError as error:
             raise OSError(str(error)) from error
-        made = _measured(made, exact)
+        made = _measured(made, exact())
         if not made.refused and made.cosines.get(Precision.FP32, 1.0) >= SAME:
             break
+    if made.refused:
+        _empty(folder)
     tokens = made.description.tokens
     (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
     made = replace(made, sha256={path.name: _sha256(path) for path in _files(folder)})
@@ -245,6 +256,16 @@ def _written(folder: Path, choices: Iterator[Made]) -> Graph:
     write_json(folder / RECORD, record)
     sync_files(folder)
     return made
+
+
+def _empty(folder: Path) -> None:
+    """Make a folder, anew if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _not_now(error: Exception) -> ModelError:
+    return ModelError(f"openvino cannot take this model now ({error}); torch does")
 
 
 def _measured(graph: Graph, exact: Vectors) -> Graph:

@@ -92,8 +92,8 @@ class OpenVINORuntime:
             if width is not None:
                 model = core.read_model(model)
                 one = [1, width]
-                shapes = [one, one, [], one, one]
-                model.reshape(dict(zip(model.inputs, shapes, strict=False)))
+                shapes = [one, one, [], *([one, one] if self.packs else [])]
+                model.reshape(dict(zip(model.inputs, shapes, strict=True)))
             try:
                 compiled = core.compile_model(model, "CPU", settings | kept)
             except RuntimeError:  # a folder that cannot be written to: compile every time

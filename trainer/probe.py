@@ -31,7 +31,8 @@ def samples(tokens: TokenIds) -> list[Ids]:
 def vectors(runtime: Runtime, tokens: TokenIds) -> Vectors:
     """Unit rows (n + 1, dim) of the sample texts and of all as one, in batches of several shapes.
 
-    The last is as long as the network takes: what it does to long texts alone is seen as well.
+    The last is some 3,700 tokens, or as long as the network takes: what it does to long texts
+    alone is seen as well.
     """
     ids = tokens([*texts(), " ".join(texts())])
     found: list[tuple[int, Vectors]] = []

@@ -43,7 +43,7 @@ class Runtime(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Whether it computes real tokens alone, however much of a batch is padding."""
+        """Whether it computes little padding, however much of a batch is."""
 
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32."""

@@ -18,8 +18,8 @@ PIECE = 1 << 15
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
-# Rows of packed texts have this many tokens where there are so many, and a multiple of these.
-SHORTEST, STEP = 64, 16
+# Rows of packed texts are a multiple of so many tokens, and no longer than these or the longest.
+STEP, LONGEST = 16, 128
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,32 +57,44 @@ class Padded:
         return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
 
     def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How the rows are laid one after another into fewer, longer ones, to save the padding.
+        """How the rows are laid one after another into fewer, longer ones, to save padding.
 
         Returns slots (P, W): which number of the flat ids comes where, B · T for none; and places
         (B, T): where each token went in the flat slots, 0 for padding. Each row is whole and in one
-        packed row: the first that has room for it.
+        packed row: the first that has room for it. W is what takes the fewest slots.
         """
         rows, width = self.ids.shape
         real = self.mask.astype(bool)
         real[:, 0] = True  # a text without tokens takes a place as well
         lengths = real.sum(axis=1).tolist()
-        wide = width
+        widths = [width]
         if rows > 1:
-            wide = max(max(lengths), min(sum(lengths), SHORTEST))
-            wide = -(-wide // STEP) * STEP
-        room: list[int] = []
-        starts = np.empty(rows, np.int64)
-        for row, length in enumerate(lengths):
-            into = next((i for i, left in enumerate(room) if left >= length), len(room))
-            if into == len(room):
-                room.append(wide)
-            starts[row] = into * wide + wide - room[into]
-            room[into] -= length
+            least = -(-max(lengths) // STEP) * STEP
+            widths = [*range(least, max(least, LONGEST) + 1, STEP)]
+        packings = [(_first_fit(lengths, wide), wide) for wide in widths]
+        (into, before), wide = min(packings, key=lambda one: (max(one[0][0]) + 1) * one[1])
+        starts = np.array(into) * wide + np.array(before)
         places = np.where(real, starts[:, None] + np.arange(width), 0)
-        slots = np.full(len(room) * wide, rows * width)
-        slots[places[real]] = np.flatnonzero(real)
-        return slots.reshape(len(room), wide), places
+        slots = np.full((max(into) + 1, wide), rows * width)
+        slots.flat[places[real]] = np.flatnonzero(real)
+        return slots, places
+
+
+def _first_fit(lengths: Sequence[int], wide: int) -> tuple[list[int], list[int]]:
+    """Which row of `wide` tokens each text goes to, and how many are in it before."""
+    room: list[int] = []
+    into, before = [], []
+    full, least = 0, min(lengths)
+    for length in lengths:
+        while full < len(room) and room[full] < least:
+            full += 1
+        row = next((i for i in range(full, len(room)) if room[i] >= length), len(room))
+        if row == len(room):
+            room.append(wide)
+        into.append(row)
+        before.append(wide - room[row])
+        room[row] -= length
+    return into, before
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Traced(nn.Module):
 
 
 class PackedTransformer(nn.Module):
-    """A transformer that computes several texts in a row, each seeing itself alone, no padding.
+    """A transformer that computes several texts in a row, each seeing itself alone.
 
     What comes in and goes out is padded as for the transformer itself; slots (P, W) and places
     (B, T), set before each pass, say where its tokens lie meanwhile: Padded.packing. Krell et al.,
@@ -40,26 +40,34 @@ class PackedTransformer(nn.Module):
         if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
             raise ValueError("some layers see a token's neighbours alone")
         self.transformer = transformer
-        # What RoBERTa and its kin count from.
-        self.first = getattr(getattr(transformer, "embeddings", None), "padding_idx", -1) + 1
+        # RoBERTa and its kin count from here, and leave out its own tokens.
+        self.padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
         self.slots, self.places = torch.empty(0), torch.empty(0)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool
     ) -> BaseModelOutput:
         width = input_ids.shape[1]
+        if self.padding is None:
+            positions = torch.arange(width).expand_as(input_ids)
+        else:
+            counted = input_ids != self.padding
+            positions = counted.cumsum(dim=1) * counted + self.padding
         texts = torch.div(self.slots, width, rounding_mode="floor")  # (P, W), B where there is none
         others = (texts[:, :, None] != texts[:, None, :])[:, None]
         found = self.transformer(
-            input_ids=nn.functional.pad(input_ids.flatten(), (0, 1))[self.slots],
+            input_ids=self._packed(input_ids),
             # Added to the scores: what every implementation of attention can do.
             attention_mask=others.float() * torch.finfo(torch.float32).min,
-            position_ids=self.slots - texts * width + self.first,
+            position_ids=self._packed(positions),
             output_hidden_states=output_hidden_states,
         )
         states = found.hidden_states if output_hidden_states else found[:1]
         unpacked = tuple(state.flatten(0, 1)[self.places] for state in states)  # each (B, T, H)
         return BaseModelOutput(unpacked[-1], unpacked)
+
+    def _packed(self, padded: Tensor) -> Tensor:
+        return nn.functional.pad(padded.flatten(), (0, 1))[self.slots]  # (B, T) to (P, W)
 
 
 class TracedPacked(nn.Module):
@@ -81,8 +89,8 @@ class TracedPacked(nn.Module):
 def traced(module: SentenceModule, *, packed: bool) -> Any:
     """An openvino.Model with float32 weights, for batches of any shape.
 
-    packed: it computes real tokens alone, which is for networks whose layers mix tokens by
-    attention that a mask can restrict, and by nothing else.
+    packed: with little padding, which is for networks whose layers mix tokens by attention that a
+    mask can restrict, and by nothing else.
     Raises whatever torch or openvino raise for a network that cannot be traced.
     Whether the graph computes the same must be seen: a branch that was taken by example is taken
     always.

@@ -80,7 +80,9 @@ def compare(before: Results, after: Results) -> list[Change]:
         QueryError: the two did not search the same number of rows of the same width for the same k.
     """
     _check(before, after)
-    drift, batch_drift = (_drift(before, after, of) for of in (_p50, _batch))
+    drift = _drift(before, after, _p50)
+    batches = all(_batch(side.exact) is not None for side in (before, after))
+    batch_drift = _drift(before, after, _batch) if batches else drift
     exacts = before.exact, after.exact
     others = {row.name: row for row in after.rows}
     changes: list[Change] = []
