@@ -51,7 +51,7 @@ class PackedTransformer(nn.Module):
         if self.padding is None:
             positions = torch.arange(width).expand_as(input_ids)
         else:
-            counted = input_ids != self.padding
+            counted = (input_ids != self.padding).long()
             positions = counted.cumsum(dim=1) * counted + self.padding
         texts = torch.div(self.slots, width, rounding_mode="floor")  # (P, W), B where there is none
         others = (texts[:, :, None] != texts[:, None, :])[:, None]
