@@ -5,6 +5,7 @@ full-width rows stay in their mapped file. Segment.shortlist and Segment.rerank 
 steps that can be looked at; they are its oracle.
 """
 
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +25,7 @@ second; 10,000 over 200k real sentences, two cores)."""
 
 _KEPT = 64  # operating points whose parameters are kept, for each set of allowed rows
 
-_Points = dict[tuple[int, int, int], Any]
+_Points = dict[tuple[int, ...], Any]
 
 
 class Cascade:
@@ -76,9 +77,16 @@ class Cascade:
         return SearchResult(*first(ask, np.ascontiguousarray(rotated, np.float32), k, size)[::-1])
 
     def _parameters(self, most: int, size: int, effort: int, allowed: Allowed | None) -> Any:
-        """What faiss is asked with. Making them takes as long as a short walk: they are kept."""
-        points = self._kept if allowed is None else self._kept_for.setdefault(allowed, {})
-        key = (most, size, effort)
+        """What faiss is asked with. Making them takes as long as a short walk: they are kept.
+
+        Those with a set of rows for each thread: while it searches, faiss's IndexIDMap puts a
+        selector of its own into them, which lies on that thread's stack.
+        """
+        key: tuple[int, ...] = (most, size, effort)
+        points = self._kept
+        if allowed is not None:
+            points = self._kept_for.setdefault(allowed, {})
+            key = (*key, get_ident())
         kept = points.get(key)
         if kept is not None:
             return kept

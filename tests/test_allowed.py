@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import indexer.native
 from indexer.allowed import Allowed, restriction
 from indexer.errors import VectorError
 from indexer.segment import Segment, SegmentConfig
@@ -124,7 +125,11 @@ def test_what_is_kept_for_a_set_goes_with_it(segment: Segment) -> None:
     assert len(parts.cascade._kept_for) == len(parts.coarse._selectors) == 0
 
 
-def test_many_threads_search_with_one_set(segment: Segment) -> None:
+def test_many_threads_search_with_one_set(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One query and a batch a time, as many at once as there are threads."""
+    monkeypatch.setattr(indexer.native.threads, "limit", 6)
     numbers = np.arange(0, TOTAL, 2)
     expected = segment.search(QUERIES, 5, allowed=numbers).rows
     some, wrong = Allowed.of(numbers, TOTAL), []
@@ -133,6 +138,9 @@ def test_many_threads_search_with_one_set(segment: Segment) -> None:
         for _ in range(5):
             if (segment.search(QUERIES, 5, allowed=some).rows != expected).any():
                 wrong.append(1)
+            for query, rows in zip(QUERIES, expected, strict=True):
+                if (segment.search(query[None], 5, allowed=some).rows[0] != rows).any():
+                    wrong.append(2)
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
