@@ -48,7 +48,7 @@ def write_index(index: Any, path: Path) -> None:
 
 @contextmanager
 def native_threads(most: int) -> Iterator[None]:
-    """A share of the process's threads for one faiss call: at most so many, as there are queries.
+    """A share of the process's threads for one faiss call; `most` is no more than its queries.
 
     faiss shares out queries and not rows. A thread without work still has to arrive at the barrier:
     on a busy machine one query waits whole time slices for it (16 ms instead of 0.2 ms was seen).

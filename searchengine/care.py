@@ -61,7 +61,7 @@ def warm(snapshot: Snapshot) -> int:
     try:
         return _read(snapshot.store.path) + sum(map(_read_all, folders))
     except OSError as error:
-        raise CollectionError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise CollectionError(f"{snapshot.store.path.parent} cannot be read: {error}") from error
 
 
 def _read_all(folder: Path) -> int:

@@ -66,7 +66,7 @@ class OpenVINORuntime:
     ):
         """graph: the .xml file, its weights beside it; kernels are kept there as well.
 
-        max_tokens: the widest that it takes. packs: whether it was traced to compute no padding.
+        max_tokens: the widest that it takes. packs: whether it was traced for packed texts.
         """
         self.precision = precision
         self.packs = packs

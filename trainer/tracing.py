@@ -3,6 +3,7 @@
 import warnings
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
@@ -96,7 +97,7 @@ def traced(module: SentenceModule, *, packed: bool) -> Any:
     always.
     """
     openvino = import_openvino()
-    ids = torch.ones(3, 8, dtype=torch.int64).numpy()
+    ids = np.ones((3, 8), np.int64)
     mask = ids.copy()
     mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
     example = tuple(map(torch.from_numpy, given(Padded(ids, mask), packed)))

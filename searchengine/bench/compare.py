@@ -80,9 +80,7 @@ def compare(before: Results, after: Results) -> list[Change]:
         QueryError: the two did not search the same number of rows of the same width for the same k.
     """
     _check(before, after)
-    drift = _drift(before, after, _p50)
-    batches = all(_batch(side.exact) is not None for side in (before, after))
-    batch_drift = _drift(before, after, _batch) if batches else drift
+    drift, batch_drift = _drift(before, after, _p50), _drift(before, after, _batch, _p50)
     exacts = before.exact, after.exact
     others = {row.name: row for row in after.rows}
     changes: list[Change] = []
@@ -183,12 +181,16 @@ def _elsewhere(before: Results, after: Results) -> bool:
 
 
 def _drift(
-    before: Results, after: Results, of: Callable[[Row | None], float | None]
+    before: Results, after: Results, *measures: Callable[[Row | None], float | None]
 ) -> float | None:
-    """How far a measure of exact search moved, as a ratio of at least 1; None elsewhere."""
+    """How far the first measure of exact search that both have moved, as a ratio of at least 1.
+
+    None on another machine.
+    """
     if _elsewhere(before, after):
         return None
-    ratio = _ratio(of(before.exact), of(after.exact))
+    ratios = (_ratio(measure(before.exact), measure(after.exact)) for measure in measures)
+    ratio = next(filter(None, ratios), None)
     return max(ratio, 1 / ratio) if ratio else 1.0
 
 
