@@ -59,7 +59,7 @@ def warm(snapshot: Snapshot) -> int:
     """
     folders = [segment.path for segment in snapshot.segments.values()]
     try:
-        return _read(snapshot.store.path) + sum(map(_read_all, folders))
+        return snapshot.store.warm() + sum(map(_read_all, folders))
     except OSError as error:
         raise CollectionError(f"{snapshot.store.path.parent} cannot be read: {error}") from error
 
@@ -87,11 +87,11 @@ def verify(collection: Collection) -> None:
     """
     with collection.newest() as snapshot:
         path = snapshot.store.path
-        complaint = snapshot.store.read("PRAGMA integrity_check")[0][0]
+        complaint = snapshot.store.scan("PRAGMA integrity_check")[0][0]
         if complaint != "ok":
             raise CollectionError(f"{path} is damaged ({complaint}); restore it from a copy")
         for sql, what in _INVARIANTS.items():
-            count = snapshot.store.read(sql)[0][0]
+            count = snapshot.store.scan(sql)[0][0]
             if count:
                 raise CollectionError(
                     f"{path} has {count} {what}: it is damaged; restore it from a copy, "
@@ -149,7 +149,6 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
     (target / "segments").mkdir(exist_ok=True)
     sync_folder(target / "segments")
     snapshot.store.copy_to(target / "documents.db")
-    sync_file(target / "documents.db")
 
 
 def export(snapshot: Snapshot, path: Path) -> int:

@@ -2,10 +2,10 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 from uuid import uuid4
 
@@ -13,10 +13,12 @@ from indexer.build import Progress
 from indexer.durable import sync_folder
 from indexer.errors import SegmentError
 from indexer.segment import Segment, SegmentConfig
+from searchengine import forks
 from searchengine.adding import Adding, AddOptions, AddSummary, Reading
 from searchengine.changes import Changes
 from searchengine.corpus import Document
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.forks import Identity
 from searchengine.lexical import Tokenizer
 from searchengine.snapshot import Snapshot
 from searchengine.store import SegmentRow, Store
@@ -39,11 +41,16 @@ _TRIES = 20  # a folder that is gone when it is opened was replaced just now: lo
 class Collection:
     """An open collection. It shows the commit it was opened on until `refresh`, or its own next.
 
-    Safe to read from several threads while one writes: what is shown is swapped whole.
+    Safe to read and write from several threads: what is shown is swapped whole, and threads that
+    write queue. A forked child opens it again by itself, and shows the newest commit. If another
+    folder takes this one's place, what is shown stays until `refresh` or the next change, which
+    move on to the collection that is there then.
 
     Attributes:
         path: the folder.
-        wait: seconds to wait for another writer before CollectionBusy.
+        wait: seconds to wait for a writer of another process before CollectionBusy.
+        accepts: called with the settings of a state before it is shown; raises what is to be
+            raised instead.
     """
 
     def __init__(self, path: Path, wait: float = 0) -> None:
@@ -54,13 +61,23 @@ class Collection:
             raise QueryError(f"wait must be between 0 and {_LONGEST} seconds, got {wait}")
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait = wait
-        self._changing = Lock()
+        self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self._changing, self._advancing = Lock(), RLock()
+        self._forked = False
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
+        forks.inherit(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: what is shown was the parent's; the next use opens its own."""
+        self._changing, self._advancing = Lock(), RLock()
+        self._forked = self._shown is not None
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer) -> "Collection":
-        """Make an empty collection, whole or not at all, and open it."""
+    def create(
+        cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer, wait: float = 0
+    ) -> "Collection":
+        """Make an empty collection, whole or not at all, and open it; `wait` as for opening."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
@@ -70,20 +87,24 @@ class Collection:
             try:
                 with Store(scratch / "documents.db", create=True) as store, store.transaction():
                     changes = Changes(store)
-                    for name, value in settings.items():
+                    new = {"commit_id": uuid4().hex, "record_keys": "content"}
+                    for name, value in (settings | new).items():
                         changes.set(name, value)
                     changes.index_text(tokenizer)
                 sync_folder(scratch)
                 _move(scratch, path)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-        return cls(path)
+        return cls(path, wait)
 
     @contextmanager
     def reading(self) -> Iterator[Snapshot]:
         """The state shown now, which stays as it is throughout the block."""
+        self._here()
         with self._changing:
-            snapshot = self._current()
+            if self._shown is None:
+                raise self._closed()
+            snapshot = self._shown
             snapshot.readers += 1
         try:
             yield snapshot
@@ -118,24 +139,44 @@ class Collection:
             snapshot.close()
 
     def refresh(self) -> None:
-        """Show the newest commit."""
-        current = self._current()
-        with Store(self.path / "documents.db") as store:
-            if store.settings().get("commit", 0) == current.commit:
-                return
-        self._show(self._newest(current.segments))
+        """Show the newest commit of the collection that is in this folder now."""
+        with self._advancing:
+            current = self._current()
+            with Store(self.path / "documents.db", readers=1) as store:
+                if (store.identity, store.settings().get("commit_id")) == (
+                    current.store.identity,
+                    current.commit_id,
+                ):
+                    return
+            self._show_newest(current.segments)
+
+    def follow(self) -> None:
+        """Show the newest commit if another folder has taken the place of the one shown."""
+        if not self._current().store.in_place:
+            self.refresh()
 
     def add(
         self, documents: Iterable[Document], reading: Reading, options: AddOptions
     ) -> AddSummary:
-        """Commit documents, in place of those of the same keys; see SearchEngine.add."""
-        adding = Adding(self.path, documents, reading, options)
-        with self._own_store() as store, adding:
+        """Commit documents, in place of those of the same keys; see SearchEngine.add.
+
+        The write lock is held to commit, not to read and encode.
+        """
+        self.follow()
+        identity = self._current().store.identity
+
+        def look() -> Store:
+            return self._same(Store(self.path / "documents.db", readers=1), identity)
+
+        adding = Adding(self.path, look, documents, reading, options)
+        with adding:
             while adding.goes_on:
-                with self._writing(store) as writer:
-                    adding.take(writer)
+                if adding.prepare():
+                    with self._own_store(identity) as store, self._writing(store) as writer:
+                        adding.commit(writer)
                 finished = options.commit_every is not None and not adding.goes_on
-                self._merge_due(store, options.building, finished=finished)
+                with self._own_store(identity) as store:
+                    self._merge_due(store, options.building, finished=finished)
         return adding.summary()
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
@@ -223,13 +264,31 @@ class Collection:
         """Let go of the files; closing twice is harmless."""
         with self._changing:
             shown, self._shown = self._shown, None
-            if shown is not None and not shown.readers:
+            if shown is None or self._forked:
+                return
+            if not shown.readers:
                 shown.close()
+        # The last one to close folds SQLite's log, for which it has to be able to write.
+        with suppress(CollectionError, OSError):
+            if Store.has_log(self.path / "documents.db"):
+                Store(self.path / "documents.db").close()
+
+    def _here(self) -> None:
+        """Open what is shown in this process, if it was opened before a fork."""
+        if self._forked:
+            with self._advancing:
+                if self._forked and self._shown is not None:
+                    self._shown = self._newest(self._shown.segments)
+                self._forked = False
 
     def _current(self) -> Snapshot:
+        self._here()
         if self._shown is None:
-            raise CollectionError(f"{self.path} is closed; open it again")
+            raise self._closed()
         return self._shown
+
+    def _closed(self) -> CollectionError:
+        return CollectionError(f"{self.path} is closed; open it again")
 
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """The last commit; segments that are `held` open are not opened again."""
@@ -240,35 +299,60 @@ class Collection:
         failed: list[SegmentRow] | None = None
         for _ in range(_TRIES):
             try:
-                return Snapshot(self.path, open_segment, self._shown)
+                snapshot = Snapshot(self.path, open_segment, self._shown)
+                break
             except (CollectionError, OSError):
                 # Replaced just now, and removed by the next writer? Then there are others.
                 before, failed = failed, self._committed()
                 if failed == before:
                     raise
-        return Snapshot(self.path, open_segment)
+        else:
+            snapshot = Snapshot(self.path, open_segment)
+        try:
+            self.accepts(snapshot.settings)
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
 
     def _committed(self) -> list[SegmentRow]:
-        with Store(self.path / "documents.db") as store:
+        with Store(self.path / "documents.db", readers=1) as store:
             return store.segments()
 
-    def _show(self, snapshot: Snapshot) -> None:
-        """Show another state; the former is closed as soon as nobody reads it."""
-        with self._changing:
-            before = self._shown
-            if before is None or before.commit > snapshot.commit:
-                snapshot.close()  # closed meanwhile, or overtaken by another thread
-                return
-            self._shown = snapshot
-            if not before.readers:
-                before.close()
+    def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
+        """Show the newest commit; the former state is closed as soon as nobody reads it.
+
+        One thread at a time: none can show an older commit than another has shown before.
+        """
+        with self._advancing:
+            snapshot = self._newest(held)
+            with self._changing:
+                before = self._shown
+                if before is None:  # closed meanwhile
+                    snapshot.close()
+                    return
+                self._shown = snapshot
+                if not before.readers:
+                    before.close()
 
     @contextmanager
-    def _own_store(self) -> Iterator[Store]:
-        """A connection to write by: whoever reads sees nothing half done."""
-        self._current()  # refuses a closed collection before anything is written
-        with Store(self.path / "documents.db") as store:
+    def _own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection to write by: whoever reads sees nothing half done.
+
+        `identity`: that of the database to be changed; None is the one in the folder now.
+        """
+        if identity is None:
+            self.follow()  # refuses a closed collection, and one of another encoder
+            identity = self._current().store.identity
+        with self._same(Store(self.path / "documents.db"), identity) as store:
             yield store
+
+    @staticmethod
+    def _same(store: Store, identity: Identity) -> Store:
+        if store.identity != identity:
+            store.close()
+            raise store.replaced()
+        return store
 
     @contextmanager
     def _writing(self, store: Store) -> Iterator[Writer]:
@@ -285,11 +369,11 @@ class Collection:
             yield writer
         try:
             held = {**self._current().segments, **opened, **writer.opened}
-            self._show(self._newest(held))
+            self._show_newest(held)
             if store.log_bytes > _LOG:
-                # A log is begun anew once nobody reads it: fold it, and look at the file itself.
+                # A log is begun again once nobody reads it: fold it, and look at the file itself.
                 store.fold_log()
-                self._show(self._newest(held))
+                self._show_newest(held)
         except (CollectionError, OSError) as error:
             raise CollectionError(
                 f"{self.path}: the change is committed, but cannot be shown ({error}); "
@@ -323,8 +407,8 @@ class Collection:
         Who has them open goes on reading; who is about to open them looks again.
         """
         try:
-            with suppress(CollectionBusy), store.transaction():
-                remove_garbage(self.path, store.segments())
+            with suppress(CollectionBusy), store.transaction(queue=False):
+                remove_garbage(self.path, store)
         except CollectionError as error:  # what was asked for is committed all the same
             _log.warning("replaced segments were left behind for the next change: %s", error)
 

@@ -50,6 +50,8 @@ class Document:
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = field(default="", compare=False)
+    root: str = field(default="", compare=False)
+    derived: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("key", "text", "title"):

@@ -70,12 +70,6 @@ class Encoding:
             job = self._jobs.popleft()  # what was yielded is stored by now
             self._report(job.documents, job.tokens)
 
-    def drop(self) -> None:
-        """Forget the jobs that were not taken."""
-        for job in self._jobs:
-            job.vectors.cancel()
-        self._jobs.clear()
-
     def _report(self, documents: int, tokens: int) -> None:
         if self._progress is not None and documents:
             self._progress(documents, tokens)

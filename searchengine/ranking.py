@@ -130,7 +130,7 @@ def _worded(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexi
     label, _ = _label(snapshot, query)
     ask = depth if query.group_by is None else 4 * depth
     while True:
-        scored = lexical.search(snapshot.store.read, question, ask, condition, parameters)
+        scored = lexical.search(snapshot.store.scan, question, ask, condition, parameters)
         labels = label(document for document, _ in scored)
         best = _distinct(scored, labels, depth)
         if len(best) == depth or len(scored) < ask:

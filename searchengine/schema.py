@@ -1,6 +1,8 @@
 """The tables of documents.db, as numbered migrations. Never edit one that was released: add one.
 
-documents     one row a document: its key, title, text, metadata (a JSON object) and digest
+documents     one row a document: its key, title, text, metadata (a JSON object) and digest; source
+              is the metadata as last added, where an update has changed it since (else NULL);
+              root is the folder that a file's key is relative to (NULL for all else)
 passages      what is encoded: passages.id = the segment's base + the row in its vectors file;
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
@@ -14,6 +16,7 @@ searchengine.version names them too: it knows without this module whether one is
 
 import json
 import sqlite3
+from uuid import uuid4
 
 import sqlite_utils
 from sqlite_utils import Migrations
@@ -78,6 +81,20 @@ def m004_text(db: sqlite_utils.Database) -> None:
             "INSERT INTO settings (name, value) VALUES ('tokenizer', ?)",
             (json.dumps(lexical.Tokenizer.PORTER),),
         )
+
+
+@migrations()
+def m005_histories(db: sqlite_utils.Database) -> None:
+    """Metadata as the source gave it, beside what was set by hand; where a file's key belongs;
+    random ids of the last commit and of the last deletion."""
+    db.execute("ALTER TABLE documents ADD COLUMN source TEXT")
+    db.execute("ALTER TABLE documents ADD COLUMN root TEXT")
+    if db.execute("SELECT count(*) FROM settings").fetchone()[0]:
+        new = {"commit_id": uuid4().hex, "tombstones_id": uuid4().hex, "record_keys": "position"}
+        for name, value in new.items():
+            db.execute(
+                "INSERT INTO settings (name, value) VALUES (?, ?)", (name, json.dumps(value))
+            )
 
 
 def upgrade(connection: sqlite3.Connection) -> None:

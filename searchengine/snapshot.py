@@ -14,6 +14,8 @@ from searchengine.errors import CollectionError
 from searchengine.store import Ids, SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
+READERS = 4
+"""Connections of a snapshot: statements that run at once. One of them is kept for quick ones."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
@@ -57,7 +59,7 @@ class Snapshot:
         """
         self.path = path
         self.readers = 0
-        self.store = Store(path / "documents.db")
+        self.store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
             self.settings = _checked(self.store)
@@ -70,18 +72,25 @@ class Snapshot:
             raise
 
     def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
-        count = self.store.dead_count(row)
-        if not count:
-            return None
-        known = None if before is None else before.live.get(row)
-        if known is not None and known.size == row.rows - count:
-            return known  # a segment's dead only become more
-        return Allowed.without(self.store.dead(row), row.rows)
+        if before is not None and row in before.live and self._deleted == before._deleted:
+            return before.live[row]
+        dead = self.store.dead(row)
+        return Allowed.without(dead, row.rows) if dead.size else None
+
+    @property
+    def _deleted(self) -> tuple[object, object]:
+        """What is the same for two snapshots that have the same tombstones."""
+        return self.store.identity, self.settings.get("tombstones_id")
 
     @property
     def commit(self) -> int:
         """The number of this commit."""
         return int(self.settings.get("commit", 0))
+
+    @property
+    def commit_id(self) -> object:
+        """The random id of this commit, which tells apart two histories of one number."""
+        return self.settings.get("commit_id")
 
     @property
     def cuts(self) -> bool:

@@ -8,16 +8,12 @@ import sqlite3
 
 from searchengine.errors import CollectionError
 
-MIGRATIONS = ("m001_initial", "m002_changes", "m003_fields", "m004_text")
+MIGRATIONS = ("m001_initial", "m002_changes", "m003_fields", "m004_text", "m005_histories")
 """The migrations of searchengine.schema, in their order."""
 
 
-def bring_up_to_date(connection: sqlite3.Connection, name: str) -> None:
-    """Apply what is pending, all of it to a new database.
-
-    Raises CollectionError when `name` was written by a newer version, or by an older one and
-    cannot be written now.
-    """
+def outdated(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether migrations are pending. CollectionError when `name` is of a newer version."""
     applied = _applied(connection)
     newer = [str(migration) for migration in applied if migration not in MIGRATIONS]
     if newer:
@@ -25,8 +21,14 @@ def bring_up_to_date(connection: sqlite3.Connection, name: str) -> None:
             f"{name} was written by a newer version of searchengine (its format has "
             f"{', '.join(newer)}); upgrade searchengine to open it"
         )
-    if set(applied) == set(MIGRATIONS):
-        return
+    return set(applied) != set(MIGRATIONS)
+
+
+def bring_up_to_date(connection: sqlite3.Connection, name: str) -> None:
+    """Apply the migrations that are pending, all of them to a new database.
+
+    Raises CollectionError when `name` cannot be written now.
+    """
     if connection.execute("PRAGMA query_only").fetchone()[0]:
         raise CollectionError(
             f"{name} was written by an older version of searchengine and must be upgraded "

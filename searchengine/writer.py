@@ -4,7 +4,9 @@ A segment's files are complete and synced before the transaction names it; until
 garbage, which the next writer removes. So at every instant a reader sees all of a commit or none.
 """
 
+import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,10 +158,11 @@ def writing(
     """A transaction: committed at the end of the block, undone if that fails.
 
     Raises:
-        CollectionBusy: another is still writing after `wait` seconds.
+        CollectionBusy: another process is still writing after `wait` seconds.
+        CollectionError: another folder has taken the place of this one.
     """
     with store.transaction(wait):
-        remove_garbage(path, store.segments())
+        remove_garbage(path, store)
         writer = Writer(path, store, open_segment)
         try:
             yield writer
@@ -194,14 +197,37 @@ def folder_of(path: Path, number: int) -> Path:
     return path / "segments" / f"{number:06d}"
 
 
-def remove_garbage(path: Path, committed: Iterable[SegmentRow]) -> None:
-    """Remove what a writer that died has left: folders that no commit names."""
-    named = {folder_of(path, row.id) for row in committed}
-    with os_errors(path):
-        for folder in (path / "segments").iterdir():
-            # What is not named like a segment is none of ours.
-            if folder.name.isdigit() and folder.is_dir() and folder not in named:
-                shutil.rmtree(folder)
+def remove_garbage(path: Path, store: Store) -> None:
+    """Remove what a writer that died has left: folders that no commit names.
+
+    `store` is in a write transaction. Another folder may take this one's place at any moment, so
+    the names are looked up below the open folder of segments that lay beside this very database.
+    """
+    named = {folder_of(path, row.id).name for row in store.segments()}
+    with os_errors(path), _opened(path / "segments") as folder:
+        if not store.in_place:
+            raise store.replaced()
+        for name in os.listdir(path / "segments" if folder is None else folder):
+            # What is not named like a segment is not ours.
+            if not name.isdigit() or name in named:
+                continue
+            if folder is None:
+                shutil.rmtree(path / "segments" / name)
+            elif stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=folder)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """A descriptor of a folder, which follows it when it is renamed; None where there is none."""
+    if not shutil.rmtree.avoids_symlink_attacks:  # which is where descriptors of folders work
+        yield None
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
