@@ -25,6 +25,15 @@ class ThreadBudget:
         self._used = 0
         self._freed = Condition()
 
+    def after_fork(self) -> None:
+        """In a forked child: nobody holds threads, and calls get one each.
+
+        OpenMP's other threads stayed with the parent, and a parallel call of the thread that forked
+        would wait for them for ever. A higher limit set afterwards is at the caller's risk.
+        """
+        self._freed = Condition()
+        self._limit, self._used = 1, 0
+
     @property
     def limit(self) -> int:
         """Threads that may be in use at once; those in use already are not taken away."""
@@ -60,3 +69,6 @@ def available_cores() -> int:
 
 threads = ThreadBudget(available_cores())
 """The budget of this process. `threads.limit = 4` leaves the other cores to others."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=threads.after_fork)

@@ -125,7 +125,8 @@ class Turns:
 
     def after_fork(self) -> None:
         """In a child: nobody is writing."""
-        self.__init__()  # type: ignore[misc]
+        self._lock = Lock()
+        self._files = WeakValueDictionary()
 
 
 class _Turn:
@@ -135,3 +136,4 @@ class _Turn:
 
 turns = Turns()
 """Of this process."""
+forks.inherit(turns)

@@ -6,6 +6,7 @@ engine.search("how do whales sleep", k=5)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from indexer.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tune import Goal, Tuning, tune
-from searchengine import answers, care
+from searchengine import answers, care, forks
 from searchengine.adding import AddOptions, AddSummary, as_documents
 from searchengine.blueprint import Blueprint
 from searchengine.coalescing import Coalescer
@@ -34,7 +35,7 @@ from searchengine.encoding import (
     load,
     load_built_by,
 )
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.lexical import Tokenizer
 from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
@@ -49,7 +50,13 @@ __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 
 
 class SearchEngine:
-    """A collection and the encoder that built it. Safe to search from several threads."""
+    """A collection and the encoder that built it. Safe to use from several threads.
+
+    Processes may share a collection, each with an engine of its own: a forked child's opens the
+    collection again by itself at its first use, and an engine sent to another process (pickled) is
+    opened there. An encoder that was loaded before a fork is refused in the child, for its threads
+    stay behind: docs/processes.md.
+    """
 
     def __init__(
         self,
@@ -59,12 +66,26 @@ class SearchEngine:
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
-        self._runtime = runtime
+        self._given, self._runtime = encoder, runtime
         self._lock, self._loading = Lock(), Lock()
         self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
         self._encoder: TextEncoder | None = None
         if encoder is not None:
             self._adopt(encoder)
+        collection.accepts = self._check
+        forks.inherit(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: locks of its own, for the parent's may be held for ever."""
+        self._lock, self._loading = Lock(), Lock()
+        self._together = WeakValueDictionary()
+        if self._encoder is not None:
+            self._questions = QuestionEncoder(self._encoder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes how to open it there."""
+        given = getattr(self._given, "source", None) or self._given
+        return _opened, (self.collection.path, given, self.collection.wait, self._runtime)
 
     @classmethod
     def create(
@@ -75,17 +96,18 @@ class SearchEngine:
         *,
         passages: PassageConfig | bool = True,
         tokenizer: Tokenizer | str = Tokenizer.PORTER,
+        wait: float = 0,
         runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
         """Make an empty collection.
 
         `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
-        fingerprint and encode. The others: see searchengine.blueprint. Raises CollectionError when
-        the folder is in use.
+        fingerprint and encode. `wait`: as for `open`. The others: see searchengine.blueprint.
+        Raises CollectionError when the folder is in use.
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
         built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
-        made = Collection.create(Path(path), built.settings(loaded), built.tokenizer)
+        made = Collection.create(Path(path), built.settings(loaded), built.tokenizer, wait)
         return cls(made, loaded)
 
     @classmethod
@@ -121,22 +143,27 @@ class SearchEngine:
         *,
         passages: PassageConfig | bool | None = None,
         tokenizer: Tokenizer | str | None = None,
+        wait: float = 0,
         runtime: RuntimeConfig | None = None,
         layers: int | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
 
-        Raises CollectionError when an existing collection was built otherwise than is asked.
+        Where several processes would make it at once, one does, and the others open it. `wait`: as
+        for `open`. Raises CollectionError when a collection there was built otherwise than is
+        asked.
         """
         if not (Path(path) / "documents.db").exists():
-            return cls.create(
-                path,
-                load(encoder or "starter", runtime, layers),
-                config,
-                passages=True if passages is None else passages,
-                tokenizer=tokenizer or Tokenizer.PORTER,
-            )
-        engine = cls.open(path, encoder, runtime=runtime)
+            with suppress(CollectionBusy):  # made by another process just now
+                return cls.create(
+                    path,
+                    load(encoder or "starter", runtime, layers),
+                    config,
+                    passages=True if passages is None else passages,
+                    tokenizer=tokenizer or Tokenizer.PORTER,
+                    wait=wait,
+                )
+        engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
             engine._blueprint().check_asked(path, config, passages, tokenizer, layers)
         except BaseException:
@@ -160,6 +187,11 @@ class SearchEngine:
             return str(getattr(self.encoder, "runs_on", "made in Python"))
         except (CollectionError, TrainerError) as error:
             return str(error)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        """Raise EncoderMismatch for a state of the collection that another encoder built."""
+        if self._encoder is not None:
+            check_built_by(self._encoder, settings["encoder"], self.collection.path)
 
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
@@ -197,7 +229,7 @@ class SearchEngine:
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
-        # The encoder is loaded before the write lock is taken: it can take seconds.
+        self.collection.follow()  # by whose settings documents are read
         reading = PassageReader(self.encoder, self._blueprint().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
         malformed: list[str] = []
@@ -364,7 +396,12 @@ class SearchEngine:
             return care.warm(snapshot)
 
     def refresh(self) -> None:
-        """See what others have committed since this engine was opened."""
+        """See what others have committed since this engine was opened.
+
+        Where another collection has taken the place of this one (a backup restored, a collection
+        built anew), that is shown from now on. Raises EncoderMismatch if another encoder built it,
+        and CollectionError if there is none; then the state shown stays.
+        """
         self.collection.refresh()
 
     def verify(self) -> None:
@@ -398,3 +435,9 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _opened(
+    path: Path, encoder: TextEncoder | str | None, wait: float, runtime: RuntimeConfig | None
+) -> SearchEngine:
+    return SearchEngine.open(path, encoder, wait=wait, runtime=runtime)

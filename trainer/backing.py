@@ -2,6 +2,7 @@
 for. Each is made when it is first needed, for torch takes seconds and a compiled graph answers
 without it."""
 
+import os
 import warnings
 from functools import cached_property
 from threading import RLock
@@ -36,6 +37,7 @@ class Backing:
         self._graph: Graph | None = None
         self._runtime: Runtime | None = None
         self._torch: TorchRuntime | None = None
+        self._process = os.getpid()  # in which torch or the runtime were started
         if source is not None and config.openvino:
             self._graph = graph.find(source, self._precision is Precision.INT8)
         else:
@@ -65,7 +67,15 @@ class Backing:
 
     @property
     def runtime(self) -> Runtime:
-        """What runs the network. Raises ModelError."""
+        """What runs the network. Raises ModelError, in a forked child too: threads stay behind."""
+        if self._process != os.getpid():
+            if self._runtime is not None or self._torch is not None:
+                raise ModelError(
+                    "the encoder was loaded before this process was forked, and its threads "
+                    "belong to the parent; load it in the worker itself, or start workers by "
+                    "multiprocessing's spawn"
+                )
+            self._lock, self._process = RLock(), os.getpid()
         with self._lock:
             if self._runtime is None:
                 self._runtime = self._openvino() if self._torch is None else self._checked()

@@ -116,8 +116,7 @@ def index(
     documents = read_corpus(corpus, on_bad=on_bad)
     started = time.monotonic()
     made_here = not collection.exists()
-    with SearchEngine.open_or_create(collection, encoder, config, **built) as engine:
-        engine.collection.wait = wait
+    with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **built) as engine:
         try:
             tell_compiling(engine)
             engine.encoder.encode(["start"])  # seconds that are no part of how fast it encodes
