@@ -191,25 +191,30 @@ def _right(state: State, question: str, where: str | None, found: Any) -> bool:
 
 def test_a_second_writer_waits_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.index"
+    spawn = multiprocessing.get_context("spawn")
+    begun = spawn.Event()
     with (
-        SearchEngine.create(path, WordLengths()) as first,
-        SearchEngine.open(path, WordLengths(), wait=30) as patient,
+        SearchEngine.create(path, WordLengths()) as patient,
         SearchEngine.open(path, WordLengths()) as hasty,
     ):
-        begun = threading.Event()
-
-        def slow() -> Iterator[dict[str, str]]:
-            yield {"_id": "1", "text": "a"}
-            begun.set()
-            time.sleep(0.5)
-            yield {"_id": "2", "text": "aa"}
-
-        writer = threading.Thread(target=first.add, args=(slow(),))
+        patient.collection.wait = 60
+        writer = spawn.Process(target=_write_slowly, args=(path, begun))
         writer.start()
-        begun.wait(10)
+        assert begun.wait(60)
         with pytest.raises(CollectionBusy, match="wait for it: --wait SECONDS"):
             hasty.add([{"_id": "4", "text": "aaaa"}])
         patient.add([{"_id": "3", "text": "aaa"}])
-        writer.join()
+        writer.join(60)
         patient.refresh()
-        assert {hit.key for hit in patient.search("a", 9)} == {"1", "2", "3"}
+        assert {hit.key for hit in patient.search("a", 9)} == {"1", "3"}
+
+
+def _write_slowly(path: Path, begun: Any) -> None:
+    """Add a document by a commit that takes a while."""
+
+    def slow(what: str, done: int, total: int) -> None:
+        begun.set()
+        time.sleep(0.5)
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add([{"_id": "1", "text": "a"}], building=slow)
