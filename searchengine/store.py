@@ -182,9 +182,10 @@ class Store:
             if not mine:
                 raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
             self._begin_writing(wait)
+            before = self.connection.total_changes
             try:
                 yield  # its errors are its own
-                if not self.in_place:
+                if self.connection.total_changes != before and not self.in_place:
                     raise self.replaced()
                 self.execute("COMMIT")
             except BaseException:
