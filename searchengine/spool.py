@@ -111,8 +111,10 @@ class Spool:
     def clear(self) -> None:
         """Forget documents and vectors; the keys stay."""
         self._run("DELETE FROM documents")
-        self._file.seek(0)
-        self._file.truncate()
+        if self._rows:
+            with _room(self._folder):
+                self._file.seek(0)
+                self._file.truncate()
         self._rows = 0
 
     def close(self) -> None:

@@ -64,8 +64,19 @@ def add(*numbers: int, version: int = 0) -> Step:
     return Step(
         f"add {len(numbers)}",
         lambda engine: engine.add(documents),
-        lambda model: [{**model, **{d.key: d for d in documents}}],
+        lambda model: [with_added(model, documents)],
     )
+
+
+def with_added(model: Model, documents: Sequence[Document]) -> Model:
+    """What a model is with documents added: fields that only `update` has set stay."""
+    added = {
+        d.key: Document(d.key, d.text, metadata={**model[d.key].metadata, **d.metadata})
+        if d.key in model
+        else d
+        for d in documents
+    }
+    return {**model, **added}
 
 
 def add_by(size: int, *numbers: int) -> Step:
@@ -74,7 +85,7 @@ def add_by(size: int, *numbers: int) -> Step:
 
     def commits(model: Model) -> list[Model]:
         ends = range(size, len(documents) + size, size)
-        return [{**model, **{d.key: d for d in documents[:end]}} for end in ends]
+        return [with_added(model, documents[:end]) for end in ends]
 
     return Step(
         f"add {len(numbers)} by {size}",

@@ -196,11 +196,14 @@ def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> 
     assert not collection.exists()
 
 
-def test_a_second_writer_is_refused_or_waits(made: Path, collection: Path) -> None:
+def test_a_second_writer_is_refused_or_waits(made: Path, collection: Path, tmp_path: Path) -> None:
     update = ("update", collection, "whale", "a=1")
+    (tmp_path / "new.jsonl").write_text('{"_id": "new", "text": "a new one"}\n')
     with closing(sqlite3.connect(collection / "documents.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for command in (("index", made / "corpus.jsonl", collection), update):
+        # What is stored already needs no lock.
+        assert run("index", made / "corpus.jsonl", collection).returncode == 0
+        for command in (("index", tmp_path / "new.jsonl", collection), update):
             started = time.monotonic()
             busy = one_sentence(run(*command))
             assert "is being written to by another process" in busy
