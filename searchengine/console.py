@@ -1,20 +1,47 @@
 """What the command line shows: tables, progress, JSON. Everything but results goes to stderr.
 
+Documents, file names and questions may hold control characters, which would move the cursor, set
+the window's title or reverse the text. Every function here escapes them, and every command prints
+through this module alone.
+
 rich is imported where it draws: that takes longer than a search.
 """
 
 import json
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import TaskID
 
+# C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _REMEMBERED = 120  # seconds that the time left is worked out from: a step may take half a minute
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters escaped, as \x1b or \u202e; tabs and newlines stay."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class PrintableFormatter(logging.Formatter):
+    """A log record's text with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, and the traceback if there is one."""
+        return printable(super().format(record))
 
 
 class Heard(Protocol):
@@ -38,7 +65,6 @@ def steps() -> Iterator[Heard]:
 
     It calls what it is given with the step, the number just done, and how many there are.
     """
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -51,20 +77,20 @@ def steps() -> Iterator[Heard]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
     )
-    console = Console(stderr=True)
+    console = stderr_console()
     with Progress(*columns, console=console, speed_estimate_period=_REMEMBERED) as bar:
         tasks: dict[str, TaskID] = {}
 
         def heard(what: str, done: int, total: int | None, rate: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total, rate=rate)
+                tasks[what] = bar.add_task(printable(what), total=total, rate=rate)
             task = bar.tasks[tasks[what]]
             if done and total is not None and task.total is not None and task.finished:
                 bar.update(task.id, total=task.total + total)  # once more: the next commit's
@@ -105,12 +131,13 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     from rich.text import Text
 
     # Plain text: a path may hold brackets, which rich would read as markup.
-    table = Table(title=Text(title) if title else None, title_justify="left")
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for name in rows[0] if rows else ():
         numeric = isinstance(rows[0][name], int | float)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+        justify: Literal["right", "left"] = "right" if numeric else "left"
+        table.add_column(Text(printable(name)), justify=justify, no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
     console = Console()
     if not console.is_terminal:
         console.width = 200  # nobody folds a pipe or a file
@@ -125,7 +152,9 @@ def _cell(value: Any) -> str:
 
 def show_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    # Only strings hold such characters: JSON's own escape of each leaves the value as it is.
+    click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def counted(number: int, what: str) -> str:
@@ -135,4 +164,22 @@ def counted(number: int, what: str) -> str:
 
 def note(message: str) -> None:
     """A line for the person, on stderr."""
-    click.echo(message, err=True)
+    click.echo(printable(message), err=True)
+
+
+def say(text: str = "", *, bold: bool = False) -> None:
+    """A line of the result, on standard output."""
+    text = printable(text)
+    click.echo(click.style(text, bold=True) if bold else text)
+
+
+def stderr_console() -> "Console":
+    """A rich console on stderr; print texts to it by `print_line`."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_line(console: "Console", text: str) -> None:
+    """A line above the progress that a rich console shows; brackets are no markup."""
+    console.print(printable(text), markup=False, soft_wrap=True)

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import click
-
 from searchengine.bench.grid import Grid
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import of_collection
 from searchengine.bench.table import table
-from searchengine.console import note, progress, show_rows, steps
+from searchengine.console import note, progress, say, show_rows, steps
 from searchengine.corpus import read_corpus
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
@@ -52,10 +50,10 @@ def run_demo(folder: Path) -> None:
             with progress("Indexing", len(documents)) as advance:
                 engine.add(documents, progress=lambda done, _: advance(done))
         for question in QUESTIONS:
-            click.secho(f"\n{question}", bold=True)
+            say(f"\n{question}", bold=True)
             for hit in engine.search(question, k=3):
-                click.echo(str(hit))
-        click.echo()
+                say(str(hit))
+        say()
         questions = read_queries(sample / "queries.jsonl")
         with of_collection(engine, questions) as subject, steps() as heard:
             grid = Grid.fitting(
@@ -64,4 +62,4 @@ def run_demo(folder: Path) -> None:
             settings = Settings(grid, cold=0, growth=False)
             results = Bench(subject, settings, folder, heard).run()
     show_rows(table(results), "Two stages against exact search (the first row)")
-    click.echo(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')
+    say(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')

@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from searchengine.console import print_line, stderr_console
 from searchengine.plots.style import check_installed
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
@@ -16,6 +16,9 @@ from trainer.errors import ConfigError
 from trainer.loop import Report, train
 from trainer.presets import preset
 from trainer.processes import launched_rank
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Listener = Callable[[Report], None]
 
@@ -71,7 +74,7 @@ def train_with_progress(
             raise ConfigError(f"{option} {folder}: is a file, expected a folder")
     if launched_rank() > 0:
         return train(config, resume=resume)
-    console = Console(stderr=True)
+    console = stderr_console()
     with ExitStack() as stack:
         listeners: list[Listener] = [stack.enter_context(Shown(console, resume))]
         if tensorboard is not None:
@@ -90,21 +93,21 @@ def train_with_progress(
         if config.keep_last
         else f"step {best}" + ("" if best else ", untrained: no later step judged better")
     )
-    console.print(f"The model is in {config.out} ({kept})", markup=False, soft_wrap=True)
+    print_line(console, f"The model is in {config.out} ({kept})")
     if plots is not None:
         from searchengine.plots.training import draw_training
 
         measure = str(encoder.recipe["judged_by"])
 
         for path in draw_training(encoder.model.history, plots, measure):
-            console.print(f"Drawn: {path}", markup=False)
+            print_line(console, f"Drawn: {path}")
     return encoder
 
 
 class Shown:
     """A progress bar with the loss, and a line for every judgement."""
 
-    def __init__(self, console: Console, resume: bool):
+    def __init__(self, console: "Console", resume: bool):
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -128,12 +131,12 @@ class Shown:
         self._bar.start()  # not before the first report: what is wrong with the input comes alone
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
-        say = self._console.print
         if not self._told:
             left_out = f"{report.excluded} left out for a sentence of the exclude files"
-            say(f"{report.examples} examples; {left_out}", markup=False, soft_wrap=True)
+            print_line(self._console, f"{report.examples} examples; {left_out}")
             if report.scores is None and not self._resume:
-                say("No --dev and too few pairs to hold out: the last step is kept")
+                last = "No --dev and too few pairs to hold out: the last step is kept"
+                print_line(self._console, last)
             self._told = True
         if report.scores is not None:
             scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
@@ -143,4 +146,4 @@ class Shown:
             if report.step == 0 and self._turned:
                 best = "  (turned)"
             self._turned = True
-            say(f"step {report.step:>6}  {scores}{best}", soft_wrap=True)
+            print_line(self._console, f"step {report.step:>6}  {scores}{best}")

@@ -219,7 +219,7 @@ class Bench:
         except OSError as error:
             self._missing["cold latency"] = f"the rows cannot be copied: {error.strerror}"
             return
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             for entry, _ in own:  # some of them alone would tell nothing
                 entry.cold.clear()
             raise

@@ -1,6 +1,9 @@
 """The command line: parse, call one function, print. Heavy imports wait for the command."""
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -18,6 +21,8 @@ from searchengine.cli import (
     training,
     tuning,
 )
+from searchengine.cli.signals import Terminated, orderly_exit
+from searchengine.console import PrintableFormatter, note, printable
 from searchengine.errors import SearchEngineError
 from trainer.errors import EngineWarning, TrainerError
 
@@ -30,14 +35,46 @@ class BadInput(click.ClickException):
 
 def _noted(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one sentence, without the line of code that it comes from."""
-    click.echo(str(message), err=True)
+    note(str(message))
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Escape control characters in the messages that click shows: they quote what was given."""
+    try:
+        yield
+    except click.ClickException as error:
+        text = printable(error.format_message())
+        error.format_message = lambda: text  # type: ignore[method-assign]
+        raise
 
 
 class OneSentence(click.Group):
     """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run as a process: log messages are escaped, and SIGTERM ends it as Ctrl-C does."""
+        if logging.lastResort is not None:
+            logging.lastResort.setFormatter(PrintableFormatter())
+        with orderly_exit():
+            try:
+                return super().main(*arguments, **options)
+            except Terminated as end:
+                with suppress(OSError):  # the terminal may be gone
+                    note(f"Ended by {end.signal_name}")
+                raise
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Parse the group's own options."""
+        with _printable_errors():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; its named errors become messages."""
+        with _printable_errors():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", EngineWarning)

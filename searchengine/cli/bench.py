@@ -155,7 +155,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
     from searchengine.bench.table import table
-    from searchengine.console import note, show_json, show_rows, steps
+    from searchengine.console import note, say, show_json, show_rows, steps
 
     out, target = options["out"], options["target"]
     if out is not None:
@@ -179,7 +179,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
         running = Bench(subject, settings, scratch, heard, missing)
         try:
             results = running.run(others, (lambda so_far: so_far.write(out)) if out else None)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             results = running.results(complete=False)
             if out is not None and results.rows:
                 note(f"Interrupted; what was measured is in {_written(results, out, target)}")
@@ -192,7 +192,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
     about = results.subject
     title = f"{about['name']}: {about['rows']:,} rows of {about['dim']}, {about['queries']} queries"
     show_rows(table(results), title)
-    click.echo("\n".join(recommend(results, target).why))
+    say("\n".join(recommend(results, target).why))
     for name, reason in results.missing.items():
         note(f"Left out: {name}: {reason}")
 

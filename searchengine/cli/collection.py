@@ -20,6 +20,7 @@ from searchengine.cli.options import (
     runs,
     tell_compiling,
 )
+from searchengine.cli.signals import Terminated
 from searchengine.corpus import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
 from searchengine.lexical import Tokenizer
@@ -131,13 +132,14 @@ def index(
                     building=building,
                 )
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
+            stopped = isinstance(error, KeyboardInterrupt | Terminated)
             kept = _committed(engine) if stopped else 0
             if made_here:
                 engine.collection.remove_if_empty()
             if stopped:
                 note(_interrupted(collection, kept))
-                raise click.exceptions.Exit(1) from None
+                status = error.status if isinstance(error, Terminated) else 1
+                raise click.exceptions.Exit(status) from None
             bad_record = isinstance(error, CorpusError | DuplicateKey)
             if bad_record and not isinstance(error, EmptyCorpus) and not skip_bad:
                 raise type(error)(f"{error} (--skip-bad goes on past what is bad)") from error
@@ -170,7 +172,7 @@ def _committed(engine: Any) -> int:
 
 
 def _interrupted(collection: Path, kept: int) -> str:
-    """What is left of a run that Ctrl-C ended."""
+    """What is left of a run that Ctrl-C or a signal ended."""
     from searchengine.console import counted
 
     if not kept:
@@ -216,7 +218,7 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
     Example:
         searchengine info my.index
     """
-    from searchengine.console import show_json
+    from searchengine.console import say, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection, runtime=runtime) as engine:
@@ -228,7 +230,7 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
     from searchengine.tuning import described
 
     for name, value in (described(stats) | {"engine": runs_on}).items():
-        click.echo(f"{name:12} {value}")
+        say(f"{name:12} {value}")
 
 
 @click.command()
@@ -241,7 +243,7 @@ def verify(collection: Path, as_json: bool) -> None:
     Example:
         searchengine verify my.index
     """
-    from searchengine.console import show_json
+    from searchengine.console import say, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection) as engine:
@@ -249,7 +251,7 @@ def verify(collection: Path, as_json: bool) -> None:
     if as_json:
         show_json({"collection": str(collection), "whole": True})
     else:
-        click.echo(f"{collection} is whole")
+        say(f"{collection} is whole")
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from searchengine.console import note
 from trainer.engines import Engine, RuntimeConfig
 from trainer.precision import Precision
 
@@ -143,7 +144,7 @@ def choice(kinds: type[StrEnum]) -> click.Choice[str]:
 def tell_compiling(engine: Any) -> None:
     """Say what takes seconds before the first text is encoded, once for a model."""
     if not getattr(engine.encoder, "ready", True):
-        click.echo("Compiling the encoder, once…", err=True)
+        note("Compiling the encoder, once…")
 
 
 def runs(command: Callable[..., None]) -> Callable[..., None]:

@@ -274,7 +274,7 @@ def _show_json(rows: Sequence["RetrievalRow"], lost: "Lost") -> None:
 
 def _show(rows: Sequence["RetrievalRow"], lost: "Lost", title: str) -> None:
     """The table, what it means, and the questions that lost."""
-    from searchengine.console import note, show_rows
+    from searchengine.console import note, say, show_rows
     from searchengine.metrics import cells
 
     show_rows(cells(rows), title)
@@ -285,15 +285,13 @@ def _show(rows: Sequence["RetrievalRow"], lost: "Lost", title: str) -> None:
             f"{counted(len(rows) - 1, 'comparison')} (Holm); […]: 95 % interval"
         )
     for name, questions in lost.items():
-        click.echo(f"\n{name} against {base}: " + (_LOST if questions else "no question lost"))
+        say(f"\n{name} against {base}: " + (_LOST if questions else "no question lost"))
         for each in questions:
-            click.echo(
-                f"\n  {each.before:.3f} → {each.after:.3f}  {each.key}: {each.question:.200}"
-            )
+            say(f"\n  {each.before:.3f} → {each.after:.3f}  {each.key}: {each.question:.200}")
             for one in each.documents:
                 after = "–" if one.after is None else one.after
                 ranks = f"rank {one.before} → {after}"
-                click.echo(f"      {ranks:<14} grade {one.grade}  {one.key}  {one.title:.80}")
+                say(f"      {ranks:<14} grade {one.grade}  {one.key}  {one.title:.80}")
 
 
 def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:

@@ -110,13 +110,13 @@ def _wonder(engine: Any, hits: Any, options: dict[str, Any]) -> None:
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
-    from searchengine.console import note, show_json
+    from searchengine.console import note, say, show_json
 
     if as_json:
         show_json([hit.as_dict() for hit in hits])
     else:
         for hit in hits:
-            click.echo(str(hit))
+            say(str(hit))
     if options["exact"] and hits.proven:
         of = " that match" if options["where"] else ""
         read = 0 if hits.read is None else 100 * hits.read

@@ -57,7 +57,7 @@ def tune(
     """
     from indexer.threads import threads as budget
     from indexer.tune import Goal, Objective
-    from searchengine.console import note, show_json, show_rows, steps
+    from searchengine.console import note, say, show_json, show_rows, steps
     from searchengine.engine import SearchEngine
     from searchengine.tuning import ladder, summary
 
@@ -81,4 +81,4 @@ def tune(
         show_json({"collection": str(collection), **found})
     else:
         show_rows(ladder(tuning), f"{collection}: {tuning.tried} operating points measured")
-        click.echo(summary(tuning, dim))
+        say(summary(tuning, dim))

@@ -1,0 +1,189 @@
+"""Nothing that a document, a question or a file name holds reaches the terminal as it is."""
+
+import ast
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import WordLengths
+
+import searchengine
+from searchengine import SearchEngine, console
+from searchengine.cli import cli
+
+EVIL = "\x1b]0;owned\x07 \x9b31m \r \x7f \u202egnp\u2069"
+SHOWN = r"\x1b]0;owned\x07 \x9b31m \x0d \x7f \u202egnp\u2069"
+FIELD = "\u202ename\x9b"
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def run(*arguments: str | Path) -> Result:
+    """Run a command in this process; whatever it prints must be harmless."""
+    done = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert not FORBIDDEN.search(done.output), repr(done.output)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an evil name, and in it an evil collection, its questions and judgements."""
+    folder = tmp_path_factory.mktemp("evil") / f"a{EVIL}"
+    folder.mkdir()
+    documents = [
+        {"_id": f"{EVIL}{i}", "title": EVIL, "text": f"whales sleep {EVIL} {i}", FIELD: EVIL}
+        for i in range(3)
+    ]
+    corpus = folder / f"{EVIL}.jsonl"
+    corpus.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    done = run("index", corpus, folder / "c.index", "--field", f"`{FIELD}`")
+    assert done.exit_code == 0, done.output
+    assert f"3 added in {folder.parent}" in done.stderr
+    assert SHOWN in done.stderr
+    question = {"_id": f"q{EVIL}", "text": f"whales {EVIL}"}
+    (folder / "queries.jsonl").write_text(json.dumps(question) + "\n")
+    (folder / "qrels.tsv").write_text(
+        f"query-id\tcorpus-id\tscore\nq{EVIL}\t{EVIL}1\t2\n".replace("\r", ""), newline=""
+    )
+    return folder
+
+
+def test_escaped_are_controls_and_overrides_and_nothing_else() -> None:
+    assert console.printable(EVIL) == SHOWN
+    plain = "a\tb\nc é 말 \u200d👩\u00a0–"
+    assert console.printable(plain) == plain
+    assert console.printable("\udc9b\x00") == r"\udc9b\x00"
+    assert FORBIDDEN.sub("", console.printable("".join(map(chr, range(0x110000))))) == (
+        console.printable("".join(map(chr, range(0x110000))))
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "c.index", "whales"),
+        ("search", "c.index", "whales", "--mode", "text"),
+        ("search", "c.index", "whales", "--exact"),
+        ("similar", "c.index", f"{EVIL}0"),
+        ("info", "c.index"),
+        ("verify", "c.index"),
+        ("update", "c.index", f"{EVIL}0", f"x={EVIL}"),
+        ("delete", "c.index", f"gone{EVIL}", "--dry-run"),
+        ("delete", "c.index", "--where", f"`{FIELD}` = '{EVIL}'", "--dry-run"),
+        ("bench", "c.index", "--queries", "queries.jsonl", "--repeats", "1", "--cold", "0"),
+        ("evaluate", "retrieval", "c.index", "--queries", "queries.jsonl", "--qrels", "qrels.tsv"),
+    ],
+    ids=lambda arguments: " ".join(arguments[::2]).encode("ascii", "ignore").decode()[:30],
+)
+def test_commands_escape_what_they_print(folder: Path, arguments: tuple[str, ...]) -> None:
+    given = [folder / name if (folder / name).exists() else name for name in arguments]
+    assert run(*given).output.strip()
+
+
+def test_hits_are_shown_escaped_and_json_keeps_their_values(folder: Path) -> None:
+    shown = run("search", folder / "c.index", "whales")
+    assert f"  {SHOWN}0  {SHOWN}\n" in shown.stdout
+    hits = json.loads(run("search", folder / "c.index", "whales", "--json").stdout)
+    assert {hit["title"] for hit in hits} == {EVIL}
+    with SearchEngine.open(folder / "c.index") as engine:
+        (hit, *_) = engine.search("whales", k=1)
+        assert EVIL in str(hit), "print(hit) in Python shows the document as it is"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", f"gone{EVIL}", "x"),
+        ("index", f"gone{EVIL}.jsonl", "n"),
+        ("search", "c.index", "x", "-k", f"{EVIL}"),
+        ("search", "c.index", "x", "--group-by", f"{EVIL}"),
+        ("similar", "c.index", f"gone{EVIL}"),
+        ("backup", "c.index", "c.index"),
+        (f"gone{EVIL}",),
+        (f"--gone{EVIL}",),
+    ],
+)
+def test_errors_escape_what_they_quote(folder: Path, arguments: tuple[str, ...]) -> None:
+    given = [folder / name if (folder / name).exists() else name for name in arguments]
+    done = run(*given)
+    assert done.exit_code == 2
+    assert r"\x1b]0;owned\x07" in done.stderr
+
+
+def test_bad_lines_are_named_escaped(folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / f"{EVIL}.jsonl"
+    bad.write_text(json.dumps({"_id": "a", "text": "b"}) + "\n" + json.dumps({"_id": EVIL, "x": 1}))
+    done = run("index", bad, tmp_path / "n", "--skip-bad")
+    assert done.exit_code == 0, done.output
+    assert r"\x1b]0;owned\x07" in done.stderr
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "\udc9b.index"  # the byte 0x9b, as Python names it
+    try:
+        SearchEngine.create(path, WordLengths()).close()
+    except (OSError, UnicodeError):
+        pytest.skip("the file system refuses such names")
+    command = Path(sys.executable).with_name("searchengine")
+    for arguments in (["verify", path], ["info", path], ["info", path, "--json"]):
+        done = subprocess.run([command, *arguments], capture_output=True)
+        assert done.returncode == 0, done.stderr
+        assert b"\\udc9b.index" in done.stdout and b"\x9b" not in done.stdout
+
+
+def test_progress_and_tables_escape_and_read_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.steps() as heard:
+        heard(f"[red]{EVIL}", 1, 2)
+    console.show_rows([{f"[b]{EVIL}": f"[/]{EVIL}", "n": 1.5}], EVIL)
+    console.print_line(console.stderr_console(), f"[/]{EVIL}")
+    out, err = capsys.readouterr()
+    assert not FORBIDDEN.search(out) and not FORBIDDEN.search(err)
+    assert f"[b]{SHOWN}" in out and f"[/]{SHOWN}" in out and f"[/]{SHOWN}" in err
+    assert "[red]" in err
+
+
+def test_log_messages_are_escaped() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "lost %s", (EVIL,), None)
+    assert console.PrintableFormatter().format(record) == f"lost {SHOWN}"
+    program = (
+        "import logging, sys; from searchengine.cli import cli\n"
+        "cli.commands['verify'].callback = lambda **_: "
+        "logging.getLogger('x').warning(sys.argv[1])\n"
+        "cli(['verify', 'x'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, EVIL], capture_output=True)
+    assert SHOWN in done.stderr.decode() and b"\x1b" not in done.stderr
+
+
+def prints(tree: ast.AST) -> list[int]:
+    """Lines that print past console.py: click's and Python's own ways, and rich's console."""
+    lines = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        to_file = any(keyword.arg == "file" for keyword in node.keywords)
+        if (
+            called in ("click.echo", "click.secho", "Console", "sys.stdout.write")
+            or (called == "print" and not to_file)
+            or called.lower().endswith("console.print")
+        ):
+            lines.append(node.lineno)
+    return lines
+
+
+def test_everything_is_printed_by_one_module() -> None:
+    assert prints(ast.parse("import click\nclick.echo(x)\nself._console.print(y)")) == [2, 3]
+    (root,) = searchengine.__path__
+    found = {
+        str(path.relative_to(root)): lines
+        for path in Path(root).rglob("*.py")
+        if path.name != "console.py" and (lines := prints(ast.parse(path.read_text())))
+    }
+    assert found == {}
