@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 import numpy as np
 
@@ -18,9 +17,10 @@ from indexer.footprint import footprint
 from searchengine.collection import Collection
 from searchengine.errors import CollectionError
 from searchengine.results import Stats
+from searchengine.scratch import new_folder
 from searchengine.snapshot import Snapshot
 from searchengine.store import Store
-from searchengine.writer import folder_of, os_errors
+from searchengine.writer import folder_of
 
 _AT_ONCE = 1 << 24  # bytes read to warm up
 _BLOCK = 4096  # passages exported at a time
@@ -241,7 +241,7 @@ def _bytes(path: Path) -> int:
 
 @contextmanager
 def _new_folder(path: Path, collection: Path) -> Iterator[Path]:
-    """A folder that gets its name when the block has filled it; nothing remains otherwise."""
+    """A new folder outside of the collection, whole or not at all."""
     path = path.absolute()
     if path.resolve().is_relative_to(collection.resolve()):
         raise CollectionError(
@@ -250,13 +250,5 @@ def _new_folder(path: Path, collection: Path) -> Iterator[Path]:
         )
     if path.exists():
         raise CollectionError(f"{path} exists already; choose another folder or remove it")
-    scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
-    with os_errors(path):
-        scratch.mkdir(parents=True)
-        try:
-            yield scratch
-            sync_folder(scratch)
-            scratch.rename(path)
-            sync_folder(path.parent)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    with new_folder(path) as scratch:
+        yield scratch

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 from indexer.build import Progress
-from indexer.durable import sync_folder
 from indexer.errors import SegmentError
 from indexer.segment import Segment, SegmentConfig
 from searchengine import forks
@@ -18,8 +17,10 @@ from searchengine.adding import Adding, AddOptions, AddSummary, Reading
 from searchengine.changes import Changes
 from searchengine.corpus import Document
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.filesystem import refuse_network, warn_network
 from searchengine.forks import Identity
 from searchengine.lexical import Tokenizer
+from searchengine.scratch import new_folder
 from searchengine.snapshot import Snapshot
 from searchengine.store import SegmentRow, Store
 from searchengine.writer import (
@@ -27,7 +28,6 @@ from searchengine.writer import (
     due,
     folder_of,
     misfit,
-    os_errors,
     remove_garbage,
     writing,
 )
@@ -62,6 +62,7 @@ class Collection:
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait = wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
+        warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
         self._forked = False
         self._shown: Snapshot | None = None
@@ -81,20 +82,15 @@ class Collection:
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
-        scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
-        with os_errors(path):
-            (scratch / "segments").mkdir(parents=True)
-            try:
-                with Store(scratch / "documents.db", create=True) as store, store.transaction():
-                    changes = Changes(store)
-                    new = {"commit_id": uuid4().hex, "record_keys": "content"}
-                    for name, value in (settings | new).items():
-                        changes.set(name, value)
-                    changes.index_text(tokenizer)
-                sync_folder(scratch)
-                _move(scratch, path)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+        refuse_network(path)
+        with new_folder(path) as scratch:
+            (scratch / "segments").mkdir()
+            with Store(scratch / "documents.db", create=True) as store, store.transaction():
+                changes = Changes(store)
+                new = {"commit_id": uuid4().hex, "record_keys": "content"}
+                for name, value in (settings | new).items():
+                    changes.set(name, value)
+                changes.index_text(tokenizer)
         return cls(path, wait)
 
     @contextmanager
@@ -344,6 +340,7 @@ class Collection:
         if identity is None:
             self.follow()  # refuses a closed collection, and one of another encoder
             identity = self._current().store.identity
+        refuse_network(self.path)
         with self._same(Store(self.path / "documents.db"), identity) as store:
             yield store
 
@@ -431,16 +428,3 @@ class Collection:
                 f"{error}; the documents are whole in {self.path / 'documents.db'}: restore the "
                 f"folder {folder_of(self.path, row.id)} from a copy, or index anew"
             ) from error
-
-
-def _move(scratch: Path, path: Path) -> None:
-    """Give a finished folder its name."""
-    try:
-        scratch.rename(path)
-    except OSError as error:
-        if not path.exists():
-            raise
-        raise CollectionBusy(
-            f"{path} was made by another process just now; run this again to add to it"
-        ) from error
-    sync_folder(path.parent)
