@@ -3,10 +3,10 @@
     python benchmarks/concurrent_filters.py
 
 One process and one engine. The filter reads the metadata of every document: its fields are not
-indexed. Both conditions alternate, round by round; the ratios are of a round's two halves. Threads pause between
-searches, so that alone they do not wait for each other. Texts
-and the encoder are synthetic (benchmarks/words.py), and questions are encoded beforehand, so that
-searching alone is timed. 200,000 documents of 64 dimensions take some two minutes on two cores.
+indexed. Both conditions alternate, round by round; the ratios are of a round's two halves. Threads
+pause between searches, so that alone they do not wait for each other. Texts and the encoder are
+synthetic (benchmarks/words.py), and questions are encoded beforehand, so that searching alone is
+timed. 200,000 documents of 64 dimensions take some two minutes on two cores.
 """
 
 import tempfile
