@@ -222,21 +222,26 @@ def feeding(fifo: Path, process: subprocess.Popen[str]) -> Iterator[TextIO]:
         yield stream
 
 
-def interrupted(process: subprocess.Popen[str]) -> str:
-    """Press Ctrl-C; the last line on stderr."""
+def interrupted(
+    process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT, status: int = 1
+) -> str:
+    """Press Ctrl-C, or send another signal; the last line on stderr."""
     for _ in range(6):
         # Again if need be: a signal that comes in the instant before a read blocks is only
         # noticed when the read returns, in any Python program.
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
             _, stderr = process.communicate(timeout=10)
             break
-    assert process.returncode == 1
+    assert process.returncode == status
     assert "Traceback" not in stderr
     return stderr.strip().splitlines()[-1]
 
 
-def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_interrupted_index_leaves_what_was_there(
+    folder: Path, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     collection = tmp_path / "c"
     shutil.copytree(folder / "c.index", collection)
     fifo = tmp_path / "slow.jsonl"
@@ -247,7 +252,7 @@ def test_interrupted_index_leaves_what_was_there(folder: Path, tmp_path: Path) -
         stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(4000))
         stream.flush()
         wait_until(begun.exists)  # a block is encoded and stored, and a segment under way
-        last = interrupted(writer)
+        last = interrupted(writer, number, status)
     assert last.startswith(f"Interrupted; 3 documents are committed in {collection}, the same")
     assert not begun.exists()
     assert run_json("info", collection)["documents"] == 3

@@ -14,6 +14,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
+from searchengine.cli.signals import Terminated, orderly_exit
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.scratch import new_folder, remove_abandoned
 
@@ -173,3 +174,23 @@ def test_a_parent_that_cannot_be_written_is_named(engine: SearchEngine, tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(CollectionError, match="file is a file; the change was undone"):
         engine.backup(tmp_path / "file" / "copy")
+
+
+def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with orderly_exit():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            with pytest.raises(Terminated) as end:
+                signal.raise_signal(signal.SIGTERM)
+            assert end.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        worker = Thread(target=lambda: orderly_exit().__enter__())
+        worker.start()
+        worker.join()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGHUP, before[1])
