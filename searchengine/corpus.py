@@ -2,8 +2,9 @@
 
 JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), each of them
 gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
-`title`, `text`; every other field becomes metadata. Text is UTF-8. A table's cells that read like
-numbers (12, -3.50; not 007 or 1e3) or true and false become what they read like.
+`title`, `text`, or as searchengine.columns has them; every other field becomes metadata. Text is
+UTF-8. A table's cells that read like numbers (12, -3.50; not 007 or 1e3) or true and false become
+what they read like. What the key of a document is: docs/keys.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB.
 """
@@ -13,11 +14,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from searchengine.errors import CorpusError
+from searchengine.columns import Columns, check_text
+from searchengine.errors import CorpusError, QueryError
 from searchengine.lines import (
     LONGEST,
     OnBad,
@@ -35,12 +37,19 @@ _QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
 _REMEMBERED = 1000  # of what is left out, so that memory stays bounded
 _DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
 _TEXT_SUFFIXES = {".txt", ".md"}
+_HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with a key of its own. `origin` says where it came from, for error messages.
+    """A text with a key of its own.
+
+    Attributes:
+        key, text, title, metadata: what is stored.
+        origin: where it came from, for error messages.
+        root: absolute path of the folder that the key is relative to, for a text file; else "".
+        derived: the key was computed from the content of the record.
 
     Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
     """
@@ -68,7 +77,8 @@ class Document:
             written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
             written.encode()
         except (TypeError, ValueError, RecursionError) as error:
-            self._refuse(f"metadata cannot be written as JSON ({error})")
+            at = _unwritable(self.metadata)
+            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
         brackets = written.count("[") + written.count("{")
         if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
             self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
@@ -80,14 +90,15 @@ class Document:
     def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
         """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
 
-        `key` serves when the record has none of its own.
+        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
+        has none of its own.
         """
         if not isinstance(record, Mapping):
             what = type(record).__name__
             raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
         rest = dict(record)
-        given = [rest.pop(name) for name in ("_id", "id") if name in rest]
-        name: Any = given[0] if given else key
+        field_name = "_id" if "_id" in rest else "id"
+        name: Any = rest.pop(field_name, key)
         if isinstance(name, int) and not isinstance(name, bool):
             name = str(name)
         if name is None or name == "":
@@ -128,26 +139,67 @@ class LeftOut:
         if len(self.first) < _REMEMBERED:
             self.first.append(what)
 
+    def extend(self, other: "LeftOut") -> None:
+        """Those of another, too."""
+        self.count += other.count
+        self.first += other.first[: _REMEMBERED - len(self.first)]
 
-def read_corpus(path: str | Path, on_bad: OnBad | None = None) -> Iterator[Document]:
-    """Stream the documents of a file or folder in order.
 
-    A malformed record raises CorpusError ("file:line: …"); with `on_bad` the error is handed over
-    and reading goes on. A missing or unreadable file always raises. A named pipe is read as it
-    fills.
-    """
+def check_corpus(path: str | Path) -> Path:
+    """The path of a corpus that exists. Raises CorpusError."""
     path = Path(path)
     try:
         if not path.exists():
             raise bad(path, "no such file or folder")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return path
+
+
+def read_corpus(
+    path: str | Path,
+    on_bad: OnBad | None = None,
+    *,
+    key_prefix: str = "",
+    record_keys: str = "content",
+    columns: Columns | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of a file or folder in order.
+
+    A malformed record raises CorpusError ("file:line: …"); with `on_bad` the error is handed over
+    and reading goes on. A missing or unreadable file, or one without a text field, always raises.
+    A named pipe is read as it fills.
+
+    Args:
+        path: the file or folder.
+        on_bad: called with the error of every malformed record.
+        key_prefix: text put before the keys of text files and of records without an id.
+        record_keys: what the key of a record without an id is: "content", a hash of the record;
+            or "position", its number in the file, for collections that were made so.
+        columns: which fields hold text, title and key.
+    """
+    if record_keys not in ("content", "position"):
+        raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
+    keys = _Keys(key_prefix, record_keys == "content")
+    columns = Columns() if columns is None else columns
+    path = check_corpus(path)
+    try:
         if path.is_dir():
             beir = _beir_corpus(path)
-            return _read_records(beir, on_bad) if beir else _read_folder(path, on_bad)
+            if beir:
+                return _read_records(beir, on_bad, keys, columns)
+            files, root = _text_files(path), path
+            if not files:
+                raise bad(path, f"no .txt or .md files in this folder; expected {_READABLE}")
+        elif kind(path) in _TEXT_SUFFIXES:
+            files, root = [path], path.parent
+        else:
+            return _read_records(path, on_bad, keys, columns)
     except OSError as error:
-        raise bad(path, f"cannot be read ({error.strerror or error})") from error
-    if kind(path) in _TEXT_SUFFIXES:
-        return _read_texts([path], path.parent, on_bad)
-    return _read_records(path, on_bad)
+        raise _unreadable(path, error) from error
+    if columns.chosen:
+        raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
+    return _read_texts(files, root, on_bad, keys)
 
 
 def count_records(path: str | Path) -> int | None:
@@ -175,28 +227,88 @@ def _deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
 
 
-def _read_records(path: Path, on_bad: OnBad | None) -> Iterator[Document]:
+def _unreadable(path: Path, error: OSError) -> CorpusError:
+    return bad(path, f"cannot be read ({error.strerror or error})")
+
+
+def _unwritable(metadata: Mapping[str, Any]) -> str:
+    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
+    for name, value in metadata.items():
+        try:
+            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            return f" {name!r:.80}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys of documents that have none of their own.
+
+    Attributes:
+        prefix: put before all of them.
+        by_content: records are named by a hash of their content, not by their position.
+    """
+
+    prefix: str
+    by_content: bool
+
+    def of_file(self, file: Path, root: Path) -> str:
+        """The path below the corpus' root."""
+        return self.prefix + file.relative_to(root).as_posix()
+
+    def of_record(self, record: Mapping[str, Any], position: int, place: str) -> Document:
+        """A document from a record without an id."""
+        document = Document.from_mapping(record, origin=place, key=f"{self.prefix}{position}")
+        if not self.by_content:
+            return document
+        content = {**document.metadata, "title": document.title, "text": document.text}
+        written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
+        return replace(document, key=self.prefix + key, derived=True)
+
+
+def _read_records(
+    path: Path, on_bad: OnBad | None, keys: _Keys, columns: Columns
+) -> Iterator[Document]:
     format_ = kind(path)
     if format_ in (".jsonl", ".ndjson"):
-        records = read_jsonl(path, on_bad)
+        records = _objects(path, on_bad, columns)
     elif format_ in DIALECTS:
-        records = read_table(path, on_bad)
+        records = read_table(path, on_bad, columns)
     else:
         raise bad(path, f"expected {_READABLE}")
-    return _to_documents(records, on_bad)
+    return _to_documents(records, on_bad, keys)
+
+
+def _objects(
+    path: Path, on_bad: OnBad | None, columns: Columns
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and record of every object of a file, whose first one must name the text."""
+    first = True
+    for place, record in read_jsonl(path, on_bad):
+        if first:
+            check_text(columns.names(list(record), place), record, place)
+            first = False
+        try:
+            yield place, columns.renamed(record, place, strict=False)
+        except CorpusError as error:
+            report(error, on_bad)
 
 
 def _to_documents(
-    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None
+    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None, keys: _Keys
 ) -> Iterator[Document]:
     keyed: bool | None = None
     for position, (place, record) in enumerate(records, start=1):
         has_key = "_id" in record or "id" in record
         keyed = has_key if keyed is None else keyed
-        # A file without ids is numbered; a file in which some records lack theirs has a mistake.
-        number = "" if keyed else str(position)
         try:
-            yield Document.from_mapping(record, origin=place, key=number)
+            # A record without an id, in a file whose first record has one, is a mistake.
+            if keyed or has_key:
+                yield Document.from_mapping(record, origin=place)
+            else:
+                yield keys.of_record(record, position, place)
         except CorpusError as error:
             report(error, on_bad)
 
@@ -224,23 +336,23 @@ def _text_files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def _read_folder(path: Path, on_bad: OnBad | None) -> Iterator[Document]:
-    files = _text_files(path)
-    if not files:
-        raise bad(path, f"no .txt or .md files in this folder; expected {_READABLE}")
-    return _read_texts(files, path, on_bad)
-
-
-def _read_texts(files: list[Path], root: Path, on_bad: OnBad | None) -> Iterator[Document]:
+def _read_texts(
+    files: list[Path], root: Path, on_bad: OnBad | None, keys: _Keys
+) -> Iterator[Document]:
     """One document a file: the key is its path below the root, the title its name."""
+    folder = str(root.resolve())
+    try:
+        folder.encode()
+    except UnicodeEncodeError as error:
+        raise bad(folder, "the name of this folder is not UTF-8; rename it") from error
     for file in files:
         try:
             text = _whole(file)
-            key = file.relative_to(root).as_posix()
             name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
             # A blank file has nothing to find; its name alone must not make it a document.
             title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
-            yield Document(key=key, text=text, title=title, origin=str(file))
+            key = keys.of_file(file, root)
+            yield Document(key=key, text=text, title=title, origin=str(file), root=folder)
         except CorpusError as error:
             if not file.exists():
                 raise

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ def bad(where: object, what: str) -> CorpusError:
     return CorpusError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
-def some_fields(record: Mapping[str, Any]) -> str:
-    """The first names of a record, for a message."""
-    names = [f"{name!r:.40}" for name in islice(record, 10)]
-    return ", ".join([*names, "…"][: len(record)]) or "none"
+def some_fields(fields: Iterable[str]) -> str:
+    """The first names of a record or header, for a message."""
+    names = [f"{name!r:.40}" for name in islice(fields, 11)]
+    return ", ".join([*names[:10], "…"][: len(names)]) or "none"
 
 
 def kind(path: Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from searchengine.columns import Columns, check_text
 from searchengine.errors import CorpusError
 from searchengine.lines import LONGEST, OnBad, bad, kind, read_lines, report
 
@@ -24,12 +25,22 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _A_LINE = 100  # bytes of memory that a short line takes besides its text
 
 
-def read_table(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and record of every row; empty cells are left out of the metadata."""
+def read_table(
+    path: Path, on_bad: OnBad | None, columns: Columns
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and record of every row; empty cells are left out of the metadata.
+
+    Raises CorpusError where the header does not name the text.
+    """
     rows = _table_rows(path, on_bad)
-    place, header = next(rows, ("", []))
-    if len(set(header)) < len(header):
+    first = next(rows, None)
+    if first is None:
+        return
+    place, fields = first
+    if len(set(fields)) < len(fields):
         raise bad(place, "a column name occurs twice in the header")
+    header = columns.names(fields, place)
+    check_text(header, fields, place)
     for place, row in rows:
         if len(row) == len(header):
             cells = {n: _cell(n, v) for n, v in zip(header, row, strict=True)}

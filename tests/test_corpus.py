@@ -1,17 +1,20 @@
 """Reading corpora: what is taken, and one sentence for what is not."""
 
 import gzip
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.columns import Columns
 from searchengine.corpus import Document, count_records, read_corpus
-from searchengine.errors import CorpusError
+from searchengine.errors import CorpusError, QueryError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]
 
@@ -95,9 +98,150 @@ def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
     assert next(read_corpus(csv)).text == 'say "a, b"'
 
 
-def test_records_without_ids_are_numbered(tmp_path: Path) -> None:
+def test_a_record_without_id_is_named_by_its_content(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", '{"year": 2016, "text": "é", "b": {"d": 1, "c": null}}\n')
+    written = '{"b":{"c":null,"d":1},"text":"é","title":"","year":2016}'
+    (document,) = read_corpus(path)
+    assert document.key == hashlib.sha256(written.encode()).hexdigest()[:32]
+    assert (document.derived, document.root) == (True, "")
+
+
+def test_inserting_or_editing_a_record_changes_one_key(tmp_path: Path) -> None:
+    def keys(name: str, content: str) -> list[str]:
+        documents = list(read_corpus(write(tmp_path / name, content)))
+        assert all(document.derived for document in documents)
+        return [document.key for document in documents]
+
+    first, second, third = keys("a.csv", "title,text\nA,one\nB,two\n,three\n")
+    assert len({first, second, third}) == 3
+    assert keys("b.csv", "text,title\none,A\nnew,N\nthree,\n") == [first, ANY, third]
+    jsonl = '{"text": "three"}\n{"text": "two", "title": "B"}\n{"text": "two", "title": "B"}\n'
+    assert keys("c.jsonl", jsonl) == [third, second, second]
+    assert keys("d.jsonl", '{"text": "three", "year": 1}\n') != [third]
+
+
+def test_records_without_ids_are_numbered_on_request(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", '{"text": "a"}\n\n{"text": "b"}\n')
-    assert [d.key for d in read_corpus(path)] == ["1", "2"]
+    documents = list(read_corpus(path, record_keys="position", key_prefix="c/"))
+    assert [(d.key, d.derived) for d in documents] == [("c/1", False), ("c/2", False)]
+    with pytest.raises(QueryError, match="record_keys must be 'content' or 'position', got 'row'"):
+        read_corpus(path, record_keys="row")
+
+
+def test_a_prefix_is_for_keys_that_are_not_given(tmp_path: Path) -> None:
+    content = write(tmp_path / "c.jsonl", '{"text": "a"}\n')
+    (plain,) = read_corpus(content)
+    assert [d.key for d in read_corpus(content, key_prefix="c:")] == [f"c:{plain.key}"]
+    explicit = write(tmp_path / "d.jsonl", '{"id": 7, "text": "a"}\n')
+    assert [d.key for d in read_corpus(explicit, key_prefix="d:")] == ["7"]
+    file = write(tmp_path / "a.md", "a")
+    assert [d.key for d in read_corpus(file, key_prefix="notes/")] == ["notes/a.md"]
+
+
+def test_a_key_of_two_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", '{"_id": "a", "id": 7, "text": "x"}\n')
+    (document,) = read_corpus(path)
+    assert (document.key, document.metadata, document.derived) == ("a", {"id": 7}, False)
+
+
+def test_the_root_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    file = write(tmp_path / "notes" / "deep" / "a.txt", "a")
+    (tmp_path / "link").symlink_to(tmp_path / "notes")
+    root = str((tmp_path / "notes").resolve())
+    monkeypatch.chdir(tmp_path)
+    for path in ("notes", "link", tmp_path / "notes"):
+        assert [(d.key, d.root, d.derived) for d in read_corpus(path)] == [
+            ("deep/a.txt", root, False)
+        ]
+    assert [d.root for d in read_corpus(file)] == [str(file.parent.resolve())]
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    odd.mkdir()
+    write(odd / "a.txt", "a")
+    with pytest.raises(CorpusError, match="the name of this folder is not UTF-8; rename it"):
+        next(read_corpus(odd, on_bad=lambda _: None))
+
+
+NO_TEXT = [
+    ("c.csv", "title,body\na,b\n", r"c.csv:1: no field 'text' \(fields: 'title', 'body'\); name"),
+    ("c.tsv", "Title\tText\na\tb\n", r"c.tsv:1: no field 'text' \(fields: 'Title', 'Text'\)"),
+    ("c.csv", "_id,title,year\n1,a,2016\n", "no field 'text'"),
+    ("c.csv", "year\n2016\n", "no field 'text'"),
+    ("c.jsonl", '{"_id": "1", "title": "a", "abstract": "b"}\n', r"c.jsonl:1: no field 'text'"),
+    ("c.jsonl", '{"_id": "1"}\n{"_id": "2", "text": "b"}\n', "example: --text-field body"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), NO_TEXT)
+def test_a_file_whose_text_has_no_name_is_refused(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    path = write(tmp_path / name, content)
+    for on_bad in (None, lambda _: None):
+        with pytest.raises(CorpusError, match=message):
+            list(read_corpus(path, on_bad))
+
+
+def test_ids_and_titles_alone_are_documents(tmp_path: Path) -> None:
+    table = write(tmp_path / "c.csv", "id,title\n1,Whales\n")
+    assert [(d.key, d.full_text) for d in read_corpus(table)] == [("1", "Whales")]
+    lines = '{"_id": "1", "text": "a"}\n{"_id": "2", "title": "b", "body": "c"}\n'
+    documents = list(read_corpus(write(tmp_path / "c.jsonl", lines)))
+    assert [d.full_text for d in documents] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("c.csv", "DOI,Heading,Body,year\n007,Whales,12,2016\n"),
+        ("c.tsv", "Heading\tBody\tDOI\tyear\nWhales\t12\t007\t2016\n"),
+        ("c.jsonl", '{"DOI": "007", "Heading": "Whales", "Body": "12", "year": 2016}\n'),
+    ],
+)
+def test_fields_of_other_names(tmp_path: Path, name: str, content: str) -> None:
+    path = write(tmp_path / name, content)
+    columns = Columns(text="body", title="Heading", id="doi")
+    assert list(read_corpus(path, columns=columns)) == [
+        Document("007", "12", "Whales", {"year": 2016})
+    ]
+
+
+def test_titles_can_be_named_as_the_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "id,title,year\n1,Whales,2016\n")
+    documents = list(read_corpus(path, columns=Columns(text="title")))
+    assert documents == [Document("1", "Whales", "", {"year": 2016})]
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "message"),
+    [
+        ({"text": "body"}, "_id,text", "no field 'body' for --text-field .fields: '_id', 'text'"),
+        ({"text": "body"}, "body,text", "a field 'text' besides --text-field body; rename"),
+        ({"id": "doi"}, "_id,doi,text", "a field '_id' besides --id-field doi; rename"),
+        ({"text": "body"}, "Body,BODY", "fits several fields: 'Body', 'BODY'; give the exact name"),
+    ],
+)
+def test_fields_that_cannot_be_chosen(
+    tmp_path: Path, columns: dict[str, str], header: str, message: str
+) -> None:
+    names = header.split(",")
+    table = write(tmp_path / "c.csv", header + "\n" + ",".join("x" for _ in names) + "\n")
+    lines = write(tmp_path / "c.jsonl", json.dumps(dict.fromkeys(names, "x")))
+    for path in (table, lines):
+        with pytest.raises(CorpusError, match=f"{path.name}:1: .*{message}"):
+            list(read_corpus(path, lambda _: None, columns=Columns(**columns)))
+
+
+def test_columns_name_three_fields_of_a_table() -> None:
+    with pytest.raises(CorpusError, match="one field cannot serve twice"):
+        Columns(text="a", title="A")
+
+
+def test_text_files_have_no_fields(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "a")
+    for path in (tmp_path, tmp_path / "a.txt"):
+        with pytest.raises(CorpusError, match="text files have no fields; leave --id-field out"):
+            read_corpus(path, columns=Columns(id="doi"))
 
 
 def test_folder_of_texts(tmp_path: Path) -> None:

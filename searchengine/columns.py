@@ -1,0 +1,109 @@
+"""Which fields of a file hold the key, the title and the text.
+
+Without options they are named `_id` (or `id`), `title` and `text`. A file whose text cannot be
+found by name is refused: it would otherwise be indexed by its titles alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from searchengine.errors import CorpusError
+from searchengine.lines import bad, some_fields
+
+RESERVED = ("_id", "title", "text")
+"""Fields that belong to the document itself and cannot be metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of fields, matched without regard to case; None: the default name.
+
+    Attributes:
+        text: holds the text [`text`].
+        title: holds the title [`title`].
+        id: holds the key [`_id`, or else `id`].
+    """
+
+    text: str | None = None
+    title: str | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
+        if len(set(chosen)) < len(chosen):
+            raise CorpusError(
+                "one field cannot serve twice; give --text-field, --title-field and --id-field "
+                f"different names, got {', '.join(map(repr, chosen))}"
+            )
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Option → field, for the options that are given."""
+        named = {"text": self.text, "title": self.title, "id": self.id}
+        return {f"--{option}-field": name for option, name in named.items() if name is not None}
+
+    def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
+        """The fields, the chosen ones under their default names.
+
+        Args:
+            fields: those of a header or record.
+            place: "file:line", for messages.
+            strict: a chosen field that is missing is an error.
+
+        Raises CorpusError.
+        """
+        names = list(fields)
+        targets = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
+        taken = [(option, _index(fields, name, option, place)) for option, name in self._options()]
+        for option, index in taken:
+            if index is not None:
+                names[index] = targets[option]
+            elif strict:
+                name = self.chosen[option]
+                raise bad(place, f"no field {name!r} for {option} (fields: {some_fields(fields)})")
+        for option, index in taken:
+            if index is not None and names.count(targets[option]) > 1:
+                raise bad(
+                    place,
+                    f"a field {targets[option]!r} besides {option} {fields[index]}; rename one of "
+                    "the two in the file",
+                )
+        return names
+
+    def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
+        """A record, its chosen fields under their default names. Raises CorpusError."""
+        fields = list(record)
+        names = self.names(fields, place, strict=strict)
+        return {new: record[old] for old, new in zip(fields, names, strict=True)}
+
+    def _options(self) -> list[tuple[str, str]]:
+        return list(self.chosen.items())
+
+
+def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
+    """Refuse a file without a text field, unless it has ids and titles and nothing else.
+
+    Args:
+        names: the first record's fields, under their default names.
+        fields: the same as the file has them.
+        place: "file:line", for the message.
+    """
+    if "text" in names or set(names) - {"_id", "id"} == {"title"}:
+        return
+    raise bad(
+        place,
+        f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
+        "example: --text-field body",
+    )
+
+
+def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
+    """Where a field is: the same name, or else the only one that differs in case alone."""
+    if name in fields:
+        return fields.index(name)
+    similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
+    if len(similar) > 1:
+        names = ", ".join(repr(fields[i]) for i in similar)
+        raise bad(place, f"{option} {name} fits several fields: {names}; give the exact name")
+    return similar[0] if similar else None
