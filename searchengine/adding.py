@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from indexer.build import Progress
 from searchengine.changes import Known, Span, as_json, known
 from searchengine.corpus import Document, LeftOut
-from searchengine.errors import CollectionError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.errors import CollectionError, EmptyCorpus, QueryError
 from searchengine.intake import Intake
 from searchengine.pipeline import AHEAD, Encode, Encoding, OnBatch, Vectors
 from searchengine.spool import Spool, Spooled
@@ -87,25 +87,6 @@ class AddSummary:
     without_text: LeftOut
     bad: LeftOut
     repeated: LeftOut
-
-
-def as_documents(
-    given: Iterable[Document | Mapping[str, Any]], malformed: list[str] | None
-) -> Iterator[Document]:
-    """Documents of what may be mappings. Why one is none goes to `malformed`; None raises it.
-
-    Raises CorpusError.
-    """
-    for position, document in enumerate(given, start=1):
-        if isinstance(document, Document):
-            yield document
-            continue
-        try:
-            yield Document.from_mapping(document, origin=f"document {position}")
-        except SearchEngineError as error:
-            if malformed is None:
-                raise
-            malformed.append(str(error))
 
 
 @dataclass(frozen=True, slots=True)

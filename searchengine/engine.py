@@ -20,11 +20,11 @@ from indexer.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tune import Goal, Tuning, tune
 from searchengine import answers, care, forks
-from searchengine.adding import AddOptions, AddSummary, as_documents
+from searchengine.adding import AddOptions, AddSummary
 from searchengine.blueprint import Blueprint
 from searchengine.coalescing import Coalescer
 from searchengine.collection import Collection
-from searchengine.corpus import Document
+from searchengine.corpus import Document, LeftOut
 from searchengine.encoding import (
     PassageReader,
     TextEncoder,
@@ -41,6 +41,7 @@ from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
 from searchengine.questions import QuestionEncoder, Questions, parted
 from searchengine.ranking import rank
+from searchengine.records import DataFrame, as_documents, checked_patches, explaining
 from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import check_enough, questions_of
 from trainer.engines import RuntimeConfig
@@ -202,14 +203,14 @@ class SearchEngine:
 
     def add(
         self,
-        documents: Iterable[Document | Mapping[str, Any]],
+        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
         *,
         skip_bad: bool = False,
         commit_every: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
-        """Encode and commit documents (Document, or a mapping with `_id` and `text`).
+        """Encode and commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
 
         A document whose key is stored replaces what is there; where only its metadata has changed,
         or nothing, it is not encoded again. What is added can be found when this returns.
@@ -232,11 +233,11 @@ class SearchEngine:
         self.collection.follow()  # by whose settings documents are read
         reading = PassageReader(self.encoder, self._blueprint().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
-        malformed: list[str] = []
+        malformed = LeftOut()
         given = as_documents(documents, malformed if skip_bad else None)
-        summary = self.collection.add(given, reading, options)
-        for message in malformed:
-            summary.bad.add(message)
+        with explaining(malformed):
+            summary = self.collection.add(given, reading, options)
+        summary.bad.extend(malformed)
         return summary
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
@@ -253,16 +254,10 @@ class SearchEngine:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
         As in a JSON merge patch (RFC 7396): what is given replaces, objects are merged, None
-        removes. All or none; raises QueryError on a key that is not there, CorpusError on what
-        JSON cannot hold.
+        removes. All or none; raises QueryError on a key that is not there and on the document's own
+        fields (`_id`, `title`, `text`), CorpusError on what JSON cannot hold.
         """
-        for key, patch in metadata.items():
-            if not isinstance(patch, Mapping):
-                raise QueryError(
-                    f"update takes metadata by key; of {key!r} it got a {type(patch).__name__}"
-                )
-            Document(key, "", metadata=patch, origin=f"update of {key!r}")  # which checks it
-        self.collection.update(metadata)
+        self.collection.update(checked_patches(metadata))
 
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
@@ -289,7 +284,7 @@ class SearchEngine:
         """
         if not isinstance(query, str):
             return self.search_batch(as_array(query)[None], k, **options)[0]
-        asked = Query(k, **options)
+        asked = Query.of(k, options)
         check_questions([query])
         mine = Coalescer(partial(self._answered, asked))
         with self._lock:
@@ -300,7 +295,7 @@ class SearchEngine:
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
     ) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
-        return self._answered(Query(k, **options), queries)
+        return self._answered(Query.of(k, options), queries)
 
     def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
         dim = self.collection.settings["encoder"]["dim"]
@@ -320,7 +315,7 @@ class SearchEngine:
 
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
-        asked = Query(k, **options)
+        asked = Query.of(k, options)
         if asked.mode != Mode.VECTOR:
             raise QueryError(f"what is similar is found by vectors, got the mode {asked.mode}")
         if asked.layers is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict
+from typing import Self, TypedDict
 
 from searchengine.errors import QueryError
 from searchengine.filters import parse
@@ -57,6 +57,17 @@ class Query:
     diversity: float = 0.0
     group_by: str | None = None
     layers: int | None = None
+
+    @classmethod
+    def of(cls, k: int, options: Options) -> Self:
+        """The query for the keywords of a search. Raises QueryError on one that does not exist."""
+        valid = Options.__annotations__
+        for name in options:
+            if name not in valid:
+                raise QueryError(
+                    f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
+                )
+        return cls(k, **options)
 
     def __post_init__(self) -> None:
         self._check_counts()

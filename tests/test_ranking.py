@@ -362,7 +362,7 @@ def test_options_that_make_no_sense(
 
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:
-    with pytest.raises(TypeError, match="depth"):
+    with pytest.raises(QueryError, match="no option 'depth'; its options are k, shortlist, where"):
         engine.search("bb", depth=3)  # type: ignore[call-arg]
 
 

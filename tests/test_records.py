@@ -1,0 +1,201 @@
+"""What add and update take: mappings of all kinds, tables, and values that JSON does not know."""
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from searchengine.corpus import Document, LeftOut
+from searchengine.engine import SearchEngine
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError
+from searchengine.records import as_documents
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a dog", "year": 2016}])
+        yield engine
+
+
+def metadata(engine: SearchEngine, key: str) -> dict[str, Any]:
+    with engine.collection.reading() as snapshot:
+        (document,) = snapshot.store.documents(snapshot.store.ids_of([key]).values())
+    return dict(document.metadata)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.str_("x"), "x"),
+        (np.array(2), 2),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array(["2020-01-02", "NaT"], "datetime64[D]"), ["2020-01-02", None]),
+        (np.datetime64("2020-01-02T03:04", "ns"), "2020-01-02T03:04:00.000000000"),
+        (datetime(2020, 1, 2, 3, tzinfo=UTC), "2020-01-02T03:00:00+00:00"),
+        (date(2020, 1, 2), "2020-01-02"),
+        ([1, NAN, {"n": np.int8(1)}], [1, None, {"n": 1}]),
+        ({"by": {"born": date(1900, 1, 1)}}, {"by": {"born": "1900-01-01"}}),
+        (None, None),
+    ],
+)
+def test_values_become_what_json_has_for_them(
+    engine: SearchEngine, value: Any, stored: Any
+) -> None:
+    engine.add([{"_id": "b", "text": "x", "field": value}])
+    assert metadata(engine, "b") == {"field": stored}
+    assert type(metadata(engine, "b")["field"]) is type(stored)
+
+
+@pytest.mark.parametrize("missing", [NAN, np.float32("nan"), np.datetime64("NaT"), np.float64(NAN)])
+def test_what_is_missing_is_left_out(missing: Any) -> None:
+    record = {"_id": np.int64(7), "title": missing, "text": "x", "year": missing}
+    assert list(as_documents([record], None)) == [Document("7", "x")]
+    record = {"_id": "8", "title": None, "text": missing, "year": 1}
+    (document,) = as_documents([record], None)
+    assert (document.full_text, document.metadata) == ("", {"year": 1})
+    with pytest.raises(CorpusError, match="document 1: no _id"):
+        list(as_documents([{"_id": missing, "text": "x"}], None))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (timedelta(1), "document 2: the field 'f' holds a value of type timedelta, which cannot"),
+        (np.timedelta64(1, "D"), "type timedelta64, which cannot be written as JSON; turn it"),
+        (uuid.UUID(int=1), "type UUID"),
+        ({"inner": [{"deep": {1, 2}}]}, "the field 'f.inner.deep' holds a value of type set"),
+        (1j, "type complex"),
+        (float("inf"), "metadata 'f' cannot be written as JSON"),
+    ],
+)
+def test_values_that_mean_nothing_in_json_are_named(value: Any, message: str) -> None:
+    records = [{"_id": "a", "text": "x"}, {"_id": "b", "text": "x", "f": value}]
+    with pytest.raises(CorpusError, match=message):
+        list(as_documents(records, None))
+    malformed = LeftOut()
+    assert [d.key for d in as_documents(records, malformed)] == ["a"]
+    assert malformed.count == 1
+
+
+def test_a_nest_without_an_end_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(CorpusError, match="document 1: its fields are nested too deeply"):
+        list(as_documents([{"_id": "a", "text": "x", "f": endless}], None))
+
+
+class Table:
+    """What pandas has of a table."""
+
+    def __init__(self, records: list[dict[str, Any]], columns: list[str] | None = None) -> None:
+        self.records = records
+        self.columns = list(records[0]) if columns is None else columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def to_dict(self, orient: str) -> list[dict[str, Any]]:
+        assert orient == "records"
+        return self.records
+
+
+class RowTable(Table):
+    """What polars has of one."""
+
+    def iter_rows(self, *, named: bool) -> Iterator[dict[str, Any]]:
+        assert named
+        return iter(self.records)
+
+
+ROWS = [
+    {"_id": np.int64(1), "title": NAN, "text": "a dog", "year": 2016.0, "seen": date(2020, 1, 2)},
+    {"_id": np.int64(2), "title": "Bee", "text": "two bees", "year": NAN, "seen": None},
+]
+
+
+@pytest.mark.parametrize("table", [Table, RowTable])
+def test_a_table_is_its_rows(engine: SearchEngine, table: type[Table]) -> None:
+    assert engine.add(table(ROWS)).added == 2
+    assert metadata(engine, "1") == {"year": 2016, "seen": "2020-01-02"}
+    assert metadata(engine, "2") == {}
+    assert engine.search("Bee two bees", 1)[0].title == "Bee"
+    with pytest.raises(CorpusError, match="a column name occurs twice in the DataFrame"):
+        engine.add(table(ROWS, ["_id", "text", "text"]))
+
+
+@pytest.mark.parametrize("module", ["pandas", "polars"])
+def test_the_real_ones(engine: SearchEngine, module: str) -> None:
+    frames = pytest.importorskip(module, reason=f"{module} is not installed")
+    seen = datetime(2020, 1, 2)
+    frame = frames.DataFrame(
+        {
+            "_id": [1, 2],
+            "title": [None, "Bee"],
+            "text": ["a dog", "two bees"],
+            "year": [2016, None],
+            "seen": [seen, None],
+            "score": [0.5, 1.5],
+        }
+    )
+    assert engine.add(frame).added == 2
+    assert metadata(engine, "1") == {"year": 2016, "seen": "2020-01-02T00:00:00", "score": 0.5}
+    assert metadata(engine, "2") == {"score": 1.5}
+    assert engine.add(frame).unchanged == 2
+
+
+@pytest.mark.parametrize("given", [5, None])
+def test_what_is_no_documents(engine: SearchEngine, given: Any) -> None:
+    with pytest.raises(QueryError, match="iterable of documents or a pandas or polars DataFrame"):
+        engine.add(given)
+
+
+@pytest.mark.parametrize("name", ["_id", "title", "text"])
+def test_fields_of_the_document_are_no_metadata(engine: SearchEngine, name: str) -> None:
+    with pytest.raises(QueryError, match=f"update of 'a': '{name}' belongs to the document"):
+        engine.update({"a": {"year": 1, name: "x"}})
+    assert metadata(engine, "a") == {"year": 2016}
+    document = Document("b", "x", metadata={name: "y"})  # as an old collection may hold one
+    with pytest.raises(CorpusError, match=f"document 'b': '{name}' belongs to the document"):
+        engine.add([document])
+    assert engine.add([document, Document("c", "x")], skip_bad=True).bad.count == 1
+
+
+def test_id_is_metadata_where_there_is_a_key(engine: SearchEngine, tmp_path: Path) -> None:
+    engine.add([{"_id": "b", "id": 7, "text": "x"}])
+    assert metadata(engine, "b") == {"id": 7}
+    engine.update({"b": {"id": 8}})
+    assert metadata(engine, "b") == {"id": 8}
+
+
+def test_updates_take_the_same_values(engine: SearchEngine) -> None:
+    engine.update({"a": {"n": np.int64(3), "seen": date(2020, 1, 2), "year": None}})
+    assert metadata(engine, "a") == {"n": 3, "seen": "2020-01-02"}
+    for patch, field in (({"n": NAN}, "n"), ({"by": {"born": np.datetime64("NaT")}}, "by.born")):
+        with pytest.raises(CorpusError, match=f"'{field}' holds (nan|NaT), .* None removes a f"):
+            engine.update({"a": patch})
+    assert metadata(engine, "a") == {"n": 3, "seen": "2020-01-02"}
+
+
+def test_where_all_are_bad_the_first_says_why(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        message = "no document to index.* 2 records are bad, the first: document 1: no _id"
+        with pytest.raises(EmptyCorpus, match=message):
+            engine.add([{"text": "a"}, {"text": "b"}], skip_bad=True)
+        with pytest.raises(EmptyCorpus, match=r"nothing was changed$"):
+            engine.add([], skip_bad=True)
+
+
+def test_a_document_names_its_field_that_json_cannot_hold() -> None:
+    with pytest.raises(CorpusError, match="document 'a': metadata 'seen' cannot be written"):
+        Document("a", "x", metadata={"year": 1, "seen": object()})
