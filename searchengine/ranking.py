@@ -101,9 +101,12 @@ def _by_vector(
         for i, (end, inside) in enumerate(zip(ends, there, strict=True)):
             mine = passages[end - inside.sum() : end]
             nearest = {passage.document: passage for passage in reversed(mine)}
+            # Stored rows are rounded, so that a computed cosine can exceed 1 by a little. The order
+            # is already settled, and stays that of the scores as they were computed.
+            cosines = result.scores[i][inside].clip(-1, 1)
             scored = [
                 (passage.document, float(score))
-                for passage, score in zip(mine, result.scores[i][inside], strict=True)
+                for passage, score in zip(mine, cosines, strict=True)
                 if passage.document != without
             ]
             best = _distinct(scored, labels, depth)

@@ -371,3 +371,42 @@ def test_unknown_options_are_refused(engine: SearchEngine) -> None:
 def test_any_k_is_possible(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
     question = "bb eeeee dddd"
     assert len(engine.search(question, 2**70, mode=mode, **options)) == 5
+
+
+class Drawn:
+    """A text is a number: its vector is that row, drawn at random. 600 texts have a twin."""
+
+    dim, fingerprint = 24, "drawn"
+
+    def __init__(self) -> None:
+        rows = np.random.default_rng(5).standard_normal((2400, self.dim))
+        rows[1800:] = rows[:600]
+        self.rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        return self.rows[[int(text) for text in texts]]
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_scores_are_cosines_and_the_order_is_as_computed(
+    tmp_path: Path, structure: str, exact: bool
+) -> None:
+    config = {"prefix": 8, "structure": structure, "bounds": 13 if exact else 0}
+    with SearchEngine.create(tmp_path / "c", Drawn(), config) as engine:  # type: ignore[arg-type]
+        engine.add({"_id": str(i), "text": str(i)} for i in range(2400))
+        texts = [str(i) for i in range(300)]
+        with engine.collection.reading() as snapshot:
+            computed = snapshot.search(Drawn().encode(texts), 3, exact=exact)
+            rows = snapshot.store.passages(computed.rows.ravel())
+            documents = snapshot.store.documents([row.document for row in rows])
+        assert (computed.scores[:, 0] > 1).any()  # float16 rows are not quite of length one
+        answers = engine.search_batch(texts, 3, exact=exact)
+        assert [h.key for hits in answers for h in hits] == [d.key for d in documents]
+        assert [h.score for hits in answers for h in hits] == np.minimum(
+            computed.scores, 1
+        ).ravel().tolist()
+        twins = [[h.key for h in hits[:2]] for hits in answers]
+        assert twins == [[text, str(int(text) + 1800)] for text in texts]
+        opposite = engine.search(-Drawn().rows[0], 2400, exact=exact)[-1]
+        assert opposite.score >= -1
