@@ -14,13 +14,20 @@ BLOCK_ROWS = 4096
 """Rows handled at a time wherever a whole file is walked: 12 MiB of float32 at 768 wide."""
 
 
-def unit_rows(rows: npt.ArrayLike, *, dim: int | None = None, first: int = 0) -> Floats:
+def unit_rows(
+    rows: npt.ArrayLike,
+    *,
+    dim: int | None = None,
+    first: int = 0,
+    numbers: RowNumbers | None = None,
+) -> Floats:
     """Check vectors and return them as float32 rows of length one.
 
     Args:
         rows: (n, D) numbers, n >= 1.
         dim: the width D that is required, if one is.
         first: the number of the first row, so that an error names the row of the whole input.
+        numbers: (n,) the numbers of all rows, where they do not follow one another.
 
     Returns:
         (n, D) float32, C-contiguous. Always a copy. The norm is taken in float64, so that rows
@@ -48,23 +55,25 @@ def unit_rows(rows: npt.ArrayLike, *, dim: int | None = None, first: int = 0) ->
         )
     norms = np.sqrt(np.einsum("nd,nd->n", single, single, dtype=np.float64))
     if not (np.isfinite(norms) & (norms > 0)).all():
-        raise VectorError(_unusable(norms, first))
+        if numbers is None:
+            numbers = first + np.arange(len(norms))
+        raise VectorError(_unusable(norms, numbers))
     # Divided in float64 and rounded once, in place: a float64 copy would take as long as a search.
     np.divide(single, norms[:, None], out=single, casting="same_kind")
     return np.ascontiguousarray(single)
 
 
-def _unusable(norms: npt.NDArray[np.float64], first: int) -> str:
+def _unusable(norms: npt.NDArray[np.float64], numbers: RowNumbers) -> str:
     """What is wrong with the first row whose norm is not a positive number."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         return (
-            f"row {first + bad[0]} holds NaN or infinity ({bad.size} such rows in its block); "
+            f"row {numbers[bad[0]]} holds NaN or infinity ({bad.size} such rows in its block); "
             "check the encoder's output"
         )
     empty = np.flatnonzero(norms == 0)
     return (
-        f"row {first + empty[0]} is all zeros ({empty.size} such rows in its block) and a zero "
+        f"row {numbers[empty[0]]} is all zeros ({empty.size} such rows in its block) and a zero "
         "vector has no direction; leave the row out"
     )
 

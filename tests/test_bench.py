@@ -12,6 +12,7 @@ from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.arrays import evenly
 from indexer.bench import recalls
 from indexer.cold import ColdRows
 from indexer.config import Code, SegmentConfig, Structure
@@ -23,7 +24,7 @@ from searchengine.bench.grid import FULL_EFFORTS, Grid, Recipe
 from searchengine.bench.growth import growth
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
-from searchengine.bench.subject import Subject, of_collection, of_vectors
+from searchengine.bench.subject import MOST, Subject, of_collection, of_vectors
 from searchengine.bench.table import frontier, table
 from searchengine.errors import CorpusError, QueryError
 
@@ -375,6 +376,24 @@ def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: st
         of_vectors(path, None, SegmentConfig(prefix=2), tmp_path),
     ):
         pass
+
+
+@pytest.mark.parametrize("bad", [0, 9, 10, 11, 4999, 17_001])
+def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) -> None:
+    rows = drawn(17_100, 3)
+    rows[bad] = np.nan
+    np.save(tmp_path / "bad.npy", rows)
+    np.save(tmp_path / "good.npy", drawn(40, 4))
+    for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
+        vectors, queries = (None if name is None else tmp_path / name for name in files)
+        assert vectors is not None
+        asked = files[1] != "bad.npy" or bad in evenly(len(rows), MOST)
+        if asked:
+            with (
+                pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
+                of_vectors(vectors, queries, SegmentConfig(prefix=2), tmp_path),
+            ):
+                pass
 
 
 def test_queries_of_another_width(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def of_vectors(
                 "of queries: --query-vectors"
             )
         kept = np.setdiff1d(np.arange(len(rows)), own)
-        asked = np.asarray(rows[own], np.float32)
+        asked = _checked(vectors, rows, own)
     else:
         kept, given = np.arange(len(rows)), _loaded(queries)
         if given.shape[1] != rows.shape[1]:
@@ -113,15 +113,11 @@ def of_vectors(
                 f"{queries} is {given.shape[1]} numbers wide and {vectors} {rows.shape[1]}; "
                 "queries and rows must come from the same encoder"
             )
-        asked = np.asarray(given[evenly(len(given), MOST)], np.float32)
-        try:
-            unit_rows(asked)
-        except VectorError as error:
-            raise QueryError(f"{queries}: {error}") from error
+        asked = _checked(queries, given, evenly(len(given), MOST))
 
     def blocks() -> Iterator[Floats]:
         for start in range(0, len(kept), _BLOCK):
-            yield np.asarray(rows[kept[start : start + _BLOCK]], np.float32)
+            yield _checked(vectors, rows, kept[start : start + _BLOCK])
 
     config = replace(config, prefix=min(config.prefix, rows.shape[1]))
     with Segment.build(scratch / "rows", blocks(), config) as one:
@@ -142,6 +138,16 @@ def _loaded(path: Path) -> Floats:
     if not len(array):
         raise QueryError(f"{path} holds no rows")
     return array
+
+
+def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
+    """Those rows of a file, as float32. Raises QueryError on one without a direction."""
+    rows = array[numbers]
+    try:
+        unit_rows(rows, numbers=numbers)
+    except VectorError as error:
+        raise QueryError(f"{path}: {error}") from error
+    return np.asarray(rows, np.float32)
 
 
 def _encode_ms(engine: SearchEngine, texts: list[str]) -> Spread:
