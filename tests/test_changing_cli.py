@@ -85,6 +85,9 @@ def test_update(collection: Path) -> None:
     by = {"name": "Ann", "age": 4}
     assert report["metadata"] == {"draft": True, "by": by, "by.age": 3, "venue": "so = so"}
     assert "expected NAME=VALUE" in one_sentence(run("update", collection, "whale", "year"))
+    own = one_sentence(run("update", collection, "whale", "title=Wale"))
+    assert "update of 'whale': 'title' belongs to the document and cannot be metadata" in own
+    assert run_json("update", collection, "whale", "id=7")["metadata"]["id"] == 7
     gone = one_sentence(run("update", collection, "gone", "year=1"))
     assert "has no document 'gone'; nothing was changed" in gone
 

@@ -141,6 +141,51 @@ def test_skip_bad(tmp_path: Path) -> None:
     assert sorted(places) == [f"{tmp_path / 'c.jsonl'}:5", f"{tmp_path / 'c.jsonl'}:6"]
 
 
+def test_skip_bad_where_every_line_is_bad_says_why(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text("{broken\n[]\n" + "{broken\n" * 3)
+    last = one_sentence(run("index", tmp_path / "c.jsonl", tmp_path / "c.index", "--skip-bad"))
+    assert "no document to index" in last
+    assert f"5 records are bad, the first: {tmp_path / 'c.jsonl'}:1: not JSON" in last
+    assert not (tmp_path / "c.index").exists()
+
+
+def test_corpus_and_collection_are_apart(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("Glaciers grind rock to flour.")
+    (tmp_path / "link").symlink_to(notes)
+    for collection in (notes, tmp_path / "link", notes / ".." / "notes"):
+        last = one_sentence(run("index", notes, collection))
+        assert "corpus and collection are the same folder" in last
+        assert "name another folder for the collection" in last
+        assert "remove" not in last
+    for corpus, collection in ((notes, tmp_path), (notes / "a.txt", notes)):
+        last = one_sentence(run("index", corpus, collection))
+        assert f"lies inside the collection {collection}; name another folder" in last
+    assert run_json("index", notes, notes / "c.index")["added"] == 1
+    assert run_json("index", notes, notes / "c.index")["unchanged"] == 1
+    assert (notes / "a.txt").read_text() == "Glaciers grind rock to flour."
+
+
+def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("title,Body\nWhales,They sleep by halves.\n")
+    collection = tmp_path / "c.index"
+    refused = one_sentence(run("index", tmp_path / "c.csv", collection))
+    assert "no field 'text' (fields: 'title', 'Body')" in refused
+    assert "--text-field body" in refused
+    assert not collection.exists()
+    options = ("--text-field", "body", "--key-prefix", "papers:")
+    assert run_json("index", tmp_path / "c.csv", collection, *options)["added"] == 1
+    (tmp_path / "c.csv").write_text("title,Body\nBread,It rises.\nWhales,They sleep by halves.\n")
+    report = run_json("index", tmp_path / "c.csv", collection, *options)
+    assert (report["added"], report["changed"], report["unchanged"]) == (1, 0, 1)
+    (hit,) = run_json("search", collection, "Whales", "-k", "1")
+    assert re.fullmatch(r"papers:[0-9a-f]{32}", hit["key"])
+    assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
+    doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
+    assert "one field cannot serve twice" in one_sentence(doubled)
+
+
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     """The message of a run that must have failed cleanly."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)

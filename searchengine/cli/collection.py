@@ -81,6 +81,15 @@ COMMIT_EVERY = 5000
     show_default=True,
     help="Documents to a commit; what is committed survives an interruption.",
 )
+@click.option(
+    "--key-prefix",
+    default="",
+    metavar="TEXT",
+    help="Text put before the key of every file or record that has no key of its own.",
+)
+@click.option("--text-field", metavar="NAME", help="Field that holds the text [default: text].")
+@click.option("--title-field", metavar="NAME", help="Field that holds the title [default: title].")
+@click.option("--id-field", metavar="NAME", help="Field that holds the key [default: _id or id].")
 @click.option("--skip-bad", is_flag=True, help="Go on past bad lines and count them.")
 @LAYERS
 @runs
@@ -95,35 +104,49 @@ def index(
     """Add the documents of CORPUS to COLLECTION, made if it is not there.
 
     CORPUS is a .jsonl, .csv or .tsv file (.gz too), or a folder of .txt and .md
-    files. Fields: _id, title, text; all others become metadata to filter by. What
-    is stored under the same _id is replaced, and not encoded again if it is the
-    same: after an interruption the same command goes on after the last commit.
+    files. Fields: _id, title, text; all others become metadata to filter by. The
+    key of a text file is its path below CORPUS, the key of a record without _id a
+    hash of its content (docs/keys.md). What is stored under the same key is
+    replaced, and not encoded again if it is the same: after an interruption the
+    same command goes on after the last commit.
 
     \b
-    Example:
+    Examples:
         searchengine index notes/ notes.index
+        searchengine index papers.csv papers.index --text-field abstract
     """
+    from searchengine.columns import Columns
     from searchengine.console import counted, indexing, note, show_json
-    from searchengine.corpus import count_records, read_corpus
+    from searchengine.corpus import check_corpus, count_records, read_corpus
     from searchengine.engine import SearchEngine
+    from searchengine.records import explaining
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
     built = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     built["passages"] = _passages(options)
+    key_prefix = options.pop("key_prefix")
+    columns = Columns(**{name: options.pop(f"{name}_field") for name in ("text", "title", "id")})
     config = {name: value for name, value in options.items() if value is not None}
     malformed = LeftOut()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
-    documents = read_corpus(corpus, on_bad=on_bad)
+    _check_apart(check_corpus(corpus), collection)
     started = time.monotonic()
     made_here = not collection.exists()
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **built) as engine:
         try:
+            documents = read_corpus(
+                corpus,
+                on_bad,
+                key_prefix=key_prefix,
+                record_keys=engine.collection.settings.get("record_keys", "content"),
+                columns=columns,
+            )
             tell_compiling(engine)
             engine.encoder.encode(["start"])  # seconds that are no part of how fast it encodes
             if fields:
                 engine.index_fields(*fields)
-            with indexing(count_records(corpus)) as (read, building):
+            with explaining(malformed), indexing(count_records(corpus)) as (read, building):
                 summary = engine.add(
                     documents,
                     skip_bad=skip_bad,
@@ -163,6 +186,24 @@ def index(
     for name, some in left_out.items():
         if some.count:
             note(f"{some.count} {name.replace('_', ' ')}, left out:{_some(some)}")
+
+
+def _check_apart(corpus: Path, collection: Path) -> None:
+    """Refuse a collection in the place of its corpus, or around it: making it would not be safe.
+
+    A collection inside the corpus does no harm: it holds no file that is read as a document.
+    """
+    source, target = corpus.resolve(), collection.resolve()
+    if source == target or (collection.exists() and corpus.samefile(collection)):
+        raise CorpusError(
+            f"corpus and collection are the same folder or file, {corpus}; name another folder "
+            f"for the collection, for example: searchengine index {corpus} {corpus.name}.index"
+        )
+    if target in source.parents:
+        raise CorpusError(
+            f"the corpus {corpus} lies inside the collection {collection}; name another folder "
+            "for the collection"
+        )
 
 
 def _committed(engine: Any) -> int:
