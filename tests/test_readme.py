@@ -1,5 +1,6 @@
 """The README's and the docs' code, run as written."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
+from searchengine.corpus import read_corpus
 
 README = (REPOSITORY / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -52,6 +54,26 @@ def run_commands(page: str, folder: Path) -> int:
         done = subprocess.run([BIN / name, *arguments], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, (arguments, done.stderr)
     return len(commands)
+
+
+def test_keys_page(tmp_path: Path) -> None:
+    """Its commands, and its code, which computes the key that a record gets."""
+    page = (REPOSITORY / "docs" / "keys.md").read_text()
+    for name in ("alice", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "readme.md").write_text(f"About {name}.")
+    (tmp_path / "papers.csv").write_text("DOI,Heading,Abstract\n10/1,Whales,They sleep.\n")
+    assert run_commands(page, tmp_path) == 3
+    with SearchEngine.open(tmp_path / "notes.index") as engine:
+        keys = {hit.key for hit in engine.search("about")}
+    assert keys == {"alice/readme.md", "bob/readme.md"}
+    (program,) = blocks(page, "python")
+    names: dict[str, object] = {}
+    exec(program, names)
+    (tmp_path / "c.jsonl").write_text(json.dumps(names["record"]))
+    (document,) = read_corpus(tmp_path / "c.jsonl")
+    assert names["key"] == document.key
+    assert f"{json.dumps(names['record'])}`: `{document.key}`" in page
 
 
 def test_encoding_page(tmp_path: Path) -> None:
