@@ -172,7 +172,11 @@ def index(
     for message in summary.bad.first:
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
-    left_out = {"without_text": summary.without_text, "bad": malformed}
+    left_out = {
+        "without_text": summary.without_text,
+        "repeated": summary.repeated,
+        "bad": malformed,
+    }
     names = ("added", "changed", "relabelled", "unchanged")
     counts = {name: getattr(summary, name) for name in names}
     if as_json:
