@@ -344,8 +344,9 @@ class Collection:
             yield
         except SegmentError as error:
             raise CollectionError(
-                f"{error}; the documents are whole in {self.path / 'documents.db'}: restore the "
-                f"folder {folder_of(self.path, row.id)} from a copy, or index anew"
+                f"{error}; the texts are in {self.path / 'documents.db'}: restore the folder "
+                f"{folder_of(self.path, row.id)} from a copy, or encode it again with: "
+                f"searchengine repair {self.path}"
             ) from error
 
 

@@ -113,7 +113,8 @@ class Store:
     def damaged(self, how: str) -> CollectionError:
         """What to raise when the file holds what cannot be."""
         return CollectionError(
-            f"{self.path} is damaged ({how}); restore it from a copy or index anew"
+            f"{self.path} is damaged ({how}); restore it from a copy, or save what can be read "
+            f"with: searchengine repair {self.path.parent}"
         )
 
     @contextmanager
@@ -310,6 +311,7 @@ class Store:
         with self.named_errors():
             target = sqlite3.connect(path)
             try:
+                target.execute("PRAGMA synchronous = FULL")  # the copy is synced by SQLite itself
                 self._connection.backup(target)
             finally:
                 target.close()
