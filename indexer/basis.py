@@ -12,9 +12,7 @@ import numpy.typing as npt
 from indexer import rotation
 from indexer.arrays import Floats
 from indexer.config import RotationKind, SegmentConfig
-from indexer.durable import link_or_copy
-from indexer.errors import SegmentError
-from indexer.manifest import ROTATION, FileEntry, Manifest
+from indexer.manifest import ROTATION, FileEntry, Manifest, link_verified
 
 Wide = npt.NDArray[np.float64]
 
@@ -85,13 +83,7 @@ class Basis:
         """
         if self.file is None or self.entry is None:
             return self
-        self.entry.check(self.file, contents=False)
-        link_or_copy(self.file, folder / ROTATION)
-        try:
-            self.entry.check(folder / ROTATION)
-        except SegmentError:
-            self.entry.check(self.file)  # names the file that is at fault, not the link
-            raise
+        link_verified(self.file, folder / ROTATION, self.entry)
         return replace(self, file=folder / ROTATION)
 
     @property

@@ -14,10 +14,10 @@ from indexer.basis import Basis, turned
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import link_or_copy, sync_file, sync_folder
+from indexer.durable import sync_file, sync_folder
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.manifest import ROTATION, FileEntry, Manifest
-from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, as_floats, check_unit
+from indexer.manifest import ROTATION, FileEntry, Manifest, link_verified
+from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
 
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
@@ -112,12 +112,11 @@ def rewrite_segment(
     check_same(manifest.config, config, ("rotation", "blocks", "storage"))
     entry = manifest.files[manifest.vectors_file]
     with new_folder(path):
-        entry.check(file.path, contents=False)
-        link_or_copy(file.path, path / VECTORS)
+        link_verified(file.path, path / VECTORS, entry)
         linked = VectorFile(path / VECTORS, file.rows, file.dim, file.storage)
-        for first, stored in linked.verified(entry.sha256):
-            numbers = np.arange(first, first + len(stored))
-            check_unit(file.path, as_floats(stored, file.storage), file.storage, numbers)
+        for i, rows in enumerate(linked.blocks()):
+            numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
+            check_unit(file.path, rows, file.storage, numbers)
         finish_segment(
             linked,
             entry,

@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
 from indexer.config import SegmentConfig, whole
-from indexer.durable import sha256, sync_file
+from indexer.durable import link_or_copy, sha256, sync_file
 from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
 
 FORMAT = 3
@@ -203,6 +203,21 @@ def altered(path: Path) -> SegmentError:
     return SegmentError(
         f"{path} does not match its checksum: it was altered; restore it or index again"
     )
+
+
+def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
+    """Give a segment's file a second name; the new manifest takes over its entry.
+
+    Raises:
+        SegmentError: the file is missing or altered.
+    """
+    entry.check(source, contents=False)
+    link_or_copy(source, target)
+    try:
+        entry.check(target)
+    except SegmentError:
+        entry.check(source)  # names the file that is at fault, not the link
+        raise
 
 
 def _text(name: str, value: Any) -> None:
