@@ -40,6 +40,7 @@ from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
 from searchengine.questions import QuestionEncoder, Questions, parted
 from searchengine.ranking import rank
+from searchengine.repair import repair
 from searchengine.results import Hit, Hits, Stats
 from searchengine.tuning import check_enough, questions_of
 from trainer.engines import RuntimeConfig
@@ -220,9 +221,8 @@ class SearchEngine:
     def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
-        As in a JSON merge patch (RFC 7396): what is given replaces, objects are merged, None
-        removes. All or none; raises QueryError on a key that is not there, CorpusError on what
-        JSON cannot hold.
+        As in a JSON merge patch (RFC 7396): None removes. All or none; raises QueryError on a key
+        that is not there, CorpusError on what JSON cannot hold.
         """
         for key, patch in metadata.items():
             if not isinstance(patch, Mapping):
@@ -239,8 +239,8 @@ class SearchEngine:
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Write all segments as one: without what was deleted, the rotation fitted anew.
 
-        The operating point stays; with `retune` it is found again, for the goal it was found for,
-        or `tune`'s own. Readers go on meanwhile. `progress` as `building` of `add`.
+        With `retune` the operating point is found again, for the goal it was found for, or the
+        default one. Readers go on meanwhile. `progress` as `building` of `add`.
         """
         self.collection.optimize(progress)
         if retune:
@@ -368,11 +368,10 @@ class SearchEngine:
         self.collection.refresh()
 
     def verify(self) -> None:
-        """Check every file against its checksum, and that tables and segments agree.
-
-        Raises CollectionError on the first fault.
-        """
+        """Check files, checksums and tables. Raises CollectionError on the first fault."""
         care.verify(self.collection)
+
+    repair = staticmethod(repair)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, whole or not at all, while others read and write.
