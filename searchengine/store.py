@@ -73,6 +73,7 @@ class Store:
             )
             try:
                 self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+                _sync_fully(self._connection)
                 if create:
                     self._connection.execute("PRAGMA journal_mode = wal")
                 elif self._frozen is not None:
@@ -311,7 +312,7 @@ class Store:
         with self.named_errors():
             target = sqlite3.connect(path)
             try:
-                target.execute("PRAGMA synchronous = FULL")  # the copy is synced by SQLite itself
+                _sync_fully(target)
                 self._connection.backup(target)
             finally:
                 target.close()
@@ -372,6 +373,12 @@ class Store:
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
             yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))
+
+
+def _sync_fully(connection: sqlite3.Connection) -> None:
+    """Have SQLite sync what it writes; on macOS the drive's cache too, as indexer.durable.sync."""
+    for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
+        connection.execute(f"PRAGMA {name} = {value}")
 
 
 def _frozen(path: Path) -> bool:

@@ -391,6 +391,9 @@ def test_macos_drives_are_told_to_empty_their_caches(
             raise OSError(refusal, os.strerror(refusal))
         return 0
 
+    with Store(tmp_path / "documents.db", create=True) as store:
+        pragmas = ("fullfsync", "checkpoint_fullfsync")
+        assert [store.read(f"PRAGMA {name}") for name in pragmas] == [[(1,)], [(1,)]]
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", control)
     monkeypatch.setattr(os, "fsync", plain.append)
