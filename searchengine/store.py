@@ -114,8 +114,7 @@ class Store:
     def damaged(self, how: str) -> CollectionError:
         """What to raise when the file holds what cannot be."""
         return CollectionError(
-            f"{self.path} is damaged ({how}); restore it from a copy, or save what can be read "
-            f"with: searchengine repair {self.path.parent}"
+            f"{self.path} is damaged ({how}); mend it: searchengine repair {self.path.parent}"
         )
 
     @contextmanager
