@@ -1,5 +1,6 @@
 """The basis that stored rows lie in: a rotation, how well founded it is, and its file."""
 
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,7 @@ import numpy.typing as npt
 from indexer import rotation
 from indexer.arrays import Floats
 from indexer.config import RotationKind, SegmentConfig
-from indexer.durable import link_or_copy, sync_file
-from indexer.manifest import ROTATION, FileEntry, Manifest
+from indexer.manifest import ROTATION, FileEntry, Manifest, link_verified
 
 Wide = npt.NDArray[np.float64]
 
@@ -70,15 +70,20 @@ class Basis:
             matrix = rotation.pca(sample())
         if config.rotation is RotationKind.ITQ:
             matrix = rotation.itq(matrix, sample(), config.prefix)
-        np.save(folder / ROTATION, matrix, allow_pickle=False)
-        sync_file(folder / ROTATION)
-        return cls(matrix, rows, folder / ROTATION, FileEntry.of(folder / ROTATION))
+        file = io.BytesIO()
+        np.save(file, matrix, allow_pickle=False)
+        entry = FileEntry.written(folder / ROTATION, file.getvalue())
+        return cls(matrix, rows, folder / ROTATION, entry)
 
     def linked(self, folder: Path) -> Self:
-        """The same basis with its file in another folder too."""
-        if self.file is None:
+        """The same basis with its file in another folder too.
+
+        Raises:
+            SegmentError: the file was altered. Its checksum goes into the new manifest as it is.
+        """
+        if self.file is None or self.entry is None:
             return self
-        link_or_copy(self.file, folder / ROTATION)
+        link_verified(self.file, folder / ROTATION, self.entry)
         return replace(self, file=folder / ROTATION)
 
     @property

@@ -14,10 +14,10 @@ from indexer.basis import Basis, turned
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import link_or_copy, sync_file, sync_folder
+from indexer.durable import sync_file, sync_folder
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.manifest import ROTATION, FileEntry, Manifest
-from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter
+from indexer.manifest import ROTATION, FileEntry, Manifest, link_verified
+from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
 
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
@@ -94,8 +94,8 @@ def write_segment(
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
     with new_folder(path):
-        stored, basis = _write_vectors(path, vectors, config, progress or silent, adopted)
-        finish_segment(stored, config, basis, provenance, progress=progress)
+        stored, entry, basis = _write_vectors(path, vectors, config, progress or silent, adopted)
+        finish_segment(stored, entry, config, basis, provenance, progress=progress)
 
 
 def rewrite_segment(
@@ -110,14 +110,19 @@ def rewrite_segment(
 ) -> None:
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
     check_same(manifest.config, config, ("rotation", "blocks", "storage"))
+    entry = manifest.files[manifest.vectors_file]
     with new_folder(path):
-        link_or_copy(file.path, path / VECTORS)
+        link_verified(file.path, path / VECTORS, entry)
+        linked = VectorFile(path / VECTORS, file.rows, file.dim, file.storage)
+        for i, rows in enumerate(linked.blocks()):
+            numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
+            check_unit(file.path, rows, file.storage, numbers)
         finish_segment(
-            VectorFile(path / VECTORS, file.rows, file.dim, file.storage),
+            linked,
+            entry,
             config,
             basis.linked(path),
             manifest.provenance,
-            vectors=manifest.files[manifest.vectors_file],
             tuning=tuning,
             progress=progress,
         )
@@ -153,11 +158,11 @@ def new_folder(path: Path) -> Iterator[None]:
 
 def finish_segment(
     stored: VectorFile,
+    entry: FileEntry,
     config: SegmentConfig,
     basis: Basis,
     provenance: Mapping[str, str],
     *,
-    vectors: FileEntry | None = None,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -165,20 +170,16 @@ def finish_segment(
 
     Args:
         stored: the rows, in the folder of the new segment.
+        entry: size and checksum of their file, as they were written or verified.
         config: the recipe.
         basis: what the rows are stored in; its file is in that folder too.
         provenance, tuning: for the manifest.
-        vectors: size and checksum of the rows' file where they are known.
         progress: hears of rows "Building".
     """
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
     heard = progress or silent
-    _write_coarse(path / COARSE, stored, config, heard)
-    files = {
-        VECTORS: vectors or FileEntry.of(path / VECTORS),
-        COARSE: FileEntry.of(path / COARSE),
-    }
+    files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, heard)}
     if basis.entry is not None:
         files[ROTATION] = basis.entry
     if config.bounds:
@@ -198,8 +199,7 @@ def finish_segment(
         tuning=tuning,
         fitted_on=basis.fitted_on,
     )
-    (path / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    sync_file(path / MANIFEST)
+    FileEntry.written(path / MANIFEST, manifest.to_json().encode())
     return manifest
 
 
@@ -207,22 +207,24 @@ def silent(_doing: str, _done: int, _total: int) -> None:
     """No progress is wanted."""
 
 
-def _write_coarse(path: Path, stored: VectorFile, config: SegmentConfig, heard: Progress) -> None:
+def _write_coarse(
+    path: Path, stored: VectorFile, config: SegmentConfig, heard: Progress
+) -> FileEntry:
     """Build what is searched first, and force it to the disk."""
     prefixes = Prefixes(stored, config.prefix)
     storage = _PLAIN.get(config.code)
     if config.structure is Structure.FLAT and storage is not None:
         # Its file is laid out as that of the vectors: written row by row, memory stays bounded.
-        with VectorWriter(path, config.prefix, storage) as writer:
+        with VectorWriter(path, config.prefix, storage, stored.rows) as writer:
             for block in prefixes.blocks():
                 rows = np.ascontiguousarray(block, DTYPES[storage])
                 writer.append_stored(rows.view(np.uint8))
                 heard("Building", len(block), stored.rows)
-            writer.seal()
-        return
+            return writer.seal()
     coarse = CoarseIndex.build(prefixes, config, lambda done: heard("Building", done, stored.rows))
     coarse.save(path)
     sync_file(path)
+    return FileEntry.of(path)
 
 
 def _write_vectors(
@@ -231,11 +233,12 @@ def _write_vectors(
     config: SegmentConfig,
     progress: Progress,
     adopted: Basis | None,
-) -> tuple[VectorFile, Basis]:
+) -> tuple[VectorFile, FileEntry, Basis]:
     """Store the unit rows in their basis: the adopted one, or one fitted on all of them."""
     dim, stream = _opened(vectors)
     config.check_width(dim)
-    with VectorWriter(path / VECTORS, dim, config.storage) as writer:
+    expected = len(vectors) if isinstance(vectors, np.ndarray) else None
+    with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
         if adopted is not None or config.rotation is RotationKind.IDENTITY:
             basis = _linked(adopted, dim, path)
             turning = basis.turning()
@@ -257,8 +260,8 @@ def _write_vectors(
                 progress("Rotating", len(block), source.rows)
             del source  # unmap before the file goes
             spool.unlink(missing_ok=True)
-        writer.seal()
-    return VectorFile(path / VECTORS, writer.rows, dim, config.storage), basis
+        entry = writer.seal()
+    return VectorFile(path / VECTORS, writer.rows, dim, config.storage), entry, basis
 
 
 def _linked(adopted: Basis | None, dim: int, path: Path) -> Basis:

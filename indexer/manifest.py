@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
 from indexer.config import SegmentConfig, whole
-from indexer.durable import sha256
+from indexer.durable import link_or_copy, sha256, sync_file
 from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
 
 FORMAT = 3
@@ -41,6 +41,29 @@ class FileEntry:
     def of(cls, path: Path) -> Self:
         """Measure a file."""
         return cls(path.stat().st_size, sha256(path))
+
+    @classmethod
+    def written(cls, path: Path, data: bytes) -> Self:
+        """Write a new file, synced. The checksum is that of `data`, whatever the disk keeps."""
+        path.write_bytes(data)
+        sync_file(path)
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+    def check(self, path: Path, *, contents: bool = True) -> None:
+        """Compare a file with this entry: its size, and with `contents` its checksum.
+
+        Raises:
+            SegmentError: the file is missing, truncated or altered.
+        """
+        if not path.is_file():
+            raise SegmentError(f"{path} is missing; restore the segment or index again")
+        if path.stat().st_size != self.size:
+            raise SegmentError(
+                f"{path} has {path.stat().st_size} bytes, expected {self.size}: "
+                "the file is truncated or altered; restore it or index again"
+            )
+        if contents and sha256(path) != self.sha256:
+            raise altered(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +196,28 @@ class Manifest:
             tuning=values.get("tuning"),
             fitted_on=fitted_on,
         )
+
+
+def altered(path: Path) -> SegmentError:
+    """What to raise for a file whose bytes are not those that its checksum was taken of."""
+    return SegmentError(
+        f"{path} does not match its checksum: it was altered; restore it or index again"
+    )
+
+
+def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
+    """Give a segment's file a second name; the new manifest takes over its entry.
+
+    Raises:
+        SegmentError: the file is missing or altered.
+    """
+    entry.check(source, contents=False)
+    link_or_copy(source, target)
+    try:
+        entry.check(target)
+    except SegmentError:
+        entry.check(source)  # names the file that is at fault, not the link
+        raise
 
 
 def _text(name: str, value: Any) -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks
+from indexer.arrays import Floats, RowNumbers, evenly_in_blocks
 from indexer.basis import Basis, Wide, turned
 from indexer.build import ROTATION_SAMPLE, VECTORS, Progress, finish_segment, new_folder, silent
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
-from indexer.manifest import Manifest
-from indexer.vectors import VectorFile, VectorWriter
+from indexer.manifest import FileEntry, Manifest
+from indexer.vectors import VectorFile, VectorWriter, as_floats, check_unit
 
 GROWTH = 4
 """How many times as many rows as a rotation was fitted on make it worth fitting anew.
@@ -30,12 +31,14 @@ class Part:
 
     Attributes:
         file: its stored rows.
+        checksum: of the whole file, from its manifest.
         rows: which of them, rising; None for all.
         basis: what they are stored in.
         config: its recipe.
     """
 
     file: VectorFile
+    checksum: str
     rows: RowNumbers | None
     basis: Basis
     config: SegmentConfig
@@ -45,12 +48,32 @@ class Part:
         """How many rows it gives."""
         return self.file.rows if self.rows is None else self.rows.size
 
-    def blocks(self) -> Iterator[RowNumbers | slice]:
-        """The rows' numbers in the file, BLOCK_ROWS at a time; their pages are let go of."""
-        for start in range(0, self.size, BLOCK_ROWS):
-            end = min(start + BLOCK_ROWS, self.size)
-            yield slice(start, end) if self.rows is None else self.rows[start:end]
-            self.file.release()
+    def blocks(self) -> Iterator[tuple[npt.NDArray[np.uint8], Floats]]:
+        """Its rows, a block at a time: as stored, and as float32. Good only when all were taken.
+
+        The whole file is read, for its checksum is that of all rows.
+
+        Raises:
+            SegmentError: a row is no unit vector; at the end, the checksum does not match.
+        """
+        for first, stored in self.file.verified(self.checksum):
+            numbers = np.arange(first, first + len(stored))
+            if self.rows is not None:
+                low, high = np.searchsorted(self.rows, [first, first + len(stored)])
+                numbers = self.rows[low:high]
+                stored = stored[numbers - first]
+            if numbers.size:
+                rows = as_floats(stored, self.file.storage)
+                check_unit(self.file.path, rows, self.file.storage, numbers)
+                yield stored, rows
+
+    def take(self, inside: RowNumbers) -> Floats:
+        """Some of its rows by their place among them. Raises SegmentError for no unit vectors."""
+        numbers = inside if self.rows is None else self.rows[inside]
+        rows = self.file.take(numbers)
+        check_unit(self.file.path, rows, self.file.storage, numbers)
+        self.file.release()
+        return rows
 
 
 def write_merged(
@@ -83,8 +106,10 @@ def write_merged(
             basis = Basis.fitted(lambda: _sample(parts), rows, config, path)
         else:
             basis = kept.linked(path)
-        stored = _write(path, parts, config, basis, heard)
-        return finish_segment(stored, config, basis, provenance, tuning=tuning, progress=progress)
+        stored, entry = _write(path, parts, config, basis, heard)
+        return finish_segment(
+            stored, entry, config, basis, provenance, tuning=tuning, progress=progress
+        )
 
 
 def outgrown(rows: int, fitted_on: int) -> bool:
@@ -121,29 +146,26 @@ def _sample(parts: Sequence[Part]) -> Iterator[Floats]:
         for part, end, piece in zip(parts, ends, pieces, strict=True):
             if piece.size:
                 inside = piece - (end - part.size)
-                stored = part.file.take(inside if part.rows is None else part.rows[inside])
-                yield turned(stored, back.of(part.basis))
-                part.file.release()
+                yield turned(part.take(inside), back.of(part.basis))
 
 
 def _write(
     path: Path, parts: Sequence[Part], config: SegmentConfig, basis: Basis, progress: Progress
-) -> VectorFile:
-    """Store the rows in the basis: byte for byte those that lie in it already."""
+) -> tuple[VectorFile, FileEntry]:
+    """Store the rows in the basis: byte for byte those that are stored in it already."""
     total, turnings = sum(part.size for part in parts), _Turnings(basis)
-    with VectorWriter(path / VECTORS, parts[0].file.dim, config.storage) as writer:
+    with VectorWriter(path / VECTORS, parts[0].file.dim, config.storage, total) as writer:
         for part in parts:
             turning = turnings.of(part.basis)
             verbatim = turning is None and part.file.storage is config.storage
-            for rows in part.blocks():
-                before = writer.rows
+            for stored, rows in part.blocks():
                 if verbatim:
-                    writer.append_stored(part.file.raw(rows))
+                    writer.append_stored(stored)
                 else:
-                    writer.append(turned(part.file.take(rows), turning))
-                progress("Merging", writer.rows - before, total)
-        writer.seal()
-    return VectorFile(path / VECTORS, writer.rows, writer.dim, config.storage)
+                    writer.append(turned(rows, turning))
+                progress("Merging", len(rows), total)
+        entry = writer.seal()
+    return VectorFile(path / VECTORS, writer.rows, writer.dim, config.storage), entry
 
 
 class _Turnings:

@@ -12,7 +12,6 @@ from indexer.cascade import Cascade
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import Device, RotationKind, Structure
-from indexer.durable import sha256
 from indexer.errors import SegmentError
 from indexer.manifest import ROTATION, Manifest
 from indexer.rotation import Turn
@@ -94,21 +93,10 @@ class Parts(NamedTuple):
 
 def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
     """Compare one file with its entry: its size always, its checksum on request."""
-    path = folder / name
     entry = manifest.files.get(name)
     if entry is None:
         raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
-    if not path.is_file():
-        raise SegmentError(f"{path} is missing; restore the segment or index again")
-    if path.stat().st_size != entry.size:
-        raise SegmentError(
-            f"{path} has {path.stat().st_size} bytes, expected {entry.size}: "
-            "the file is truncated or altered; restore it or index again"
-        )
-    if contents and sha256(path) != entry.sha256:
-        raise SegmentError(
-            f"{path} does not match its checksum: it was altered; restore it or index again"
-        )
+    entry.check(folder / name, contents=contents)
 
 
 def load_rotation(path: Path, manifest: Manifest) -> Turn | None:

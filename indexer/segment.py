@@ -6,7 +6,7 @@ the stored full-width rows of the shortlist give the scores (adaptive retrieval,
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
@@ -78,13 +78,12 @@ class Segment:
             path: the folder to make; must not exist.
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0.
             config: how to build.
-            rotation_of: an open segment whose rotation is taken, and its file linked: nothing is
-                fitted, and a stream is stored as it comes.
+            rotation_of: an open segment whose rotation is verified, linked and used.
             provenance: free text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, rows just done and rows in all.
 
         Raises:
-            SegmentError: the folder exists.
+            SegmentError: the folder exists, or the rotation that is taken was altered.
             SegmentConfigError: the prefix is wider than the vectors, or the other segment's
                 rotation is of another kind.
             VectorError: a row is zero, not finite or of another width; or there is none.
@@ -112,21 +111,20 @@ class Segment:
         """Write rows of several segments into a new one and open it, safely as `build` does.
 
         Of the segments' rotations the one fitted on most rows is kept; rows stored in it are
-        copied byte for byte, others are turned. Memory is a block of rows and the finished index.
+        copied byte for byte, others are turned, and every file that is read is verified.
 
         Args:
             path: the folder to make; must not exist.
             parts: open segments, each with the rows to take, rising; None takes all. They follow
                 each other in this order, numbered from 0, and may be closed afterwards.
             config: how to build.
-            refit: whether the rotation is fitted anew, on all the rows; None does it when they are
-                so many more than it was fitted on that it pays (indexer.merge.GROWTH). It always
-                is where no part has one of the kind that `config` names.
+            refit: fit the rotation again, on all the rows; None does it when they have grown
+                enough (indexer.merge.GROWTH), or no part has a rotation of this kind.
             provenance, tuning: for the manifest.
             progress: called with the step, rows just done and rows in all.
 
         Raises:
-            SegmentError: the folder exists, or a part is closed.
+            SegmentError: the folder exists, or a part is closed or was altered.
             SegmentConfigError: the prefix is wider than the vectors.
             VectorError: no rows, parts of different widths, or rows that a part has not.
             OSError: the disk does not take it.
@@ -155,11 +153,9 @@ class Segment:
         """Open a folder after checking it: format, sizes, and the checksums of all but the vectors.
 
         The vectors are mapped, not read: their size and header are checked here, their checksum
-        by `verify`. On the device "gpu" scans without a filter run there, from copies in its
-        memory; graphs are walked on the CPU all the same.
+        by `verify`. On the device "gpu" scans without a filter run there; graphs stay on the CPU.
 
-        `rotation_of` is a segment that is open already: if it has the same rotation, that one is
-        shared instead of read once more (2.3 MB, three times in memory, at 768 wide).
+        `rotation_of` is an open segment; if it has the same rotation, the two share it in memory.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown.
@@ -189,7 +185,7 @@ class Segment:
     ) -> Self:
         """Write a segment of the same vectors that is searched another way, and open it.
 
-        The vectors and the rotation are linked, not copied, where the file system can.
+        The vectors and the rotation are linked where the file system can, and verified.
 
         Args:
             path: the folder to make; must not exist.
@@ -198,7 +194,8 @@ class Segment:
             progress: called with the step, rows just done and rows in all.
 
         Raises:
-            SegmentError: the folder exists. SegmentConfigError: another rotation or storage.
+            SegmentError: the folder exists, or this segment was altered.
+            SegmentConfigError: another rotation or storage.
         """
         rewrite_segment(
             Path(path),
@@ -249,8 +246,8 @@ class Segment:
         Args:
             rotated: what `rotate` returned.
             size: candidates per query, >= 1.
-            allowed: the rows that may be found: Allowed, or numbers as Allowed.of takes them;
-                None for all.
+            allowed: the rows that may be found: Allowed, made once for many searches, or row
+                numbers, strictly rising; None for all.
 
         Returns:
             (q, size) int64 with exactly min(size, number of allowed rows) rows per query, then -1.
@@ -282,8 +279,7 @@ class Segment:
             queries: (q, D), any length > 0.
             k: rows per query, >= 1; with fewer allowed rows the rest is padding.
             shortlist: candidates to score, the configured number if None; raised to k.
-            allowed: the rows that may be found: Allowed, made once for many searches, or row
-                numbers, strictly rising; None for all.
+            allowed: the rows that may be found, as for `shortlist`.
 
         Returns:
             (q, k) rows and full-width cosines, sorted by (-score, row).
@@ -302,8 +298,7 @@ class Segment:
     ) -> SearchResult:
         """The best k of all (allowed) rows, proven.
 
-        With bounds (SegmentConfig.bounds) only rows that can be among the best are read at full
-        width, and `read` says how many; without, all of them are.
+        With bounds only rows that can be among the best are read; `read` says how many.
         """
         at_least_one("k", k)
         only = restriction(allowed, self.rows)
@@ -318,14 +313,20 @@ class Segment:
         return self._opened().file.take(rows)
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
-        """Stored rows in the encoder's own basis: (n,) row numbers to (n, D) float32.
-
-        Raises:
-            VectorError: `rows` is not strictly rising within the segment.
-        """
+        """Stored rows in the encoder's own basis: (n,) rising row numbers to (n, D) float32."""
         turn = self._opened().turn
         stored = self._opened().file.take(row_numbers(rows, self.rows))
         return stored if turn is None else stored @ turn.matrix.T
+
+    def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
+        """Rows (all by default) as `vectors` gives them, in blocks (n, D), while all are verified.
+
+        Raises:
+            SegmentError: a row is no unit vector; at the end, the file was altered.
+        """
+        turn = self._opened().turn
+        for _, stored in self._part(rows).blocks():
+            yield stored if turn is None else stored @ turn.matrix.T
 
     def over(self, config: SegmentConfig, kept: npt.ArrayLike | None = None) -> "Segment":
         """The same rows searched by another recipe; its coarse stage is built in memory.
@@ -335,8 +336,7 @@ class Segment:
 
         Args:
             config: the recipe.
-            kept: the rows that the coarse stage shall hold, strictly rising, for a trial; None for
-                all, or for those that it holds already.
+            kept: the rows that the coarse stage shall hold, rising, for a trial; None for all.
         """
         config = config.fitting(self.rows, self.dim)
         parts = self._opened()
@@ -389,7 +389,8 @@ class Segment:
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)
         numbers = None if only is None else only.rows
-        return Part(self._opened().file, numbers, self._basis(), self.manifest.config)
+        checksum = self.manifest.files[self.manifest.vectors_file].sha256
+        return Part(self._opened().file, checksum, numbers, self._basis(), self.manifest.config)
 
     def _opened(self) -> Parts:
         if self._parts is None:

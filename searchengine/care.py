@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TextIO
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from searchengine.collection import Collection
 from searchengine.errors import CollectionError
 from searchengine.results import Stats
 from searchengine.scratch import new_folder
-from searchengine.snapshot import Snapshot
-from searchengine.store import Store
-from searchengine.writer import folder_of
+from searchengine.snapshot import Snapshot, Vectors
+from searchengine.store import SegmentRow, Store
+from searchengine.writer import folder_of, segment_errors
 
 _AT_ONCE = 1 << 24  # bytes read to warm up
 _BLOCK = 4096  # passages exported at a time
@@ -87,22 +88,12 @@ def verify(collection: Collection) -> None:
     """
     with collection.newest() as snapshot:
         path = snapshot.store.path
-        complaint = snapshot.store.scan("PRAGMA integrity_check")[0][0]
-        if complaint != "ok":
-            raise CollectionError(f"{path} is damaged ({complaint}); restore it from a copy")
+        _check_pages(snapshot.store, path, "integrity_check")
         for sql, what in _INVARIANTS.items():
             count = snapshot.store.scan(sql)[0][0]
             if count:
-                raise CollectionError(
-                    f"{path} has {count} {what}: it is damaged; restore it from a copy, "
-                    "or export what is there and index anew"
-                )
-        altered = snapshot.store.altered()
-        if altered is not None:
-            raise CollectionError(
-                f"{path}: the text of {altered!r} is not the one that was stored; "
-                "restore it from a copy, or add the document again"
-            )
+                raise _damaged(path, f"it has {count} {what}")
+        _check_texts(snapshot.store)
         # FTS5 checks itself by a statement that takes the write lock: on a copy, it can.
         with TemporaryDirectory() as scratch:
             copy = Path(scratch) / "documents.db"
@@ -110,7 +101,7 @@ def verify(collection: Collection) -> None:
             with Store(copy) as own:
                 complaint = own.index_complaint()
         if complaint is not None:
-            raise CollectionError(f"{path} is damaged ({complaint}); restore it from a copy")
+            raise _damaged(path, complaint)
         for row, segment in snapshot.segments.items():
             with collection.named_segment(row):
                 segment.verify()
@@ -149,14 +140,42 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
     (target / "segments").mkdir(exist_ok=True)
     sync_folder(target / "segments")
     snapshot.store.copy_to(target / "documents.db")
+    with Store(target / "documents.db") as store:
+        _check_pages(store, snapshot.path / "documents.db", "quick_check")
+
+
+def _check_pages(store: Store, path: Path, pragma: str) -> None:
+    """Have SQLite check the file of a store; what is wrong with it is said of `path`."""
+    complaint = store.scan(f"PRAGMA {pragma}")[0][0]
+    if complaint != "ok":
+        raise _damaged(path, complaint)
+
+
+def _check_texts(store: Store) -> None:
+    altered = store.altered()
+    if altered is not None:
+        raise CollectionError(
+            f"{store.path}: the text of {altered!r} is not the one that was stored; "
+            "restore it from a copy, add the document again, or encode the text that is there "
+            f"with: searchengine repair {store.path.parent}"
+        )
+
+
+def _damaged(path: Path, how: str) -> CollectionError:
+    return CollectionError(
+        f"{path} is damaged ({how}); restore it from a copy, or mend it with: "
+        f"searchengine repair {path.parent}"
+    )
 
 
 def export(snapshot: Snapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; count documents.
 
     The documents are what `searchengine index` reads; line i of passages.jsonl (key, start, end)
-    is row i of the vectors, float32 in the encoder's own basis.
+    is row i of the vectors, float32 in the encoder's own basis. What is copied is verified: raises
+    CollectionError where `verify` would.
     """
+    _check_texts(snapshot.store)
     count, passages = snapshot.store.counts()
     dim = snapshot.settings["encoder"]["dim"]
     with _new_folder(path, snapshot.path) as folder:
@@ -168,12 +187,10 @@ def export(snapshot: Snapshot, path: Path) -> int:
         vectors = np.lib.format.open_memmap(
             folder / "vectors.npy", "w+", np.float32, (passages, dim)
         )
-        done = 0
         with (folder / "passages.jsonl").open("w", encoding="utf-8") as file:
-            for ids, lines in _passages(snapshot):
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-                vectors[done : done + len(ids)] = snapshot.vectors(np.array(ids))
-                done += len(ids)
+            done = sum(_export_segment(snapshot, row, file, vectors) for row in snapshot.segments)
+        if done != passages:
+            raise _damaged(snapshot.store.path, f"{passages - done} passages have no row")
         vectors.flush()
         del vectors
         for file_path in folder.iterdir():
@@ -181,15 +198,38 @@ def export(snapshot: Snapshot, path: Path) -> int:
     return count
 
 
-def _passages(snapshot: Snapshot) -> Iterator[tuple[list[int], list[dict[str, object]]]]:
-    """Ids of passages, rising, and where they lie."""
-    after = -1
+def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: Vectors) -> int:
+    """Write the passages of a segment and, to the last rows of an array, their vectors."""
+    live = snapshot.live[row]
+    expected = range(row.rows) if live is None else live.rows.tolist()
+    sql = "SELECT count(*) FROM passages WHERE id < ?"
+    first = done = int(snapshot.store.read(sql, (row.base,))[0][0])
+    for ids, lines in _passages(snapshot, row):
+        if ids != [row.base + number for number in expected[done - first :][: len(ids)]]:
+            raise _damaged(snapshot.store.path, f"segment {row.id} has other rows than passages")
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        done += len(ids)
+    if done - first != len(expected):
+        raise _damaged(snapshot.store.path, f"segment {row.id} has more rows than passages")
+    at = first
+    with segment_errors(snapshot.path):
+        for block in snapshot.segments[row].verified(live):
+            vectors[at : at + len(block)] = block
+            at += len(block)
+    return done - first
+
+
+def _passages(
+    snapshot: Snapshot, row: SegmentRow
+) -> Iterator[tuple[list[int], list[dict[str, object]]]]:
+    """Ids of a segment's passages, rising, and where they are in their documents."""
+    after, last = row.base - 1, row.base + row.rows - 1
     sql = (
         "SELECT passages.id, key, start, end FROM passages "
         "JOIN documents ON documents.id = passages.document "
-        "WHERE passages.id > ? ORDER BY passages.id LIMIT ?"
+        "WHERE passages.id > ? AND passages.id <= ? ORDER BY passages.id LIMIT ?"
     )
-    while rows := snapshot.store.read(sql, (after, _BLOCK)):
+    while rows := snapshot.store.read(sql, (after, last, _BLOCK)):
         yield (
             [row[0] for row in rows],
             [{"key": key, "start": start, "end": end} for _, key, start, end in rows],

@@ -71,6 +71,25 @@ class Changes:
             "digest = excluded.digest, source = excluded.source, root = excluded.root",
             rows,
         )
+        self._place(ids, spans, first_passage)
+
+    def cut_again(
+        self,
+        documents: Mapping[int, Document],
+        spans: Sequence[Sequence[Span]],
+        first_passage: int,
+    ) -> None:
+        """Other passages for stored documents, given by id; their texts are taken as they are."""
+        self._bury(list(documents))
+        self._many(
+            "UPDATE documents SET digest = ? WHERE id = ?",
+            ((document.digest, i) for i, document in documents.items()),
+        )
+        self._place(documents, spans, first_passage)
+
+    def _place(
+        self, ids: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
+    ) -> None:
         placed = ((i, *span) for i, own in zip(ids, spans, strict=True) for span in own)
         self._many(
             "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",

@@ -6,7 +6,6 @@ engine.search("how do whales sleep", k=5)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from indexer.build import Progress
 from indexer.config import SegmentConfig
-from indexer.tune import Goal, Tuning, tune
+from indexer.tune import Goal, Tuning
 from searchengine import answers, care, forks
 from searchengine.adding import AddOptions, AddSummary
 from searchengine.blueprint import Blueprint
@@ -35,15 +34,16 @@ from searchengine.encoding import (
     load,
     load_built_by,
 )
-from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.lexical import Tokenizer
 from searchengine.passages import PassageConfig
 from searchengine.query import Mode, Options, Query
 from searchengine.questions import QuestionEncoder, Questions, parted
-from searchengine.ranking import rank
+from searchengine.ranking import nearest_to, rank
 from searchengine.records import DataFrame, as_documents, checked_patches, explaining
+from searchengine.repair import repair
 from searchengine.results import Hit, Hits, Stats
-from searchengine.tuning import check_enough, questions_of
+from searchengine.tuning import tune_collection
 from trainer.engines import RuntimeConfig
 from trainer.errors import TrainerError
 
@@ -53,10 +53,8 @@ __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    Processes may share a collection, each with an engine of its own: a forked child's opens the
-    collection again by itself at its first use, and an engine sent to another process (pickled) is
-    opened there. An encoder that was loaded before a fork is refused in the child, for its threads
-    stay behind: docs/processes.md.
+    A forked child's engine opens the collection again by itself, and an engine that is sent to
+    another process (pickled) is opened there; see docs/processes.md.
     """
 
     def __init__(
@@ -148,22 +146,21 @@ class SearchEngine:
         runtime: RuntimeConfig | None = None,
         layers: int | None = None,
     ) -> "SearchEngine":
-        """Open a collection to add to, or make it. `config` holds fields of SegmentConfig.
+        """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
 
-        Where several processes would make it at once, one does, and the others open it. `wait`: as
-        for `open`. Raises CollectionError when a collection there was built otherwise than is
-        asked.
+        If several processes create it at once, one does, and the others open it. `wait`: as for
+        `open`. Raises CollectionError when a collection there was built with other settings.
         """
-        if not (Path(path) / "documents.db").exists():
-            with suppress(CollectionBusy):  # made by another process just now
-                return cls.create(
-                    path,
-                    load(encoder or "starter", runtime, layers),
-                    config,
-                    passages=True if passages is None else passages,
-                    tokenizer=tokenizer or Tokenizer.PORTER,
-                    wait=wait,
-                )
+        database = Path(path) / "documents.db"
+        if not database.exists():
+            loaded = load(encoder or "starter", runtime, layers)
+            cut = True if passages is None else passages
+            words = tokenizer or Tokenizer.PORTER
+            try:
+                return cls.create(path, loaded, config, passages=cut, tokenizer=words, wait=wait)
+            except CollectionError:
+                if not database.exists():  # else another process has made it just now
+                    raise
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
             engine._blueprint().check_asked(path, config, passages, tokenizer, layers)
@@ -212,21 +209,19 @@ class SearchEngine:
     ) -> AddSummary:
         """Encode and commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
 
-        A document whose key is stored replaces what is there; where only its metadata has changed,
-        or nothing, it is not encoded again. What is added can be found when this returns.
+        A document replaces the one stored under its key; where only its metadata has changed, or
+        nothing, it is not encoded again. What is added can be found when this returns.
 
         Args:
             documents: taken as a stream. Those with neither text nor title are left out.
-            skip_bad: leave out malformed documents and keys that come twice, which otherwise raise.
-            commit_every: None commits all or none. A number commits after every so many new
-                documents, and some of the next are read before it is done; if it is interrupted,
-                the same call again goes on after the last commit.
+            skip_bad: leave out malformed documents and keys that occur twice, which raise otherwise.
+            commit_every: None commits all or none; a number commits after so many new documents,
+                and after an interruption the same call goes on after the last commit.
             progress: called with the documents just read and the tokens just encoded.
             building: called with what is done to vectors then: its name, rows just done and in all.
 
-        Raises:
-            CorpusError, DuplicateKey, EmptyCorpus: bad documents. CollectionBusy: another writes.
-            Then nothing has changed since the last commit.
+        Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
+        process is writing); then nothing has changed since the last commit.
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
@@ -253,9 +248,9 @@ class SearchEngine:
     def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
-        As in a JSON merge patch (RFC 7396): what is given replaces, objects are merged, None
-        removes. All or none; raises QueryError on a key that is not there and on the document's own
-        fields (`_id`, `title`, `text`), CorpusError on what JSON cannot hold.
+        As in a JSON merge patch (RFC 7396), None removes. It stays when the same document is added
+        again, until the source changes that field. All or none: raises QueryError on an unknown key
+        and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold.
         """
         self.collection.update(checked_patches(metadata))
 
@@ -266,8 +261,8 @@ class SearchEngine:
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
         """Write all segments as one: without what was deleted, the rotation fitted anew.
 
-        The operating point stays; with `retune` it is found again, for the goal it was found for,
-        or `tune`'s own. Readers go on meanwhile. `progress` as `building` of `add`.
+        With `retune` the operating point is found again, for the goal it was found for, or the
+        default one. Readers go on meanwhile. `progress` as `building` of `add`.
         """
         self.collection.optimize(progress)
         if retune:
@@ -316,18 +311,8 @@ class SearchEngine:
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
         asked = Query.of(k, options)
-        if asked.mode != Mode.VECTOR:
-            raise QueryError(f"what is similar is found by vectors, got the mode {asked.mode}")
-        if asked.layers is not None:
-            raise QueryError("nothing is encoded to find what is similar; leave layers out")
         with self.collection.reading() as snapshot:
-            own = snapshot.store.ids_of([checked_key(key)]).get(key)
-            if own is None:
-                raise QueryError(f"{self.collection.path} has no document {key!r}")
-            passages = snapshot.store.passages_of([own])
-            vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-            mean = vectors.mean(axis=0, keepdims=True)
-            rankings = rank(snapshot, asked, None, mean, without=own)
+            rankings = nearest_to(snapshot, asked, checked_key(key))
             return answers.hits(snapshot, rankings, None)[0]
 
     def tune(
@@ -350,31 +335,17 @@ class SearchEngine:
             on_step: told what is being done.
             building: as for `add`, while the segments are built anew.
 
-        Raises:
-            QueryError: too few documents, or a blank question.
-            TuneError: too few questions, or a target that cannot be shown to hold.
-            CollectionError: changed by another meanwhile. CollectionBusy: being written to.
+        Raises QueryError (too few documents, or an empty question), TuneError (too few questions,
+        or a target that cannot be shown to hold), CollectionError (changed by another meanwhile).
         """
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         self.refresh()
-        with self.collection.reading() as snapshot:
-            deleted = any(live is not None for live in snapshot.live.values())
-        if deleted:  # what was deleted must not be measured
-            self.collection.optimize(building)
-        measured = self.collection.segments
-        rows = sum(row.rows for row in measured)
-        check_enough(self.collection.path, rows, asked=queries is not None)
-        segments = list(measured.values())
-        own = None
-        if queries is None:
-            vectors, own = questions_of(segments)
-        else:
-            check_questions(queries)
-            vectors = self.encoder.encode(queries, role="query")
-        tuning = tune(segments, vectors, goal, own=own, on_step=on_step)
-        self.collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
-        return tuning
+
+        def encode(questions: Sequence[str]) -> npt.NDArray[np.float32]:
+            return self.encoder.encode(questions, role="query")
+
+        return tune_collection(self.collection, encode, queries, goal, on_step, building)
 
     def stats(self) -> Stats:
         """What the collection holds and how it is searched."""
@@ -382,35 +353,27 @@ class SearchEngine:
             return care.stats(snapshot)
 
     def warm(self) -> int:
-        """Load the encoder and read the files, so that no search waits for either. Their bytes.
-
-        Worth it where they fit into memory. Raises CollectionError where the disk fails.
-        """
+        """Load the encoder and read all files, so that no search waits; bytes, or CollectionError."""
         self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
             return care.warm(snapshot)
 
     def refresh(self) -> None:
-        """See what others have committed since this engine was opened.
+        """See what others have committed, or the collection that has taken the place of this one.
 
-        Where another collection has taken the place of this one (a backup restored, a collection
-        built anew), that is shown from now on. Raises EncoderMismatch if another encoder built it,
-        and CollectionError if there is none; then the state shown stays.
+        Raises EncoderMismatch if another encoder built that, CollectionError if there is none; then
+        the state shown stays.
         """
         self.collection.refresh()
 
     def verify(self) -> None:
-        """Check every file against its checksum, and that tables and segments agree.
-
-        Raises CollectionError on the first fault.
-        """
+        """Check files, checksums and tables. Raises CollectionError on the first fault."""
         care.verify(self.collection)
 
-    def backup(self, path: str | Path) -> None:
-        """Copy the last commit to a new folder, whole or not at all, while others read and write.
+    repair = staticmethod(repair)
 
-        Raises CollectionError when the folder is there, or the disk does not take it.
-        """
+    def backup(self, path: str | Path) -> None:
+        """Copy the last commit to a new folder, while others read and write, or CollectionError."""
         care.backup(self.collection, Path(path))
 
     def export(self, path: str | Path) -> int:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from searchengine import lexical
 from searchengine.diversity import mmr
+from searchengine.errors import QueryError
 from searchengine.query import Mode, Query
 from searchengine.snapshot import Snapshot
 from searchengine.store import Passage
@@ -75,6 +76,23 @@ def rank(
     if query.diversity:
         return [_diverse(snapshot, query, ranking) for ranking in rankings]
     return rankings
+
+
+def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
+    """The answer to a stored document, itself left out; by the mean of its passages.
+
+    Raises QueryError where there is none of that key, and for what needs a question.
+    """
+    if query.mode != Mode.VECTOR:
+        raise QueryError(f"what is similar is found by vectors, got the mode {query.mode}")
+    if query.layers is not None:
+        raise QueryError("nothing is encoded to find what is similar; leave layers out")
+    document = snapshot.store.ids_of([key]).get(key)
+    if document is None:
+        raise QueryError(f"{snapshot.path} has no document {key!r}")
+    passages = snapshot.store.passages_of([document])
+    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
+    return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
 
 
 def _by_vector(

@@ -1,6 +1,6 @@
 """What surrounds tuning: questions made of documents, and what was found in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indexer.build import Progress
 from indexer.config import Structure
 from indexer.segment import Segment
-from indexer.tune import FEWEST, Tuning
+from indexer.tune import FEWEST, Goal, Tuning, tune
+from searchengine.collection import Collection
+from searchengine.encoding import check_questions
 from searchengine.errors import QueryError
 from searchengine.results import Stats
 
@@ -52,6 +55,34 @@ def questions_of(
         for segment, end in zip(segments, ends, strict=True)
     ]
     return np.concatenate(vectors), own
+
+
+def tune_collection(
+    collection: Collection,
+    encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    queries: Sequence[str] | None,
+    goal: Goal | None,
+    on_step: Callable[[str], None] | None,
+    building: Progress | None,
+) -> Tuning:
+    """Find a recipe and rebuild the collection by it; see SearchEngine.tune."""
+    with collection.reading() as snapshot:
+        deleted = any(live is not None for live in snapshot.live.values())
+    if deleted:  # what was deleted must not be measured
+        collection.optimize(building)
+    measured = collection.segments
+    rows = sum(row.rows for row in measured)
+    check_enough(collection.path, rows, asked=queries is not None)
+    segments = list(measured.values())
+    own = None
+    if queries is None:
+        vectors, own = questions_of(segments)
+    else:
+        check_questions(queries)
+        vectors = encode(queries)
+    tuning = tune(segments, vectors, goal, own=own, on_step=on_step)
+    collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
+    return tuning
 
 
 def in_words(recipe: Mapping[str, Any], dim: int) -> str:

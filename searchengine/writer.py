@@ -18,6 +18,7 @@ import numpy.typing as npt
 from indexer.allowed import Allowed
 from indexer.build import Progress
 from indexer.config import SMALL
+from indexer.errors import SegmentError
 from indexer.merge import outgrown
 from indexer.segment import Segment, SegmentConfig
 from searchengine import tiers
@@ -138,7 +139,7 @@ class Writer:
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync and open a segment, and name it."""
         self._numbers += 1
-        with os_errors(self.path):
+        with os_errors(self.path), segment_errors(self.path):
             segment = build(folder_of(self.path, self._numbers))
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
@@ -228,6 +229,18 @@ def _opened(folder: Path) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def segment_errors(path: Path) -> Iterator[None]:
+    """A damaged segment as CollectionError, with the way out."""
+    try:
+        yield
+    except SegmentError as error:
+        raise CollectionError(
+            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode the "
+            f"segment again with: searchengine repair {path}"
+        ) from error
 
 
 @contextmanager
