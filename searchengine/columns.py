@@ -14,6 +14,8 @@ from searchengine.lines import bad, some_fields
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
 
+_DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -54,20 +56,18 @@ class Columns:
         Raises CorpusError.
         """
         names = list(fields)
-        targets = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
-        taken = [(option, _index(fields, name, option, place)) for option, name in self._options()]
-        for option, index in taken:
+        for option, name in self.chosen.items():
+            index = _index(fields, name, option, place)
             if index is not None:
-                names[index] = targets[option]
+                names[index] = _DEFAULTS[option]
             elif strict:
-                name = self.chosen[option]
                 raise bad(place, f"no field {name!r} for {option} (fields: {some_fields(fields)})")
-        for option, index in taken:
-            if index is not None and names.count(targets[option]) > 1:
+        for option, name in self.chosen.items():
+            if names.count(_DEFAULTS[option]) > 1:
                 raise bad(
                     place,
-                    f"a field {targets[option]!r} besides {option} {fields[index]}; rename one of "
-                    "the two in the file",
+                    f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
+                    "in the file",
                 )
         return names
 
@@ -76,9 +76,6 @@ class Columns:
         fields = list(record)
         names = self.names(fields, place, strict=strict)
         return {new: record[old] for old, new in zip(fields, names, strict=True)}
-
-    def _options(self) -> list[tuple[str, str]]:
-        return list(self.chosen.items())
 
 
 def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
