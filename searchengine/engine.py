@@ -214,7 +214,7 @@ class SearchEngine:
 
         Args:
             documents: taken as a stream. Those with neither text nor title are left out.
-            skip_bad: leave out malformed documents and keys that occur twice, which raise otherwise.
+            skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: None commits all or none; a number commits after so many new documents,
                 and after an interruption the same call goes on after the last commit.
             progress: called with the documents just read and the tokens just encoded.
@@ -236,7 +236,7 @@ class SearchEngine:
         return summary
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
-        """Forget documents by their keys, or all that match a filter; how many there were."""
+        """Delete documents by key, or all that match a filter; how many there were."""
         if isinstance(keys, str):
             raise QueryError("delete takes a list of keys; put one key into a list")
         if (keys is None) == (where is None):
@@ -325,8 +325,7 @@ class SearchEngine:
     ) -> Tuning:
         """Find the cheapest recipe that holds a recall target, and search by it from now on.
 
-        All segments are replaced in one commit, and what is added later is built alike. Readers
-        go on as they were until they refresh.
+        All segments are replaced in one commit; what is added later is built by it too.
 
         Args:
             queries: questions like those that will be asked, drawn at random; at least 100. None
@@ -335,8 +334,8 @@ class SearchEngine:
             on_step: told what is being done.
             building: as for `add`, while the segments are built anew.
 
-        Raises QueryError (too few documents, or an empty question), TuneError (too few questions,
-        or a target that cannot be shown to hold), CollectionError (changed by another meanwhile).
+        Raises QueryError (too few documents, an empty question), TuneError (too few questions, or a
+        target that cannot be shown to hold), CollectionError (changed by another meanwhile).
         """
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
@@ -353,7 +352,7 @@ class SearchEngine:
             return care.stats(snapshot)
 
     def warm(self) -> int:
-        """Load the encoder and read all files, so that no search waits; bytes, or CollectionError."""
+        """Load the encoder and read all files, so that no search waits. Their bytes."""
         self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
             return care.warm(snapshot)
@@ -373,7 +372,7 @@ class SearchEngine:
     repair = staticmethod(repair)
 
     def backup(self, path: str | Path) -> None:
-        """Copy the last commit to a new folder, while others read and write, or CollectionError."""
+        """Copy the last commit to a new folder, while others read and write."""
         care.backup(self.collection, Path(path))
 
     def export(self, path: str | Path) -> int:
