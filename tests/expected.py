@@ -1,0 +1,263 @@
+"""What a collection must hold and answer, from the documentation's statements alone.
+
+A state is what one commit holds. `State.fault` compares an answer with brute force: cosines of
+word lengths (conftest.WordLengths), BM25 as FTS5 computes it, and their convex combination.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+DIM = 16
+_CLOSE = 2e-3  # what float16 loses of a cosine
+_TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
+_K1, _B = 1.2, 0.75  # of BM25
+
+Metadata = Mapping[str, Any]
+Row = tuple[str, float, str, str, Metadata]
+"""A hit: key, score, title, text, metadata."""
+
+_NONE: Any = object()
+
+
+@dataclass(frozen=True)
+class Record:
+    """A document: `source` is the metadata that it was added with, `metadata` what it shows."""
+
+    title: str
+    text: str
+    source: Metadata
+    metadata: Metadata
+
+
+Delta = Mapping[str, Record | None]
+"""What one commit changes: key → its new record, or None where it is deleted."""
+
+
+class Filter(NamedTuple):
+    """A filter, and what it means."""
+
+    where: str | None
+    holds: Callable[[Metadata], bool]
+
+
+def _number(metadata: Metadata, name: str) -> float:
+    value = metadata.get(name)
+    return math.nan if value is None else float(value)
+
+
+def _author(metadata: Metadata, name: str) -> Any:
+    return metadata.get("author", {}).get(name)
+
+
+FILTERS = (
+    Filter(None, lambda m: True),
+    Filter("even = true", lambda m: m.get("even") is True),
+    Filter("not even", lambda m: not m.get("even")),
+    Filter("n >= 20", lambda m: _number(m, "n") >= 20),
+    Filter("n < 10 or seen > 3", lambda m: _number(m, "n") < 10 or _number(m, "seen") > 3),
+    Filter("n in (1, 2, 3, 5, 8, 13, 21)", lambda m: m.get("n") in (1, 2, 3, 5, 8, 13, 21)),
+    Filter("n != 7", lambda m: m.get("n") != 7),
+    Filter("author.name = 'ann'", lambda m: _author(m, "name") == "ann"),
+    Filter("author.name like 'b%'", lambda m: str(_author(m, "name")).startswith("b")),
+    Filter(
+        "author.rank between 2 and 4 and not even",
+        lambda m: (_author(m, "rank") or 0) in (2, 3, 4) and not m.get("even"),
+    ),
+    Filter("tags contains 'red'", lambda m: "red" in m.get("tags", ())),
+    Filter("exists(seen)", lambda m: "seen" in m),
+)
+INDEXABLE = ("n", "even", "seen", "author.name", "author.rank", "tags")
+MODES = ("vector", "vector", "text", "hybrid")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A search: the question, how many hits, the mode and which of FILTERS."""
+
+    text: str
+    k: int
+    mode: str = "vector"
+    filter: int = 0
+
+
+def patched(metadata: Metadata, patch: Metadata) -> dict[str, Any]:
+    """A JSON merge patch (RFC 7396)."""
+    result = dict(metadata)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = result.get(name)
+            result[name] = patched(before if isinstance(before, Mapping) else {}, value)
+        else:
+            result[name] = value
+    return result
+
+
+def merged(base: Metadata, mine: Metadata, theirs: Metadata) -> dict[str, Any]:
+    """Three-way merge of metadata: where the source's own value changed, it wins; else ours stays.
+
+    `base`: what the source said before; `mine`: what is shown; `theirs`: what the source says now.
+    """
+    result = {}
+    for name in {**mine, **theirs}:
+        old, shown, new = (side.get(name, _NONE) for side in (base, mine, theirs))
+        if all(isinstance(value, Mapping) for value in (old, shown, new)):
+            result[name] = merged(old, shown, new)
+            continue
+        value = shown if new == old else new
+        if value is not _NONE:
+            result[name] = value
+    return result
+
+
+def added(before: Record | None, title: str, text: str, source: Metadata) -> Record:
+    """The record of a key after `add`."""
+    shown = source if before is None else merged(before.source, before.metadata, source)
+    return Record(title, text, source, shown)
+
+
+@lru_cache(maxsize=100_000)
+def vector(text: str) -> npt.NDArray[np.float64]:
+    """The unit vector of a text: entry i counts its words of i + 1 letters."""
+    counts = np.zeros(DIM)
+    for word in text.split():
+        counts[min(len(word), DIM) - 1] += 1
+    return counts / np.linalg.norm(counts)
+
+
+class State:
+    """What one commit holds. Never changed: `after` makes another."""
+
+    def __init__(self, records: Mapping[str, Record] | None = None) -> None:
+        self.records: Mapping[str, Record] = records or {}
+
+    def after(self, delta: Delta) -> "State":
+        """The state after a commit."""
+        changed = {**self.records, **delta}
+        return State({key: record for key, record in changed.items() if record is not None})
+
+    @cached_property
+    def rows(self) -> dict[str, tuple[str, str, Metadata]]:
+        """Key → title, text, metadata, as they are stored."""
+        return {key: (r.title, r.text, r.metadata) for key, r in self.records.items()}
+
+    @cached_property
+    def _words(self) -> dict[str, tuple[Counter[str], int]]:
+        """Key → weighted words, and their number."""
+        found = {}
+        for key, record in self.records.items():
+            counts: Counter[str] = Counter(record.text.split())
+            size = counts.total() + len(record.title.split())
+            for word in record.title.split():
+                counts[word] += _TITLE  # type: ignore[assignment]
+            found[key] = (counts, size)
+        return found
+
+    def cosines(self, wanted: npt.NDArray[np.float64], holds: Filter) -> dict[str, float]:
+        """Key → cosine, of the documents that a filter lets through."""
+        kept = [key for key, record in self.records.items() if holds.holds(record.metadata)]
+        if not kept:
+            return {}
+        records = (self.records[key] for key in kept)
+        matrix = np.stack([vector(f"{record.title} {record.text}") for record in records])
+        return dict(zip(kept, (matrix @ wanted).tolist(), strict=True))
+
+    def bm25(self, question: str, holds: Filter) -> dict[str, float]:
+        """Key → BM25, of the documents that a filter lets through and that have a word of it."""
+        total = len(self._words)
+        mean = sum(size for _, size in self._words.values()) / max(1, total)
+        scores: dict[str, float] = {}
+        for word in dict.fromkeys(question.split()):
+            having = [key for key, (counts, _) in self._words.items() if word in counts]
+            rarity = math.log((total - len(having) + 0.5) / (len(having) + 0.5))
+            for key in having:
+                counts, size = self._words[key]
+                often = counts[word]
+                share = often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * size / mean))
+                scores[key] = scores.get(key, 0.0) + max(rarity, 1e-6) * share
+        return {k: s for k, s in scores.items() if holds.holds(self.records[k].metadata)}
+
+    def expected(self, question: Question) -> tuple[dict[str, float], float]:
+        """Key → score of all that can be hits, and how far scores may be off."""
+        holds = FILTERS[question.filter]
+        if question.mode == "text":
+            return self.bm25(question.text, holds), 1e-5
+        near = self.cosines(vector(question.text), holds)
+        if question.mode == "vector":
+            return near, _CLOSE
+        worded = self.bm25(question.text, holds)
+        spans = [max(s.values()) - min(s.values()) for s in (near, worded) if s]
+        # Scaling by a tiny range makes anything of rounding errors.
+        off = math.inf if any(span < 1e-2 for span in spans) else 4 * _CLOSE / min([1.0, *spans])
+        scores: dict[str, float] = {}
+        for part in (near, worded):
+            for key, value in _scaled(part).items():
+                scores[key] = scores.get(key, 0.0) + value / 2
+        return scores, off
+
+    def fault(self, question: Question, answer: Sequence[Row]) -> str | None:
+        """Why this is not the answer of this state; None if it is."""
+        return self._compare(answer, *self.expected(question), question.k)
+
+    def fault_similar(self, key: str, k: int, answer: Sequence[Row] | None) -> str | None:
+        """The same for `similar`; None as the answer: there is no such document."""
+        record = self.records.get(key)
+        if record is None or answer is None:
+            return None if record is None and answer is None else f"{key} is there, or is not"
+        wanted = vector(f"{record.title} {record.text}")
+        others = self.cosines(wanted, FILTERS[0])
+        del others[key]
+        return self._compare(answer, others, 2 * _CLOSE, k)
+
+    def _compare(
+        self, answer: Sequence[Row], scores: Mapping[str, float], off: float, k: int
+    ) -> str | None:
+        keys = [row[0] for row in answer]
+        if len(set(keys)) != len(keys):
+            return "a document comes twice"
+        if unknown := sorted(set(keys) - scores.keys()):
+            return f"{unknown} should not be found"
+        if len(keys) != min(k, len(scores)):
+            missing = sorted(scores.keys() - set(keys))
+            return f"{len(keys)} hits of {min(k, len(scores))}; not found: {missing}"
+        for key, score, title, text, metadata in answer:
+            if (title, text, metadata) != self.rows[key]:
+                return f"{key} is {(title, text, metadata)}, not {self.rows[key]}"
+            if abs(score - scores[key]) > off:
+                return f"{key} has the score {score}, not {scores[key]}"
+        given = [row[1] for row in answer]
+        if given != sorted(given, reverse=True):
+            return "the hits are not in order"
+        left = [score for key, score in scores.items() if key not in set(keys)]
+        if left and max(left) - off > given[-1]:
+            return f"a score of {max(left)} was left out, the last hit has {given[-1]}"
+        return None
+
+
+def _scaled(scores: Mapping[str, float]) -> dict[str, float]:
+    if not scores:
+        return {}
+    low, high = min(scores.values()), max(scores.values())
+    return {k: (s - low) / (high - low) if high > low else 1.0 for k, s in scores.items()}
+
+
+def kind_of(answer: Iterable[Row], history: Iterable[State], fits: Callable[[State], bool]) -> str:
+    """What kind of problem an answer is that fits no state that it may be of.
+
+    "lost": it is that of another state; "mixed": every hit is that of some state; else "wrong".
+    """
+    states = list(history)
+    if any(fits(state) for state in states):
+        return "lost"
+    for key, _, title, text, metadata in answer:
+        if not any(state.rows.get(key) == (title, text, metadata) for state in states):
+            return "wrong"
+    return "mixed"

@@ -1,0 +1,1203 @@
+"""Processes that use one collection in random orders, and are killed: a campaign, by seeds.
+
+    python tests/processes_campaign.py --seeds 0:50 --steps 200 --jobs 2 --results found.jsonl
+    python tests/processes_campaign.py --results found.jsonl --summary
+
+A conductor tells some processes, each with an engine of its own on the same folder, what to do: open,
+warm, search, add, delete, update, optimize, refresh, verify, back up, export, restore, rebuild,
+fork. Some are killed in the midst of it, by SIGKILL at a random moment or at the n-th call that
+changes a file (tests/faults.c). Every answer is compared with brute force over the state that the
+engine must show (tests/expected.py); after every write and every kill a fresh process opens the
+collection and compares all documents and some answers. A seed ends at its first problem.
+
+A folder in memory (`--folder /dev/shm`) is faster, and does as well: what a process has written
+outlives the process wherever it lies. Ends with status 1 if there was a problem.
+"""
+
+import argparse
+import ctypes
+import gc
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from campaign_results import Piece, Results, seed_range, source_digest
+from conftest import WordLengths
+from engine_process import Hung, Listener, Process, Reply, Text, read_export, rows
+from expected import (
+    DIM,
+    FILTERS,
+    INDEXABLE,
+    MODES,
+    Delta,
+    Question,
+    Record,
+    Row,
+    State,
+    added,
+    kind_of,
+    patched,
+)
+from faults import Action, in_child, under_faults
+from scenarios import create, stored, strays
+
+from searchengine import Document, SearchEngine
+
+NAME = "processes"
+PROCESSES = 4  # that are there at any time, forked ones apart
+FORKED = 3  # at most
+WAIT = 30.0  # seconds that a patient engine waits for another writer
+KEYS = 80
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: children of killed processes become ours, to be reaped
+
+WEIGHTS = {
+    "open_or_close": 5,
+    "warm": 5,
+    "search": 10,
+    "similar": 3,
+    "add": 16,
+    "add_again": 5,
+    "delete": 5,
+    "delete_where": 2,
+    "update": 7,
+    "index_fields": 1,
+    "optimize": 2,
+    "refresh": 7,
+    "stats": 2,
+    "verify": 2,
+    "backup": 4,
+    "export": 1,
+    "peek": 3,
+    "restore": 4,
+    "rebuild": 1,
+    "fork": 5,
+    "leave": 2,
+    "kill": 16,
+    "together": 7,
+    "threads": 2,
+    "slow_add": 2,
+    "replaced_write": 2,
+    "foreign": 1,
+    "gone": 1,
+}
+"""How often a step is taken; `--only` and `--without` name these."""
+
+
+class Found(Exception):
+    """A problem: its kind (lost, mixed, wrong, unopenable, hung, error), and what it is."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind, self.what = kind, what
+
+
+@dataclass
+class Engine:
+    """What the conductor knows of an engine.
+
+    Attributes:
+        shown: the states that it may show; None for one that was forked and not used since, which
+            will show the newest.
+        folder: which folder it has open; the world counts the folders that lay at the path.
+        wait: what it was opened with.
+    """
+
+    shown: list[State] | None
+    folder: int
+    wait: float
+
+
+@dataclass
+class Member:
+    """A process and its engine, if it has one open."""
+
+    name: str
+    process: Process
+    engine: Engine | None = None
+    forked: bool = False
+
+
+@dataclass
+class Write:
+    """A command that changes documents: its name and arguments, and what each commit changes."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    commits: list[Delta]
+    value: Any = None  # what it returns; None for what is not compared
+
+
+class Campaign:
+    """One seed: the processes, what is at the path, and what was there."""
+
+    def __init__(self, folder: Path, seed: int, weights: Mapping[str, int]) -> None:
+        self.folder, self.path = folder, folder / "words.index"
+        self.random = random.Random(seed)
+        self.weights = weights
+        self.counts: Counter[str] = Counter()
+        self.trail: deque[str] = deque(maxlen=25)
+        self.current = State()
+        self.history = [self.current]
+        self.at_path = 0  # the folders that have lain at the path, counted
+        self.backups: list[tuple[Path, State]] = []
+        self.members: list[Member] = []
+        self._serial = itertools.count(1)
+        self._listener = Listener(folder)
+
+    # ---- a seed, from its start to its end ----
+
+    def run(self, steps: int) -> dict[str, Any] | None:
+        """Take the steps; the first problem, or None."""
+        taken = 0
+        try:
+            self._in_fresh_process(lambda: create(self.path).close())
+            for _ in range(PROCESSES):
+                self._start()
+            for taken in range(1, steps + 1):
+                self._step()
+                self._reap()
+            self._finish()
+        except Found as found:
+            return self._problem(found.kind, found.what, taken)
+        except Hung as hung:
+            return self._problem("hung", str(hung), taken)
+        except EOFError:
+            return self._problem("error", f"a process died by itself: {self._stacks()}", taken)
+        finally:
+            for member in self.members:
+                with suppress(Hung):
+                    member.process.kill()
+            self._listener.close()
+            self._reap()
+        return None
+
+    def _problem(self, kind: str, what: str, step: int) -> dict[str, Any]:
+        return {"kind": kind, "step": step, "what": what[:4000], "trail": list(self.trail)}
+
+    def _stacks(self) -> str:
+        return "\n".join(file.read_text() for file in self.folder.glob("stacks-*"))[-3000:]
+
+    def _step(self) -> None:
+        names = list(self.weights)
+        name = self.random.choices(names, list(self.weights.values()))[0]
+        self.counts["steps"] += 1
+        self.counts[f"step {name}"] += 1
+        getattr(self, f"_step_{name}")()
+        self._probe()
+
+    def _probe(self) -> None:
+        """Every open engine answers a question; a forked one is left alone for a while."""
+        asked = []
+        for member in self.members:
+            if member.engine is None:
+                continue
+            if member.engine.shown is None and self.random.random() < 0.7:
+                continue
+            question = self._question()
+            member.process.send("search", question)
+            asked.append((member, question))
+        for member, question in asked:
+            self._judge(member, question, self._value(member, "probe"))
+
+    def _finish(self) -> None:
+        """Close everything; the next writer leaves nothing behind, and SQLite finds no fault."""
+        self._note("end")
+        for member in list(self.members):
+            self._end(member, "close")
+
+        def last_writer() -> None:
+            for _ in range(2):  # the second removes what a merge of the first has replaced
+                with SearchEngine.open(self.path, WordLengths()) as engine:
+                    engine.add([Document("last", "x xx xxx")])
+            with SearchEngine.open(self.path, WordLengths()) as engine:
+                engine.verify()
+            assert not strays(self.path), f"left behind: {strays(self.path)}"
+
+        def integrity() -> None:
+            with closing(sqlite3.connect(self.path / "documents.db")) as connection:
+                said = connection.execute("PRAGMA integrity_check").fetchall()
+            assert said == [("ok",)], said
+
+        self._check([self.current], verify=True)
+        self._in_fresh_process(last_writer)
+        self._in_fresh_process(integrity)
+
+    # ---- processes ----
+
+    def _start(self) -> Member:
+        member = Member(f"p{next(self._serial)}", self._listener.start())
+        self.members.append(member)
+        return member
+
+    def _end(self, member: Member, how: str) -> None:
+        member.process.send("exit", how)
+        member.process.wait()
+        self._remove(member)
+
+    def _remove(self, member: Member) -> None:
+        """A process has ended; another takes its place, unless it was an extra one."""
+        member.process.close()
+        self.members.remove(member)
+
+    def _replace(self, member: Member) -> None:
+        self._remove(member)
+        if not member.forked:
+            self._start()
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _value(self, member: Member, doing: str) -> Any:
+        """The value of a reply. Raises Found when it is an error, or when anything was logged."""
+        reply = member.process.receive()
+        if reply.error is not None:
+            raise Found("error", f"{member.name} {doing}: {_told(reply)}")
+        if reply.warnings:
+            raise Found("error", f"{member.name} {doing} logged {reply.warnings}")
+        return reply.value
+
+    def _call(self, member: Member, name: str, *arguments: Any) -> Any:
+        self._note(f"{member.name} {name} {_short(arguments)}")
+        member.process.send(name, *arguments)
+        return self._value(member, name)
+
+    def _note(self, what: str) -> None:
+        self.trail.append(what)
+
+    def _member(self) -> Member:
+        """Any process, with its engine open."""
+        return self._opened(self.random.choice(self.members))
+
+    def _opened(self, member: Member) -> Member:
+        if member.engine is None:
+            wait = self.random.choice([0.0, WAIT])
+            self._call(member, "open", self.path, wait)
+            member.engine = Engine([self.current], self.at_path, wait)
+        return member
+
+    def _used(self, member: Member) -> Engine:
+        """A process with its engine about to be used: one that was forked shows the newest."""
+        engine = self._opened(member).engine
+        assert engine is not None
+        if engine.shown is None:
+            self._moved(engine)
+            self.counts["first uses after a fork"] += 1
+        return engine
+
+    def _moved(self, engine: Engine) -> None:
+        """The engine shows the newest commit of the folder that is at the path now."""
+        engine.shown, engine.folder = [self.current], self.at_path
+
+    # ---- what is asked, and whether the answer is right ----
+
+    def _question(self) -> Question:
+        r = self.random
+        words = r.sample(range(1, DIM + 1), r.randint(1, 4))
+        return Question(
+            " ".join("x" * word for word in words),
+            r.choice([1, 3, 7, KEYS + 5, KEYS + 5]),
+            r.choice(MODES),
+            r.randrange(len(FILTERS)),
+        )
+
+    def _judge(self, member: Member, question: Question, answer: list[Row]) -> None:
+        self._narrow(member, answer, str(question), lambda state: state.fault(question, answer))
+
+    def _narrow(
+        self,
+        member: Member,
+        answer: list[Row] | None,
+        what: str,
+        fault: Callable[[State], str | None],
+    ) -> None:
+        """Keep of the states that an engine may show those that an answer fits; there must be."""
+        engine = self._used(member)
+        assert engine.shown is not None
+        self.counts["answers"] += 1
+        self.counts["hits"] += len(answer or ())
+        engine.shown = self._fitting(engine.shown, answer, f"{member.name} {what}", fault)
+
+    def _fitting(
+        self,
+        candidates: Sequence[State],
+        answer: list[Row] | None,
+        what: str,
+        fault: Callable[[State], str | None],
+    ) -> list[State]:
+        faults = [fault(state) for state in candidates]
+        fitting = [s for s, said in zip(candidates, faults, strict=True) if said is None]
+        if not fitting:
+            kind = kind_of(answer or (), self.history, lambda state: fault(state) is None)
+            raise Found(kind, f"{what}: {faults[-1]}")
+        return fitting
+
+    # ---- what is at the path, seen by a fresh process ----
+
+    def _in_fresh_process(self, work: Callable[[], object], kind: str = "unopenable") -> list[Any]:
+        ended = in_child(lambda say: say(work()), seconds=60)
+        if ended.signal == signal.SIGALRM:
+            raise Found("hung", "a fresh process")
+        if ended.problem is not None:
+            raise Found(kind, f"a fresh process: {ended.problem}")
+        return ended.said
+
+    def _check(
+        self, allowed: Sequence[State], path: Path | None = None, *, verify: bool = False
+    ) -> State:
+        """The state that a fresh process finds; Found unless it is one of those allowed."""
+        at = path or self.path
+        questions = [Question("x xx xxx", KEYS + 5), self._question()]
+
+        def look() -> dict[str, Any]:
+            with SearchEngine.open(at, WordLengths()) as engine:
+                held = {
+                    key: (document.title, document.text, document.metadata)
+                    for key, document in stored(at).items()
+                }
+                which = [i for i, state in enumerate(allowed) if state.rows == held]
+                if not which:
+                    return {"held": held}
+                if verify:
+                    engine.verify()
+                for question in questions:
+                    answer = rows(engine, question)
+                    fault = allowed[which[0]].fault(question, answer)
+                    if fault is not None:
+                        return {"fault": f"{question}: {fault}"}
+            return {"which": which[0]}
+
+        self.counts["fresh processes"] += 1
+        self.counts["verified"] += verify
+        found = self._in_fresh_process(look)[0]
+        if "held" in found:
+            raise Found(*self._difference(found["held"], allowed))
+        if "fault" in found:
+            raise Found("wrong", f"a fresh process: {found['fault']}")
+        return allowed[found["which"]]
+
+    def _difference(self, held: Mapping[str, Any], allowed: Sequence[State]) -> tuple[str, str]:
+        """What kind of problem it is to hold this, and where it differs from what is nearest."""
+        now = {key: tuple(value) for key, value in held.items()}
+
+        def different(state: State) -> list[str]:
+            keys = sorted(now.keys() | state.rows.keys())
+            return [key for key in keys if now.get(key) != state.rows.get(key)]
+
+        nearest = min(allowed, key=lambda state: len(different(state)))
+        told = [f"{k}: {now.get(k)}, not {nearest.rows.get(k)}" for k in different(nearest)[:3]]
+        kept = [set.intersection(*(set(_items(state)) for state in allowed))]
+        lost = kept[0] - {_item(key, value) for key, value in now.items()}
+        return "lost" if lost else "mixed", f"{self.path.name} holds {'; '.join(told)}"
+
+    def _settle(self, allowed: Sequence[State], *, verify: bool = False) -> None:
+        """A write has ended: look which state is there now."""
+        unique = list(dict.fromkeys(allowed))
+        self.current = self._check(unique, verify=verify or self.random.random() < 0.2)
+        if self.current is not self.history[-1]:
+            self.history.append(self.current)
+
+    # ---- writes ----
+
+    def _text(self) -> str:
+        """A text that no other has: its words' lengths are the binary digits of its number."""
+        number = next(self._serial) * 40503 % 65535 + 1
+        return " ".join("x" * (bit + 1) for bit in range(16) if number >> bit & 1)
+
+    def _source(self) -> dict[str, Any]:
+        r, n = self.random, self.random.randrange(40)
+        source: dict[str, Any] = {"n": n, "even": n % 2 == 0}
+        source["author"] = {"name": r.choice(["ann", "bob", "bea"]), "rank": r.randint(1, 5)}
+        if r.random() < 0.5:
+            source["tags"] = r.sample(["red", "green", "blue"], r.randint(0, 2))
+        return source
+
+    def _new_texts(self, count: int, keys: Sequence[int] | None = None) -> list[Text]:
+        r = self.random
+        numbers = r.sample(keys or range(KEYS), min(count, len(keys or range(KEYS))))
+        titles = ["", "", "xx", "x xxxx"]
+        return [(f"d{n}", r.choice(titles), self._text(), self._source()) for n in numbers]
+
+    def _adding(self, texts: list[Text], every: int | None = None, pause: bool = False) -> Write:
+        """`add`, from the current state; with `every` all texts must be new ones."""
+        size = every or max(1, len(texts))
+        before = self.current.records
+        commits = [
+            {key: added(before.get(key), *rest) for key, *rest in texts[start : start + size]}
+            for start in range(0, len(texts), size)
+        ]
+        known = [(before.get(key), title, text) for key, title, text, _ in texts]
+        new = sum(record is None for record, _, _ in known)
+        changed = sum(r is not None and (r.title, r.text) != (t, x) for r, t, x in known)
+        return Write("add", (texts, every, pause), commits, (new, changed))
+
+    def _write_add(self, keys: Sequence[int] | None = None) -> Write:
+        count = self.random.choice([1, 1, 2, 5, 9, 16])
+        every = self.random.choice([None, None, 1, 3, 4]) if count > 1 else None
+        return self._adding(self._new_texts(count, keys), every)
+
+    def _write_add_again(self, keys: Sequence[int] | None = None) -> Write:
+        """Documents that are there: as they are, with other metadata, or with another text."""
+        texts = []
+        for key in self._some_keys(5, keys):
+            record = self.current.records[key]
+            source, text = dict(record.source), record.text
+            if self.random.random() < 0.5:
+                source["n"] = self.random.randrange(40)
+            if self.random.random() < 0.3:
+                source["author"] = {**source["author"], "rank": self.random.randint(1, 5)}
+            if self.random.random() < 0.3:
+                text = self._text()
+            texts.append((key, record.title, text, source))
+        return self._adding(texts) if texts else self._write_add(keys)
+
+    def _write_delete(self, keys: Sequence[int] | None = None) -> Write:
+        gone = self._some_keys(6, keys)
+        value = len(gone)
+        if self.random.random() < 0.3:
+            gone = [*gone, "unknown"]
+        return Write("delete", (gone, None), [dict.fromkeys(set(gone) - {"unknown"}, None)], value)
+
+    def _write_delete_where(self) -> Write:
+        chosen = self.random.choice(FILTERS[3:])
+        records = self.current.records
+        gone = [key for key, record in records.items() if chosen.holds(record.metadata)]
+        return Write("delete", (None, chosen.where), [dict.fromkeys(gone, None)], len(gone))
+
+    def _write_update(self, keys: Sequence[int] | None = None) -> Write:
+        r, patches = self.random, {}
+        for key in self._some_keys(4, keys):
+            choices: list[dict[str, Any]] = [
+                {"seen": r.randrange(9)},
+                {"n": r.randrange(40), "seen": None},
+                {"author": {"rank": r.randint(1, 5)}},
+                {"author": {"name": None, "note": {"by": "us"}}},
+                {"tags": None},
+            ]
+            patches[key] = r.choice(choices)
+        if not patches:
+            return self._write_add(keys)
+        records = self.current.records
+        changed = {
+            key: Record(
+                records[key].title,
+                records[key].text,
+                records[key].source,
+                patched(records[key].metadata, patch),
+            )
+            for key, patch in patches.items()
+        }
+        return Write("update", (patches,), [changed])
+
+    def _write_optimize(self) -> Write:
+        return Write("optimize", (), [])
+
+    def _write_index_fields(self) -> Write:
+        return Write("index_fields", (self.random.sample(INDEXABLE, 2),), [])
+
+    def _some_keys(self, most: int, keys: Sequence[int] | None = None) -> list[str]:
+        among = None if keys is None else {f"d{n}" for n in keys}
+        known = [key for key in self.current.records if among is None or key in among]
+        return self.random.sample(known, min(len(known), self.random.randint(1, most)))
+
+    def _states(self, write: Write) -> list[State]:
+        """The current state, and that after each commit of a write."""
+        states = [self.current]
+        for delta in write.commits:
+            states.append(states[-1].after(delta))
+        return states
+
+    def _any_write(self) -> Write:
+        names = [name for name in WRITES if self.weights.get(name)]
+        name = self.random.choices(names, [self.weights[name] for name in names])[0]
+        write: Write = getattr(self, f"_write_{name}")()
+        return write
+
+    def _do(self, write: Write, member: Member | None = None) -> None:
+        """Take a write, by any process, and look at what it did."""
+        member = member or self._member()
+        engine = self._used(member)
+        states = self._states(write)
+        before = engine.shown
+        value = self._call(member, write.name, *write.arguments)
+        if write.value is not None and value != write.value:
+            raise Found("wrong", f"{member.name} {write.name} gave {value}, not {write.value}")
+        self.counts["writes"] += 1
+        self._settle(states[-1:], verify=write.name == "optimize")
+        if self.current.rows == states[0].rows and write.name != "optimize":
+            assert before is not None  # it changed nothing, so it need not have looked
+            engine.shown = list(dict.fromkeys([*before, self.current]))
+        else:
+            self._moved(engine)
+
+    def _step_add(self) -> None:
+        self._do(self._write_add())
+
+    def _step_add_again(self) -> None:
+        self._do(self._write_add_again())
+
+    def _step_delete(self) -> None:
+        self._do(self._write_delete())
+
+    def _step_delete_where(self) -> None:
+        self._do(self._write_delete_where())
+
+    def _step_update(self) -> None:
+        self._do(self._write_update())
+
+    def _step_optimize(self) -> None:
+        self._do(self._write_optimize())
+
+    def _step_index_fields(self) -> None:
+        self._do(self._write_index_fields())
+
+    # ---- steps of one process ----
+
+    def _step_open_or_close(self) -> None:
+        member = self.random.choice(self.members)
+        if member.engine is None:
+            self._opened(member)
+        else:
+            self._call(member, "close")
+            member.engine = None
+
+    def _step_warm(self) -> None:
+        member = self._member()
+        self._used(member)
+        self._call(member, "warm")
+
+    def _step_search(self) -> None:
+        member = self._member()
+        for _ in range(self.random.randint(1, 5)):
+            question = self._question()
+            self._judge(member, question, self._call(member, "search", question))
+
+    def _step_similar(self) -> None:
+        member = self._member()
+        key, k = f"d{self.random.randrange(KEYS)}", self.random.choice([1, 5, KEYS])
+        answer = self._call(member, "similar", key, k)
+        self._narrow(
+            member, answer, f"similar {key}", lambda state: state.fault_similar(key, k, answer)
+        )
+
+    def _step_refresh(self) -> None:
+        member = self._member()
+        self._used(member)
+        self._call(member, "refresh")
+        assert member.engine is not None
+        self._moved(member.engine)
+
+    def _step_stats(self) -> None:
+        member = self._member()
+        count = self._call(member, "stats")
+        self._narrow(
+            member,
+            None,
+            "stats",
+            lambda s: None if len(s.rows) == count else f"{count} documents, not {len(s.rows)}",
+        )
+
+    def _step_verify(self) -> None:
+        member = self._member()
+        self._used(member)
+        self._call(member, "verify")
+
+    def _step_peek(self) -> None:
+        """A second engine in the same process, opened and closed while the first stays open."""
+        member, question = self._member(), self._question()
+        answer = self._call(member, "peek", self.path, question)
+        self._fitting(
+            [self.current],
+            answer,
+            f"{member.name} peek {question}",
+            lambda state: state.fault(question, answer),
+        )
+        self.counts["answers"] += 1
+
+    def _step_backup(self) -> None:
+        member = self._member()
+        engine = self._used(member)
+        target = self.folder / f"backup-{next(self._serial)}"
+        self._call(member, "backup", target)
+        assert engine.shown is not None
+        # Of an engine whose folder was replaced: what it shows, or what is there now.
+        older = engine.shown if engine.folder != self.at_path else []
+        state = self._check([self.current, *older], target, verify=True)
+        self.backups.append((target, state))
+        while len(self.backups) > 3:
+            shutil.rmtree(self.backups.pop(0)[0])
+
+    def _step_export(self) -> None:
+        member = self._member()
+        self._used(member)
+        target = self.folder / f"export-{next(self._serial)}"
+        count = self._call(member, "export", target)
+        held = read_export(target)
+        shutil.rmtree(target)
+
+        def fault(state: State) -> str | None:
+            same = held == state.rows and count == len(held)
+            return None if same else f"exported {sorted(held)}"
+
+        answer = [(key, 0.0, *row) for key, row in held.items()]
+        self._narrow(member, answer, "export", fault)
+
+    def _step_fork(self) -> None:
+        """A child goes on with the engine that it inherits; it must not trouble its parent."""
+        extra = [member for member in self.members if member.forked]
+        if len(extra) >= FORKED:
+            self._end(self.random.choice(extra), self.random.choice(["at once", "drop", "close"]))
+        parent = self._member()
+        assert parent.engine is not None
+        if parent.engine.shown is None:
+            self._used(parent)
+            self._call(parent, "stats")
+        self._call(parent, "fork")
+        child = Member(f"{parent.name}-{next(self._serial)}", self._listener.accept(), forked=True)
+        child.engine = Engine(None, self.at_path, parent.engine.wait)
+        self.members.append(child)
+        self.counts["forks"] += 1
+        act = self.random.choice(["nothing", "search", "refresh", "add", "close", "parent"])
+        if act == "search":
+            question = self._question()
+            self._judge(child, question, self._call(child, "search", question))
+        elif act == "refresh":
+            self._used(child)
+            self._call(child, "refresh")
+        elif act == "add":
+            self._do(self._any_write(), child)
+        elif act == "close":
+            self._end(child, self.random.choice(["at once", "drop", "close"]))
+        elif act == "parent":
+            self._call(parent, "close")
+            parent.engine = None
+
+    def _step_leave(self) -> None:
+        member = self.random.choice(self.members)
+        how = self.random.choice(["at once", "drop", "close"])
+        self._note(f"{member.name} leaves: {how}")
+        self._end(member, how)
+        if not member.forked:
+            self._start()
+
+    # ---- kills ----
+
+    def _step_kill(self) -> None:
+        """SIGKILL in the midst of a command, mostly a write."""
+        member = self._member()
+        engine = self._used(member)
+        r = self.random
+        write = self._any_write() if WRITES.keys() & self._enabled() else None
+        if write is None or r.random() < 0.2:
+            others: list[tuple[str, tuple[Any, ...]]] = [
+                ("refresh", ()),
+                ("verify", ()),
+                ("search", (self._question(),)),
+                ("backup", (self.folder / f"killed-{next(self._serial)}",)),
+            ]
+            write = Write(*r.choice(others), [])
+        die = None
+        if r.random() < 0.6:
+            die = r.randint(1, 70), r.choice([Action.KILL, Action.TEAR])
+        delay = r.choice([0.0, r.uniform(0, 0.004), r.uniform(0, 0.02)])
+        how = f"dies {die}" if die else f"is killed after {1000 * delay:.1f} ms"
+        self._note(f"{member.name} {how} in {write.name} {_short(write.arguments)}")
+        states = self._states(write)
+        member.process.send(write.name, *write.arguments, die=die)
+        reply: Reply | None = None
+        if die is None:
+            time.sleep(delay)
+        else:
+            with suppress(EOFError):
+                reply = member.process.receive()
+        member.process.kill()
+        if reply is None:
+            with suppress(EOFError):
+                reply = member.process.receive()
+        self.counts["kills"] += 1
+        self.counts["kills within a command"] += reply is None
+        if reply is not None and reply.error is not None:
+            raise Found("error", f"{member.name} {write.name}: {_told(reply)}")
+        self._replace(member)
+        self._settle(states if reply is None else states[-1:], verify=True)
+        self.counts["kills that cut a write short"] += self.current is not states[-1]
+        assert engine.shown is not None
+
+    def _enabled(self) -> set[str]:
+        return {name for name, weight in self.weights.items() if weight}
+
+    # ---- several at once ----
+
+    def _step_together(self) -> None:
+        """Several processes at once, on keys of their own; one may be killed on the way."""
+        r = self.random
+        members = r.sample(self.members, min(len(self.members), r.randint(2, 4)))
+        scripts: list[list[Write]] = []
+        zero = tuple([0] * len(members))
+        for i, member in enumerate(members):
+            engine = self._used(member)
+            self._call(member, "stats")  # so that a forked one has been used
+            assert engine.shown is not None
+            keys = range(i, KEYS, 4)
+            scripts.append(self._script(keys))
+        self._note(
+            "together: "
+            + "; ".join(
+                f"{member.name} {[write.name for write in script]}"
+                for member, script in zip(members, scripts, strict=True)
+            )
+        )
+        for member, script in zip(members, scripts, strict=True):
+            member.process.send("script", [(write.name, write.arguments) for write in script])
+        victim = r.randrange(len(members)) if r.random() < 0.4 and self.weights["kill"] else None
+        if victim is not None:
+            time.sleep(r.uniform(0, 0.03))
+            members[victim].process.kill()
+            self._note(f"{members[victim].name} is killed")
+            self.counts["kills"] += 1
+        replies = [_replies(member, len(script)) for member, script in zip(members, scripts)]
+        done, most = self._progress(members, scripts, replies, victim)
+        base, deltas = self.current, [[d for w in s for d in w.commits] for s in scripts]
+        known: dict[tuple[int, ...], State] = {zero: base}
+
+        def state(progress: tuple[int, ...]) -> State:
+            if progress not in known:
+                after = base
+                for mine, count in zip(deltas, progress, strict=True):
+                    for delta in mine[:count]:
+                        after = after.after(delta)
+                known[progress] = after
+            return known[progress]
+
+        def between(low: Sequence[int]) -> list[tuple[int, ...]]:
+            spans = (range(a, b + 1) for a, b in zip(low, most, strict=True))
+            return list(itertools.product(*spans))
+
+        for i, (member, script) in enumerate(zip(members, scripts, strict=True)):
+            self._follow(i, member, script, replies[i], state, between, zero)
+        if victim is not None:
+            self._replace(members[victim])
+        self._settle([state(progress) for progress in between(done)], verify=victim is not None)
+        self.counts["writes"] += sum(len(script) for script in scripts)
+
+    def _script(self, keys: Sequence[int]) -> list[Write]:
+        """A few commands on some keys; a question is a write that changes nothing."""
+        r, script = self.random, []
+        wrote = False
+        for _ in range(r.randint(1, 3)):
+            kind = r.choice(["add", "add", "delete", "update", "search", "search", "refresh"])
+            if kind == "search":
+                script.append(Write("search", (self._question(),), []))
+            elif kind == "refresh":
+                script.append(Write("refresh", (), []))
+            elif not wrote and self.weights.get(kind):
+                script.append(getattr(self, f"_write_{kind}")(keys))
+                wrote = True  # one write only, so that each starts from the current state
+        return script
+
+    def _progress(
+        self,
+        members: Sequence[Member],
+        scripts: Sequence[Sequence[Write]],
+        replies: Sequence[Sequence[Reply]],
+        victim: int | None,
+    ) -> tuple[list[int], list[int]]:
+        """How many commits of each are acknowledged, and how many there may be."""
+        done, most = [], []
+        for i, (script, got) in enumerate(zip(scripts, replies, strict=True)):
+            engine = members[i].engine
+            assert engine is not None
+            low = high = 0
+            for position, write in enumerate(script):
+                if position >= len(got):
+                    high += len(write.commits)  # killed within it or before
+                    continue
+                error = got[position].error
+                if error is None:
+                    low, high = low + len(write.commits), high + len(write.commits)
+                elif error[0] == "CollectionBusy" and engine.wait == 0:
+                    self.counts["busy"] += 1
+                    # Earlier commits of it may stand; the one that found the other did not.
+                    high += max(0, len(write.commits) - 1)
+                else:
+                    raise Found("error", f"{members[i].name} {write.name}: {_told(got[position])}")
+            if len(got) < len(script) and i != victim:
+                raise Found("error", f"{members[i].name} died by itself: {self._stacks()}")
+            done.append(low)
+            most.append(high)
+        return done, most
+
+    def _follow(
+        self,
+        i: int,
+        member: Member,
+        script: Sequence[Write],
+        replies: Sequence[Reply],
+        state: Callable[[tuple[int, ...]], State],
+        between: Callable[[Sequence[int]], list[tuple[int, ...]]],
+        zero: tuple[int, ...],
+    ) -> None:
+        """What one process saw while all were at work: states that can follow one another."""
+        engine = member.engine
+        assert engine is not None and engine.shown is not None
+        # Candidates: a progress of everyone, or a state of before.
+        seen: list[tuple[tuple[int, ...] | None, State]] = [(None, s) for s in engine.shown]
+        for write, reply in zip(script, replies, strict=False):
+            own = sum(len(w.commits) for w in script[: script.index(write)])
+            if reply.error is not None:
+                own_low, own_high = own, own + len(write.commits)
+            else:
+                own_low = own_high = own + len(write.commits)
+            if write.name != "search":
+                lows = {progress or zero for progress, _ in seen}
+                least = [min(low[j] for low in lows) for j in range(len(zero))]
+                later = [p for p in between(least) if own_low <= p[i] <= own_high]
+                moved = [(p, state(p)) for p in later if any(_covers(p, low) for low in lows)]
+                stays = reply.error is not None or not any(write.commits)
+                seen = moved + (seen if stays and write.name != "refresh" else [])
+                self._moved(engine)
+                continue
+            question, answer = write.arguments[0], reply.value
+            self.counts["answers"] += 1
+            self.counts["answers beside writers"] += 1
+            self.counts["hits"] += len(answer)
+            faults = [s.fault(question, answer) for _, s in seen]
+            if all(faults):
+                states = [*self.history, *(s for _, s in seen)]
+                kind = kind_of(answer, states, lambda s: s.fault(question, answer) is None)
+                raise Found(kind, f"{member.name} {question} beside writers: {faults[-1]}")
+            seen = [each for each, fault in zip(seen, faults, strict=True) if fault is None]
+        engine.shown = list(dict.fromkeys(s for _, s in seen))
+
+    def _step_threads(self) -> None:
+        """Threads of one process that add at once: all succeed, whether or not the engine waits."""
+        member = self._member()
+        engine = self._used(member)
+        batches = [self._new_texts(2, range(i, KEYS, 4)) for i in range(4)]
+        before = self.current
+        self._call(member, "add_in_threads", batches)
+        for batch in batches:
+            before = before.after(self._adding(batch).commits[0])
+        self.counts["writes"] += len(batches)
+        self._settle([before])
+        self._moved(engine)
+
+    def _step_slow_add(self) -> None:
+        """While one reads documents, another writes; the first commits after it."""
+        slow, quick = self._two()
+        texts = self._new_texts(4)
+        self._pause(slow, texts)
+        self._do(self._any_write(), quick)
+        engine = self._used(slow)
+        write = self._adding(texts)
+        slow.process.send("go")
+        value = self._value(slow, "slow add")
+        if value != write.value:
+            raise Found("wrong", f"{slow.name} slow add gave {value}, not {write.value}")
+        self._settle(self._states(write)[-1:])
+        self._moved(engine)
+
+    def _two(self) -> list[Member]:
+        two = self.random.sample(self.members, 2)
+        for member in two:
+            self._used(member)
+            self._call(member, "stats")
+        return two
+
+    def _pause(self, member: Member, texts: list[Text]) -> None:
+        """Begin to add; the last document is not read yet."""
+        self._used(member)
+        said = self._call(member, "add", texts, None, True)
+        assert said == "paused", said
+
+    # ---- another folder at the path ----
+
+    def _step_restore(self) -> None:
+        """An earlier backup takes the place of the folder, under the eyes of all."""
+        if not self.backups:
+            return self._step_backup()
+        self._put_backup()
+        return None
+
+    def _put_backup(self) -> None:
+        source, state = self.random.choice(self.backups)
+        copy = self.folder / f"copy-{next(self._serial)}"
+        shutil.copytree(source, copy)
+        self._note(f"restore {source.name}")
+        self._put(copy, state)
+
+    def _step_rebuild(self) -> None:
+        """A collection made elsewhere takes the place of the folder."""
+        made = self.folder / f"made-{next(self._serial)}"
+        texts = self._new_texts(self.random.randint(5, 40))
+        self._note(f"rebuild with {len(texts)} documents")
+
+        def build() -> None:
+            with create(made) as engine:
+                engine.add([Document(key, text, title, m) for key, title, text, m in texts])
+
+        self._in_fresh_process(build)
+        self._put(made, State({key: added(None, *rest) for key, *rest in texts}))
+
+    def _put(self, folder: Path, state: State) -> Path:
+        """Rename the folder away, and another into its place; where the former is, if kept."""
+        old = self.folder / f"old-{next(self._serial)}"
+        self.path.rename(old)
+        folder.rename(self.path)
+        self.at_path += 1
+        self.current = state
+        self.history.append(state)
+        self.counts["replaced folders"] += 1
+        if self.random.random() < 0.5:
+            shutil.rmtree(old)
+        self._settle([state], verify=True)
+        return old
+
+    def _step_replaced_write(self) -> None:
+        """The folder is replaced while one adds: that fails, and changes neither."""
+        if not self.backups:
+            return self._step_backup()
+        member = self._member()
+        engine = self._used(member)
+        shown, before = engine.shown, self.current
+        self._pause(member, self._new_texts(4))
+        source, state = self.random.choice(self.backups)
+        copy, old = (self.folder / f"{name}-{next(self._serial)}" for name in ("copy", "old"))
+        shutil.copytree(source, copy)
+        self._note(f"restore {source.name} while {member.name} adds")
+        self.path.rename(old)
+        copy.rename(self.path)
+        self.at_path += 1
+        self.current = state
+        self.history.append(state)
+        self.counts["replaced folders"] += 1
+        member.process.send("go")
+        self._refused(member, "add to a folder that was replaced")
+        self._check([before], old, verify=True)
+        self._settle([state], verify=True)
+        engine.shown = list(dict.fromkeys([*(shown or ()), before, state]))
+        return None
+
+    def _step_foreign(self) -> None:
+        """For a while another encoder's collection lies there: reading goes on, nothing else."""
+        made = self.folder / f"made-{next(self._serial)}"
+
+        def build() -> None:
+            with SearchEngine.create(made, WordLengths(8, "another")) as engine:
+                engine.add([Document(f"d{n}", "x xx") for n in range(9)])
+
+        self._in_fresh_process(build)
+        self._away(made)
+
+    def _step_gone(self) -> None:
+        """For a while there is no folder: reading goes on, nothing else."""
+        self._away(None)
+
+    def _away(self, made: Path | None) -> None:
+        old = self.folder / f"old-{next(self._serial)}"
+        members = [self._member() for _ in range(2)]
+        for member in members:
+            self._used(member)
+            self._call(member, "stats")
+        self._note("the folder is gone" if made is None else "another encoder's folder is there")
+        self.path.rename(old)
+        if made is not None:
+            made.rename(self.path)
+        self.counts["folders away for a while"] += 1
+        for member in members:
+            doing = self.random.choice(["refresh", "add", "refresh and add"])
+            for command in doing.split(" and "):
+                arguments = (self._new_texts(2), None, False) if command == "add" else ()
+                self._note(f"{member.name} {command}")
+                member.process.send(command, *arguments)
+                self._refused(member, command)
+            question = self._question()
+            self._judge(member, question, self._call(member, "search", question))
+        if made is None:
+            if self.path.exists():
+                raise Found("wrong", f"{self.path.name} was made by a write that failed")
+        else:
+            self._in_fresh_process(lambda: _is_foreign(self.path), "wrong")
+            shutil.rmtree(self.path)
+        old.rename(self.path)
+        self._settle([self.current], verify=True)
+
+    def _refused(self, member: Member, doing: str) -> None:
+        """A command must fail, by an error of the collection."""
+        reply = member.process.receive()
+        if reply.error is None:
+            raise Found("wrong", f"{member.name} {doing} succeeded")
+        if reply.error[0] not in ("CollectionError", "EncoderMismatch"):
+            raise Found("error", f"{member.name} {doing}: {_told(reply)}")
+        self.counts["refused"] += 1
+
+
+WRITES = dict.fromkeys(
+    ("add", "add_again", "delete", "delete_where", "update", "optimize", "index_fields")
+)
+
+
+def _is_foreign(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths(8, "another")) as engine:
+        engine.verify()
+        found = [hit.key for hit in engine.search("x xx", 20)]
+    assert sorted(found) == [f"d{n}" for n in range(9)], found
+
+
+def _covers(progress: Sequence[int], low: Sequence[int]) -> bool:
+    return all(a >= b for a, b in zip(progress, low, strict=True))
+
+
+def _item(key: str, value: Sequence[Any]) -> str:
+    return json.dumps([key, *value], sort_keys=True)
+
+
+def _items(state: State) -> Iterable[str]:
+    return (_item(key, value) for key, value in state.rows.items())
+
+
+def _replies(member: Member, count: int) -> list[Reply]:
+    replies = []
+    with suppress(EOFError):
+        for _ in range(count):
+            replies.append(member.process.receive())
+    return replies
+
+
+def _told(reply: Reply) -> str:
+    assert reply.error is not None
+    kind, message, where = reply.error
+    return f"{kind}: {message}\n{where}"
+
+
+def _short(arguments: Any) -> str:
+    """Arguments for the trail: keys instead of documents."""
+    if arguments and isinstance(arguments[0], list) and isinstance(arguments[0][0], tuple | list):
+        batch = arguments[0]
+        if isinstance(batch[0], list):
+            batch = [text for part in batch for text in part]
+        return f"{[text[0] for text in batch]} {arguments[1:]}"
+    return str(arguments)[:200]
+
+
+# ---- the driver ----
+
+
+@dataclass
+class Job:
+    """A seed that runs in a process of its own, and where it says what it found."""
+
+    seed: int
+    answer: Path
+    begun: float = field(default_factory=time.monotonic)
+
+
+def run_seed(
+    seed: int, steps: int, weights: Mapping[str, int], below: str | None, arguments: Any
+) -> Piece:
+    """One seed, in this process, which must have opened nothing."""
+    begun = time.monotonic()
+    problem: dict[str, Any] | None
+    with tempfile.TemporaryDirectory(prefix="processes-", dir=below) as name:
+        campaign = Campaign(Path(name), seed, weights)
+        problem = campaign.run(steps)
+    seconds = round(time.monotonic() - begun, 2)
+    problems = [] if problem is None else [problem]
+    return Piece(NAME, arguments, seed, seconds, campaign.counts, problems, source_digest())
+
+
+def _conduct(job: Job, steps: int, weights: Mapping[str, int], options: Any, named: Any) -> None:
+    """The life of a seed's process."""
+    status = 1
+    try:
+        signal.alarm(300 + 5 * steps)
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+        piece = run_seed(job.seed, steps, weights, options.folder, named)
+        scratch = job.answer.with_suffix(".part")
+        scratch.write_text(json.dumps(vars(piece)))
+        scratch.rename(job.answer)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def chosen_weights(only: str, without: str) -> dict[str, int]:
+    """The steps to take: those named, or all but those named."""
+    named = set(filter(None, (only + "," + without).split(",")))
+    if unknown := named - WEIGHTS.keys():
+        raise SystemExit(f"there are no steps {sorted(unknown)}; there are {sorted(WEIGHTS)}")
+    left = set(without.split(",")) | (WEIGHTS.keys() - set(only.split(",")) if only else set())
+    return {name: 0 if name in left else weight for name, weight in WEIGHTS.items()}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run seeds, each in a process of its own, and print what they found."""
+    parser = argparse.ArgumentParser(description="Processes that use one collection, and die.")
+    parser.add_argument("--seeds", type=seed_range, default=range(1), help="A:B, without B")
+    parser.add_argument("--steps", type=int, default=200, help="steps of a seed")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds that run at once")
+    parser.add_argument("--results", type=Path, help="file to append to, and to resume from")
+    parser.add_argument("--folder", help="where collections are made; default: the temporary one")
+    parser.add_argument("--only", default="", help="steps to take, with commas; default: all")
+    parser.add_argument("--without", default="", help="steps to leave out, with commas")
+    parser.add_argument("--summary", action="store_true", help="print totals and end")
+    options = parser.parse_args(arguments)
+    results = Results(options.results)
+    if options.summary:
+        print(results.summary())
+        return 0
+    weights = chosen_weights(options.only, options.without)
+    named = {"steps": options.steps, "only": options.only, "without": options.without}
+    waiting = deque(results.unfinished(NAME, named, options.seeds))
+    total, running = Counter[str](), dict[int, Job]()
+    problems, begun = 0, time.monotonic()
+    gc.freeze()  # collecting would copy every page that a child shares
+    with tempfile.TemporaryDirectory(prefix="processes-answers-") as name:
+        while waiting or running:
+            while waiting and len(running) < options.jobs:
+                seed = waiting.popleft()
+                job = Job(seed, Path(name) / f"{seed}.json")
+                sys.stdout.flush()
+                child = os.fork()
+                if child == 0:
+                    _conduct(job, options.steps, weights, options, named)
+                running[child] = job
+            ended, status = os.wait()
+            job = running.pop(ended)
+            if job.answer.exists():
+                piece = Piece(**json.loads(job.answer.read_text()))
+                piece.counts = Counter(piece.counts)
+            else:
+                seconds = time.monotonic() - job.begun
+                lost = [{"kind": "error", "what": f"the conductor ended with status {status}"}]
+                piece = Piece(NAME, named, job.seed, seconds, Counter(), lost, source_digest())
+            results.append(piece)
+            total.update(piece.counts)
+            problems += len(piece.problems)
+            print(json.dumps({"seed": piece.seed, "steps": piece.counts["steps"],
+                              "seconds": piece.seconds, "problems": piece.problems}))  # fmt: skip
+    seconds = time.monotonic() - begun
+    print(json.dumps({"seconds": round(seconds, 1), "problems": problems, "counts": total}))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    under_faults()
+    sys.exit(main(sys.argv[1:]))
