@@ -3,7 +3,7 @@
     python tests/processes_campaign.py --seeds 0:50 --steps 200 --jobs 2 --results found.jsonl
     python tests/processes_campaign.py --results found.jsonl --summary
 
-A conductor tells some processes, each with an engine of its own on the same folder, what to do: open,
+A conductor tells some processes, each with an engine of its own on one folder, what to do: open,
 warm, search, add, delete, update, optimize, refresh, verify, back up, export, restore, rebuild,
 fork. Some are killed in the midst of it, by SIGKILL at a random moment or at the n-th call that
 changes a file (tests/faults.c). Every answer is compared with brute force over the state that the
@@ -29,7 +29,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +144,12 @@ class Write:
 class Campaign:
     """One seed: the processes, what is at the path, and what was there."""
 
-    def __init__(self, folder: Path, seed: int, weights: Mapping[str, int]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, weights: Mapping[str, int], templates: Path
+    ) -> None:
         self.folder, self.path = folder, folder / "words.index"
+        self.templates = templates
+        shutil.copytree(templates / "empty", self.path)
         self.random = random.Random(seed)
         self.weights = weights
         self.counts: Counter[str] = Counter()
@@ -162,21 +166,20 @@ class Campaign:
 
     def run(self, steps: int) -> dict[str, Any] | None:
         """Take the steps; the first problem, or None."""
-        taken = 0
         try:
-            self._in_fresh_process(lambda: create(self.path).close())
             for _ in range(PROCESSES):
                 self._start()
-            for taken in range(1, steps + 1):
+            self._do(self._adding(self._new_texts(self.random.randint(0, 40))))
+            for _ in range(steps):
                 self._step()
                 self._reap()
             self._finish()
         except Found as found:
-            return self._problem(found.kind, found.what, taken)
+            return self._problem(found.kind, found.what)
         except Hung as hung:
-            return self._problem("hung", str(hung), taken)
+            return self._problem("hung", str(hung))
         except EOFError:
-            return self._problem("error", f"a process died by itself: {self._stacks()}", taken)
+            return self._problem("error", f"a process died by itself: {self._stacks()}")
         finally:
             for member in self.members:
                 with suppress(Hung):
@@ -185,7 +188,8 @@ class Campaign:
             self._reap()
         return None
 
-    def _problem(self, kind: str, what: str, step: int) -> dict[str, Any]:
+    def _problem(self, kind: str, what: str) -> dict[str, Any]:
+        step = self.counts["steps"]
         return {"kind": kind, "step": step, "what": what[:4000], "trail": list(self.trail)}
 
     def _stacks(self) -> str:
@@ -319,6 +323,14 @@ class Campaign:
     def _judge(self, member: Member, question: Question, answer: list[Row]) -> None:
         self._narrow(member, answer, str(question), lambda state: state.fault(question, answer))
 
+    def _right(
+        self, candidates: Sequence[State], question: Question, answer: list[Row], who: str
+    ) -> list[State]:
+        """The states that an answer fits. Raises Found when there are none."""
+        return self._fitting(
+            candidates, answer, f"{who} {question}", lambda state: state.fault(question, answer)
+        )
+
     def _narrow(
         self,
         member: Member,
@@ -343,7 +355,8 @@ class Campaign:
         faults = [fault(state) for state in candidates]
         fitting = [s for s, said in zip(candidates, faults, strict=True) if said is None]
         if not fitting:
-            kind = kind_of(answer or (), self.history, lambda state: fault(state) is None)
+            states = [*self.history, *candidates]
+            kind = kind_of(answer or (), states, lambda state: fault(state) is None)
             raise Found(kind, f"{what}: {faults[-1]}")
         return fitting
 
@@ -621,12 +634,7 @@ class Campaign:
         """A second engine in the same process, opened and closed while the first stays open."""
         member, question = self._member(), self._question()
         answer = self._call(member, "peek", self.path, question)
-        self._fitting(
-            [self.current],
-            answer,
-            f"{member.name} peek {question}",
-            lambda state: state.fault(question, answer),
-        )
+        self._right([self.current], question, answer, f"{member.name} peek")
         self.counts["answers"] += 1
 
     def _step_backup(self) -> None:
@@ -764,13 +772,8 @@ class Campaign:
         )
         for member, script in zip(members, scripts, strict=True):
             member.process.send("script", [(write.name, write.arguments) for write in script])
-        victim = r.randrange(len(members)) if r.random() < 0.4 and self.weights["kill"] else None
-        if victim is not None:
-            time.sleep(r.uniform(0, 0.03))
-            members[victim].process.kill()
-            self._note(f"{members[victim].name} is killed")
-            self.counts["kills"] += 1
-        replies = [_replies(member, len(script)) for member, script in zip(members, scripts)]
+        victim = self._maybe_kill_one_of(members)
+        replies = [_replies(m, len(script)) for m, script in zip(members, scripts, strict=True)]
         done, most = self._progress(members, scripts, replies, victim)
         base, deltas = self.current, [[d for w in s for d in w.commits] for s in scripts]
         known: dict[tuple[int, ...], State] = {zero: base}
@@ -794,6 +797,17 @@ class Campaign:
             self._replace(members[victim])
         self._settle([state(progress) for progress in between(done)], verify=victim is not None)
         self.counts["writes"] += sum(len(script) for script in scripts)
+
+    def _maybe_kill_one_of(self, members: Sequence[Member]) -> int | None:
+        """Which one was killed, some moments after all were sent to work."""
+        if self.random.random() >= 0.4 or not self.weights["kill"]:
+            return None
+        victim = self.random.randrange(len(members))
+        time.sleep(self.random.uniform(0, 0.03))
+        members[victim].process.kill()
+        self._note(f"{members[victim].name} is killed")
+        self.counts["kills"] += 1
+        return victim
 
     def _script(self, keys: Sequence[int]) -> list[Write]:
         """A few commands on some keys; a question is a write that changes nothing."""
@@ -857,12 +871,10 @@ class Campaign:
         assert engine is not None and engine.shown is not None
         # Candidates: a progress of everyone, or a state of before.
         seen: list[tuple[tuple[int, ...] | None, State]] = [(None, s) for s in engine.shown]
+        own_low = own_high = 0
         for write, reply in zip(script, replies, strict=False):
-            own = sum(len(w.commits) for w in script[: script.index(write)])
-            if reply.error is not None:
-                own_low, own_high = own, own + len(write.commits)
-            else:
-                own_low = own_high = own + len(write.commits)
+            own_high += len(write.commits)
+            own_low += 0 if reply.error is not None else len(write.commits)
             if write.name != "search":
                 lows = {progress or zero for progress, _ in seen}
                 least = [min(low[j] for low in lows) for j in range(len(zero))]
@@ -870,18 +882,15 @@ class Campaign:
                 moved = [(p, state(p)) for p in later if any(_covers(p, low) for low in lows)]
                 stays = reply.error is not None or not any(write.commits)
                 seen = moved + (seen if stays and write.name != "refresh" else [])
+                assert seen, "the model knows no state that this process may show"
                 self._moved(engine)
                 continue
             question, answer = write.arguments[0], reply.value
             self.counts["answers"] += 1
             self.counts["answers beside writers"] += 1
             self.counts["hits"] += len(answer)
-            faults = [s.fault(question, answer) for _, s in seen]
-            if all(faults):
-                states = [*self.history, *(s for _, s in seen)]
-                kind = kind_of(answer, states, lambda s: s.fault(question, answer) is None)
-                raise Found(kind, f"{member.name} {question} beside writers: {faults[-1]}")
-            seen = [each for each, fault in zip(seen, faults, strict=True) if fault is None]
+            fitting = set(self._right([s for _, s in seen], question, answer, member.name))
+            seen = [each for each in seen if each[1] in fitting]
         engine.shown = list(dict.fromkeys(s for _, s in seen))
 
     def _step_threads(self) -> None:
@@ -948,9 +957,10 @@ class Campaign:
         self._note(f"rebuild with {len(texts)} documents")
 
         def build() -> None:
-            with create(made) as engine:
+            with SearchEngine.open(made, WordLengths()) as engine:
                 engine.add([Document(key, text, title, m) for key, title, text, m in texts])
 
+        shutil.copytree(self.templates / "empty", made)
         self._in_fresh_process(build)
         self._put(made, State({key: added(None, *rest) for key, *rest in texts}))
 
@@ -996,12 +1006,7 @@ class Campaign:
     def _step_foreign(self) -> None:
         """For a while another encoder's collection lies there: reading goes on, nothing else."""
         made = self.folder / f"made-{next(self._serial)}"
-
-        def build() -> None:
-            with SearchEngine.create(made, WordLengths(8, "another")) as engine:
-                engine.add([Document(f"d{n}", "x xx") for n in range(9)])
-
-        self._in_fresh_process(build)
+        shutil.copytree(self.templates / "foreign", made)
         self._away(made)
 
     def _step_gone(self) -> None:
@@ -1085,17 +1090,30 @@ def _told(reply: Reply) -> str:
     return f"{kind}: {message}\n{where}"
 
 
-def _short(arguments: Any) -> str:
+def _short(arguments: Sequence[Any]) -> str:
     """Arguments for the trail: keys instead of documents."""
-    if arguments and isinstance(arguments[0], list) and isinstance(arguments[0][0], tuple | list):
-        batch = arguments[0]
-        if isinstance(batch[0], list):
-            batch = [text for part in batch for text in part]
-        return f"{[text[0] for text in batch]} {arguments[1:]}"
-    return str(arguments)[:200]
+
+    def short(value: Any) -> Any:
+        if isinstance(value, list):
+            return [short(each) for each in value]
+        return value[0] if isinstance(value, tuple) and len(value) == 4 else value
+
+    return ", ".join(str(short(value)) for value in arguments)[:300]
 
 
 # ---- the driver ----
+
+
+def make_templates(folder: Path) -> None:
+    """An empty collection and another encoder's, to be copied: to make one takes half a second."""
+
+    def work() -> None:
+        create(folder / "empty").close()
+        with SearchEngine.create(folder / "foreign", WordLengths(8, "another")) as engine:
+            engine.add([Document(f"d{n}", "x xx") for n in range(9)])
+
+    ended = in_child(lambda say: work())
+    assert ended.problem is None, ended.problem
 
 
 @dataclass
@@ -1108,26 +1126,29 @@ class Job:
 
 
 def run_seed(
-    seed: int, steps: int, weights: Mapping[str, int], below: str | None, arguments: Any
+    seed: int, steps: int, weights: Mapping[str, int], below: Path, arguments: Any
 ) -> Piece:
-    """One seed, in this process, which must have opened nothing."""
+    """One seed, in this process, which must have opened nothing.
+
+    `below`: a folder with the templates, in which another is made.
+    """
     begun = time.monotonic()
-    problem: dict[str, Any] | None
-    with tempfile.TemporaryDirectory(prefix="processes-", dir=below) as name:
-        campaign = Campaign(Path(name), seed, weights)
+    with tempfile.TemporaryDirectory(prefix="seed-", dir=below) as name:
+        campaign = Campaign(Path(name), seed, weights, below)
         problem = campaign.run(steps)
     seconds = round(time.monotonic() - begun, 2)
     problems = [] if problem is None else [problem]
     return Piece(NAME, arguments, seed, seconds, campaign.counts, problems, source_digest())
 
 
-def _conduct(job: Job, steps: int, weights: Mapping[str, int], options: Any, named: Any) -> None:
+def _conduct(job: Job, weights: Mapping[str, int], named: Any) -> None:
     """The life of a seed's process."""
     status = 1
     try:
+        steps = named["steps"]
         signal.alarm(300 + 5 * steps)
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-        piece = run_seed(job.seed, steps, weights, options.folder, named)
+        piece = run_seed(job.seed, steps, weights, job.answer.parent, named)
         scratch = job.answer.with_suffix(".part")
         scratch.write_text(json.dumps(vars(piece)))
         scratch.rename(job.answer)
@@ -1154,7 +1175,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=200, help="steps of a seed")
     parser.add_argument("--jobs", type=int, default=1, help="seeds that run at once")
     parser.add_argument("--results", type=Path, help="file to append to, and to resume from")
-    parser.add_argument("--folder", help="where collections are made; default: the temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="where collections are made; default: the temporary one"
+    )
     parser.add_argument("--only", default="", help="steps to take, with commas; default: all")
     parser.add_argument("--without", default="", help="steps to leave out, with commas")
     parser.add_argument("--summary", action="store_true", help="print totals and end")
@@ -1165,37 +1188,45 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     weights = chosen_weights(options.only, options.without)
     named = {"steps": options.steps, "only": options.only, "without": options.without}
-    waiting = deque(results.unfinished(NAME, named, options.seeds))
-    total, running = Counter[str](), dict[int, Job]()
-    problems, begun = 0, time.monotonic()
+    seeds = results.unfinished(NAME, named, options.seeds)
+    total, problems, begun = Counter[str](), 0, time.monotonic()
     gc.freeze()  # collecting would copy every page that a child shares
-    with tempfile.TemporaryDirectory(prefix="processes-answers-") as name:
-        while waiting or running:
-            while waiting and len(running) < options.jobs:
-                seed = waiting.popleft()
-                job = Job(seed, Path(name) / f"{seed}.json")
-                sys.stdout.flush()
-                child = os.fork()
-                if child == 0:
-                    _conduct(job, options.steps, weights, options, named)
-                running[child] = job
-            ended, status = os.wait()
-            job = running.pop(ended)
-            if job.answer.exists():
-                piece = Piece(**json.loads(job.answer.read_text()))
-                piece.counts = Counter(piece.counts)
-            else:
-                seconds = time.monotonic() - job.begun
-                lost = [{"kind": "error", "what": f"the conductor ended with status {status}"}]
-                piece = Piece(NAME, named, job.seed, seconds, Counter(), lost, source_digest())
+    with tempfile.TemporaryDirectory(prefix="processes-", dir=options.folder) as folder:
+        make_templates(Path(folder))
+        for piece in _pieces(seeds, options.jobs, weights, named, Path(folder)):
             results.append(piece)
             total.update(piece.counts)
             problems += len(piece.problems)
-            print(json.dumps({"seed": piece.seed, "steps": piece.counts["steps"],
-                              "seconds": piece.seconds, "problems": piece.problems}))  # fmt: skip
+            told = {"seed": piece.seed, "steps": piece.counts["steps"], "seconds": piece.seconds}
+            print(json.dumps({**told, "problems": piece.problems}), flush=True)
     seconds = time.monotonic() - begun
     print(json.dumps({"seconds": round(seconds, 1), "problems": problems, "counts": total}))
     return 1 if problems else 0
+
+
+def _pieces(
+    seeds: Iterable[int], jobs: int, weights: Mapping[str, int], named: Any, folder: Path
+) -> Iterator[Piece]:
+    """Run seeds, some at once, each in a process of its own."""
+    waiting, running = deque(seeds), dict[int, Job]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            seed = waiting.popleft()
+            job = Job(seed, folder / f"{seed}.json")
+            child = os.fork()
+            if child == 0:
+                _conduct(job, weights, named)
+            running[child] = job
+        ended, status = os.wait()
+        job = running.pop(ended)
+        if job.answer.exists():
+            piece = Piece(**json.loads(job.answer.read_text()))
+            piece.counts = Counter(piece.counts)
+        else:
+            seconds = time.monotonic() - job.begun
+            what = [{"kind": "error", "what": f"the conductor ended with status {status}"}]
+            piece = Piece(NAME, named, job.seed, seconds, Counter(), what, source_digest())
+        yield piece
 
 
 if __name__ == "__main__":
