@@ -89,17 +89,23 @@ class Results:
         if self.path is None or not self.path.exists():
             return []
         found = {}
-        for line in self.path.read_text().splitlines():
-            values = json.loads(line)
+        for line in filter(None, self.path.read_text().splitlines()):
+            try:
+                values = json.loads(line)
+            except ValueError:  # its driver died while it wrote; the piece runs again
+                continue
             piece = Piece(**{**values, "counts": Counter(values["counts"])})
             found[piece.identity] = piece
         return list(found.values())
 
     def append(self, piece: Piece) -> None:
-        """Keep a piece: one write, so that two drivers may share the file."""
+        """Keep a piece: one write, so that two drivers may share the file.
+
+        It begins a line of its own, for the last one may be torn.
+        """
         if self.path is None:
             return
-        line = json.dumps(vars(piece), ensure_ascii=False) + "\n"
+        line = "\n" + json.dumps(vars(piece), ensure_ascii=False) + "\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, line.encode())

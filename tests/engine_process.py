@@ -31,6 +31,9 @@ from searchengine import Document, SearchEngine
 from searchengine.errors import QueryError
 
 PATIENCE = 60.0  # seconds after which a process counts as hung; more than any engine waits
+SABOTAGES = ("descriptors", "stale", "deaf")
+"""What a campaign must notice: warming that opens and closes documents.db, which drops the
+process's locks on it; a refresh that shows nothing new; a delete that is not done."""
 
 Text = tuple[str, str, str, dict[str, Any]]
 """A document to add: key, title, text, metadata."""
@@ -51,8 +54,9 @@ class Reply(NamedTuple):
 class Listener:
     """Where processes connect to, each with a token that says which one it is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sabotage: str | None = None) -> None:
         self.address = str(folder / "socket")
+        self.sabotage = sabotage
         self.folder = folder
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
@@ -71,7 +75,7 @@ class Listener:
         if os.fork() == 0:
             try:
                 os.closerange(3, 4096)  # the conductor's: its end must be seen by all
-                Worker(self.address, self.folder).serve()
+                Worker(self.address, self.folder, self.sabotage).serve()
             finally:
                 os._exit(0)
         return self.accept()
@@ -148,8 +152,8 @@ class Warnings(logging.Handler):
 class Worker:
     """Inside a process: its engine, and a method for every command."""
 
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address, self.folder = address, folder
+    def __init__(self, address: str, folder: Path, sabotage: str | None = None) -> None:
+        self.address, self.folder, self.sabotage = address, folder, sabotage
         self.engine: SearchEngine | None = None
         self.forked = False
         self._library = Library()
@@ -208,6 +212,8 @@ class Worker:
 
     def warm(self) -> None:
         self._open.warm()
+        if self.sabotage == "descriptors":
+            (self._open.collection.path / "documents.db").open("rb").close()
 
     def search(self, question: Question) -> list[Row]:
         return rows(self._open, question)
@@ -252,6 +258,8 @@ class Worker:
             raise errors[0]
 
     def delete(self, keys: list[str] | None, where: str | None) -> int:
+        if self.sabotage == "deaf":
+            return len(set(keys or ()))
         return self._open.delete(keys, where=where)
 
     def update(self, patches: dict[str, dict[str, Any]]) -> None:
@@ -264,7 +272,8 @@ class Worker:
         self._open.optimize()
 
     def refresh(self) -> None:
-        self._open.refresh()
+        if self.sabotage != "stale":
+            self._open.refresh()
 
     def stats(self) -> int:
         return self._open.stats().documents

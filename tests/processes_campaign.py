@@ -37,7 +37,7 @@ from typing import Any
 
 from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import WordLengths
-from engine_process import Hung, Listener, Process, Reply, Text, read_export, rows
+from engine_process import SABOTAGES, Hung, Listener, Process, Reply, Text, read_export, rows
 from expected import (
     DIM,
     FILTERS,
@@ -145,7 +145,12 @@ class Campaign:
     """One seed: the processes, what is at the path, and what was there."""
 
     def __init__(
-        self, folder: Path, seed: int, weights: Mapping[str, int], templates: Path
+        self,
+        folder: Path,
+        seed: int,
+        weights: Mapping[str, int],
+        templates: Path,
+        sabotage: str | None = None,
     ) -> None:
         self.folder, self.path = folder, folder / "words.index"
         self.templates = templates
@@ -160,7 +165,7 @@ class Campaign:
         self.backups: list[tuple[Path, State]] = []
         self.members: list[Member] = []
         self._serial = itertools.count(1)
-        self._listener = Listener(folder)
+        self._listener = Listener(folder, sabotage)
 
     # ---- a seed, from its start to its end ----
 
@@ -708,7 +713,7 @@ class Campaign:
     def _step_kill(self) -> None:
         """SIGKILL in the midst of a command, mostly a write."""
         member = self._member()
-        engine = self._used(member)
+        self._used(member)
         r = self.random
         write = self._any_write() if WRITES.keys() & self._enabled() else None
         if write is None or r.random() < 0.2:
@@ -744,7 +749,6 @@ class Campaign:
         self._replace(member)
         self._settle(states if reply is None else states[-1:], verify=True)
         self.counts["kills that cut a write short"] += self.current is not states[-1]
-        assert engine.shown is not None
 
     def _enabled(self) -> set[str]:
         return {name for name, weight in self.weights.items() if weight}
@@ -1126,16 +1130,17 @@ class Job:
 
 
 def run_seed(
-    seed: int, steps: int, weights: Mapping[str, int], below: Path, arguments: Any
+    seed: int, weights: Mapping[str, int], below: Path, arguments: Mapping[str, Any]
 ) -> Piece:
     """One seed, in this process, which must have opened nothing.
 
-    `below`: a folder with the templates, in which another is made.
+    `below`: a folder with the templates, in which another is made. `arguments`: the steps to take
+    and the sabotage, kept with what was found.
     """
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="seed-", dir=below) as name:
-        campaign = Campaign(Path(name), seed, weights, below)
-        problem = campaign.run(steps)
+        campaign = Campaign(Path(name), seed, weights, below, arguments["sabotage"])
+        problem = campaign.run(arguments["steps"])
     seconds = round(time.monotonic() - begun, 2)
     problems = [] if problem is None else [problem]
     return Piece(NAME, arguments, seed, seconds, campaign.counts, problems, source_digest())
@@ -1145,10 +1150,9 @@ def _conduct(job: Job, weights: Mapping[str, int], named: Any) -> None:
     """The life of a seed's process."""
     status = 1
     try:
-        steps = named["steps"]
-        signal.alarm(300 + 5 * steps)
+        signal.alarm(300 + 5 * named["steps"])
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-        piece = run_seed(job.seed, steps, weights, job.answer.parent, named)
+        piece = run_seed(job.seed, weights, job.answer.parent, named)
         scratch = job.answer.with_suffix(".part")
         scratch.write_text(json.dumps(vars(piece)))
         scratch.rename(job.answer)
@@ -1180,6 +1184,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--only", default="", help="steps to take, with commas; default: all")
     parser.add_argument("--without", default="", help="steps to leave out, with commas")
+    parser.add_argument("--sabotage", choices=SABOTAGES, help="a fault that must be noticed")
     parser.add_argument("--summary", action="store_true", help="print totals and end")
     options = parser.parse_args(arguments)
     results = Results(options.results)
@@ -1187,7 +1192,7 @@ def main(arguments: Sequence[str]) -> int:
         print(results.summary())
         return 0
     weights = chosen_weights(options.only, options.without)
-    named = {"steps": options.steps, "only": options.only, "without": options.without}
+    named = {name: getattr(options, name) for name in ("steps", "only", "without", "sabotage")}
     seeds = results.unfinished(NAME, named, options.seeds)
     total, problems, begun = Counter[str](), 0, time.monotonic()
     gc.freeze()  # collecting would copy every page that a child shares
