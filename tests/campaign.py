@@ -2,11 +2,14 @@
 
     python tests/campaign.py kill --scenario long --points 2000 --seed 1
     python tests/campaign.py cut | fail | damage …
+    python tests/campaign.py kill --points 200 --seeds 0:50 --results found.jsonl   # in pieces
+    python tests/campaign.py kill --results found.jsonl --summary
 
 Whatever happens to a scenario (tests/scenarios.py), the collection must hold what was acknowledged,
 or that and the commit in flight, whole; its searches must give what brute force gives; `verify`
-must pass; and the next writer must succeed and leave nothing behind. Prints a summary as JSON and
-ends with status 1 if anything was not so.
+must pass; and the next writer must succeed and leave nothing behind. Prints a summary as JSON, one
+line a seed with `--seeds`, and ends with status 1 if anything was not so. `--results` appends what
+each seed found, with a digest of the source; seeds that this source has finished are left out.
 """
 
 import argparse
@@ -17,11 +20,15 @@ import os
 import shutil
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bench import Bench, Sample, Tally
+from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import WordLengths
 from damage import damage
 from faults import Action, in_child, under_faults
@@ -36,6 +43,9 @@ from scenarios import (
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, SearchEngineError
+
+_CAMPAIGN = "faults"
+_NAMED = ("what", "scenario", "points", "errno", "once", "unsynced", "file")
 
 
 def kill(name: str, folder: Path, sample: Sample) -> Tally:
@@ -163,6 +173,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="changes")
     parser.add_argument("--points", type=int, help="so many faults, by chance; default: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=seed_range, help="A:B, without B: one after the other")
+    parser.add_argument("--results", type=Path, help="file to append to, and to resume from")
+    parser.add_argument("--summary", action="store_true", help="print totals and end")
     parser.add_argument("--errno", default="ENOSPC", help="for fail: ENOSPC, EIO, EROFS, …")
     parser.add_argument("--once", action="store_true", help="for fail: only one call fails")
     parser.add_argument("--unsynced", action="store_true", help="our own syncs do nothing")
@@ -171,19 +184,43 @@ def main(arguments: Sequence[str]) -> int:
     if asked.unsynced:
         os.fsync = lambda descriptor: None
     gc.freeze()  # collecting would copy every page that a child shares
+    results = Results(asked.results)
+    if asked.summary:
+        print(results.summary())
+        return 0
+    named = {name: getattr(asked, name) for name in _NAMED}
+    failed = False
+    for seed in results.unfinished(
+        _CAMPAIGN, named, asked.seeds or range(asked.seed, asked.seed + 1)
+    ):
+        begun = time.monotonic()
+        tally = run(asked, seed)
+        results.append(_piece(tally, named, seed, time.monotonic() - begun))
+        indent = None if asked.seeds else 1
+        print(json.dumps(vars(tally), indent=indent, ensure_ascii=False), flush=True)
+        failed |= bool(tally.problems)
+    return 1 if failed else 0
+
+
+def run(asked: argparse.Namespace, seed: int) -> Tally:
+    """One seed of a campaign."""
     with tempfile.TemporaryDirectory(prefix="campaign-") as name:
-        folder, sample = Path(name), Sample(asked.points, asked.seed)
+        folder, sample = Path(name), Sample(asked.points, seed)
         if asked.what == "kill":
-            tally = kill(asked.scenario, folder, sample)
-        elif asked.what == "cut":
-            tally = cut(asked.scenario, folder, sample)
-        elif asked.what == "fail":
+            return kill(asked.scenario, folder, sample)
+        if asked.what == "cut":
+            return cut(asked.scenario, folder, sample)
+        if asked.what == "fail":
             error = getattr(errno, asked.errno)
-            tally = fail(asked.scenario, folder, sample, error, once=asked.once)
-        else:
-            tally = damage(folder, sample, asked.file)
-    print(json.dumps(vars(tally), indent=1, ensure_ascii=False))
-    return 1 if tally.problems else 0
+            return fail(asked.scenario, folder, sample, error, once=asked.once)
+        return damage(folder, sample, asked.file)
+
+
+def _piece(tally: Tally, named: dict[str, Any], seed: int, seconds: float) -> Piece:
+    counts = Counter(tally.kinds)
+    counts.update(faults=tally.faults, in_flight=tally.in_flight, refused=tally.refused)
+    problems = [{"kind": named["what"], "what": problem} for problem in tally.problems]
+    return Piece(_CAMPAIGN, named, seed, round(seconds, 2), counts, problems, source_digest())
 
 
 if __name__ == "__main__":

@@ -419,9 +419,10 @@ class Campaign:
 
         nearest = min(allowed, key=lambda state: len(different(state)))
         told = [f"{k}: {now.get(k)}, not {nearest.rows.get(k)}" for k in different(nearest)[:3]]
-        kept = [set.intersection(*(set(_items(state)) for state in allowed))]
-        lost = kept[0] - {_item(key, value) for key, value in now.items()}
-        return "lost" if lost else "mixed", f"{self.path.name} holds {'; '.join(told)}"
+        acknowledged = set.intersection(*(set(_items(state)) for state in allowed))
+        lost = acknowledged - {_item(key, value) for key, value in now.items()}
+        former = any(now == state.rows for state in self.history)
+        return "lost" if lost or former else "mixed", f"{self.path.name} holds {'; '.join(told)}"
 
     def _settle(self, allowed: Sequence[State], *, verify: bool = False) -> None:
         """A write has ended: look which state is there now."""

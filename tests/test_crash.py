@@ -1,11 +1,15 @@
 """Killed at every write, sync and rename; power cut: the collection holds whole commits."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from campaign_results import Results
 from faults import Record, campaign, missing
 from powercut import Disk, Lost
 
+DRIVER = Path(__file__).with_name("campaign.py")
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
@@ -38,6 +42,24 @@ def test_the_campaign_notices_a_change_in_two_commits() -> None:
 def test_the_campaign_notices_that_nothing_is_synced() -> None:
     tally = campaign("cut", "--scenario", "adds", "--points", "40", "--unsynced")
     assert any("manifest.json" in problem for problem in tally["problems"])
+
+
+def test_a_campaign_goes_on_where_it_ended(tmp_path: Path) -> None:
+    results = tmp_path / "found.jsonl"
+
+    def seeds(wanted: str) -> int:
+        arguments = ["kill", "--scenario", "add", "--points", "2", "--seeds", wanted]
+        done = subprocess.run(
+            [sys.executable, str(DRIVER), *arguments, "--results", str(results)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return len(done.stdout.splitlines())
+
+    assert [seeds("0:1"), seeds("0:2")] == [1, 1]
+    assert "(current source): 2 pieces" in Results(results).summary()
+    assert Results(results).pieces()[1].counts["faults"] == 2
 
 
 @pytest.fixture

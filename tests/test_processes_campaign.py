@@ -33,13 +33,13 @@ def campaign(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 @needs_faults
 def test_processes_that_share_a_collection_lose_nothing() -> None:
-    seeds, total = campaign("--seeds", "0:4", "--steps", "60")
+    seeds, total = campaign("--seeds", "0:2", "--steps", "100")
     assert [problem for seed in seeds for problem in seed["problems"]] == []
     counts = total["counts"]
-    assert counts["steps"] == 240
-    assert counts["kills that cut a write short"] > 3
+    assert counts["steps"] == 200
+    assert counts["kills"] > 9
     assert min(counts["forks"], counts["replaced folders"], counts["refused"]) > 3
-    assert counts["answers"] > 500
+    assert counts["answers"] > 400
 
 
 @needs_faults
@@ -48,11 +48,11 @@ def test_processes_that_share_a_collection_lose_nothing() -> None:
     [
         ("descriptors", "warm,add,refresh,search,delete,open_or_close", None),
         ("stale", "add,refresh,search", {"lost"}),
-        ("deaf", "add,delete", {"mixed", "wrong"}),
+        ("deaf", "add,delete", {"lost", "wrong"}),
     ],
 )
 def test_the_campaign_notices(sabotage: str, steps: str, kinds: set[str] | None) -> None:
-    seeds, _ = campaign("--seeds", "0:4", "--steps", "90", "--sabotage", sabotage, "--only", steps)
+    seeds, _ = campaign("--seeds", "0:2", "--steps", "80", "--sabotage", sabotage, "--only", steps)
     found = {problem["kind"] for seed in seeds for problem in seed["problems"]}
     assert found
     assert kinds is None or found <= kinds
@@ -105,6 +105,7 @@ def test_the_digest_is_that_of_the_source(tmp_path: Path) -> None:
         return subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONPATH": path},
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=True,
