@@ -257,7 +257,8 @@ def kind_of(answer: Iterable[Row], history: Iterable[State], fits: Callable[[Sta
     states = list(history)
     if any(fits(state) for state in states):
         return "lost"
-    for key, _, title, text, metadata in answer:
+    hits = list(answer)
+    for key, _, title, text, metadata in hits:
         if not any(state.rows.get(key) == (title, text, metadata) for state in states):
             return "wrong"
-    return "mixed"
+    return "mixed" if hits else "wrong"

@@ -1,192 +1,88 @@
 """Many readers, one writer: every answer is that of one committed state.
 
-SEARCHENGINE_STRESS_SECONDS=180 pytest -s tests/test_readers.py makes it last, and prints counts.
+SEARCHENGINE_STRESS_SECONDS=180 pytest -s tests/test_readers.py makes it last, and prints counts;
+SEARCHENGINE_STRESS_READERS=8 takes so many processes and no threads. tests/readers_campaign.py does
+the same in pieces.
 """
 
-import json
 import multiprocessing
 import os
-import random
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import WordLengths
+from expected import Question, Record, State
+from readers_campaign import Answer, Judge, run
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
 
 SECONDS = float(os.environ.get("SEARCHENGINE_STRESS_SECONDS", "6"))
-READERS = 8  # four processes, four threads of the writer's own process
-QUESTIONS = ("aaa aa", "aaaaaaa", "a aaaaa aaaaaaaaaaaa")
-EVERYTHING = 500
-
-State = dict[str, tuple[str, int]]
-
-
-@dataclass
-class Seen:
-    """What readers saw: the commits that it may have been, question, filter and answer."""
-
-    answers: list[tuple[int, int, str, str | None, list[tuple[str, str, float]]]] = field(
-        default_factory=list
-    )
-
-    def ask(self, engine: SearchEngine, choose: random.Random) -> None:
-        question = choose.choice(QUESTIONS)
-        where = choose.choice([None, "n >= 1"])
-        k = choose.choice([3, EVERYTHING])
-        first = engine.stats().commit
-        hits = engine.search(question, k, where=where)
-        last = engine.stats().commit
-        found = [(hit.key, hit.text, hit.score) for hit in hits]
-        self.answers.append((first, last, question, where, found))
+READERS = int(os.environ.get("SEARCHENGINE_STRESS_READERS", "0"))
 
 
 def test_every_answer_is_of_one_committed_state(tmp_path: Path) -> None:
-    path, log = tmp_path / "x.index", tmp_path / "log.jsonl"
-    engine = SearchEngine.create(path, WordLengths(), {"prefix": 4})
-    states: dict[int, State] = {engine.stats().commit: {}}
-    spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    processes = [
-        spawn.Process(target=_read, args=(path, log.with_suffix(f".{i}"), i, stop))
-        for i in range(READERS // 2)
-    ]
-    for process in processes:
-        process.start()
-    threads_stop = threading.Event()
-    seen = [Seen() for _ in range(READERS // 2)]
-    errors: list[BaseException] = []
-    threads = [
-        threading.Thread(target=_ask, args=(engine, mine, i, threads_stop, errors))
-        for i, mine in enumerate(seen)
-    ]
-    for thread in threads:
-        thread.start()
-    changes = 0
-    try:
-        for commit, state in _write(engine, random.Random(0), time.monotonic() + SECONDS):
-            states[commit] = state
-            changes += 1
-    finally:
-        stop.set()
-        threads_stop.set()
-        for thread in threads:
-            thread.join()
-        for process in processes:
-            process.join(60)
-    assert not errors
-    assert [process.exitcode for process in processes] == [0] * len(processes)
-    answers = [answer for mine in seen for answer in mine.answers]
-    for i in range(len(processes)):
-        answers += json.loads(log.with_suffix(f".{i}").read_text())
-    for answer in answers:
-        _check(answer, states)
-    engine.verify()
-    engine.close()
-    rows = sum(len(answer[4]) for answer in answers)
-    print(f"\n{READERS} readers, {changes} changes, {len(answers)} answers, {rows} hits, 0 wrong")
-    assert changes > 5
-    assert len(answers) > 5 * READERS
+    processes, threads = (READERS, 0) if READERS else (4, 4)
+    counts, problems = run(tmp_path / "x.index", SECONDS, 0, processes, threads)
+    print(f"\n{processes} processes and {threads} threads that read: {dict(counts)}")
+    assert problems == []
+    assert counts["changes"] > 5
+    assert counts["answers"] > 5 * (processes + threads)
 
 
-def _write(
-    engine: SearchEngine, choose: random.Random, until: float
-) -> Iterator[tuple[int, State]]:
-    """Change the collection at random; yields commit numbers and what they hold."""
-    state: State = {}
-    serial = 0
-    while time.monotonic() < until:
-        kind = choose.choices(
-            ["add", "one", "delete", "where", "update", "optimize"], [5, 5, 3, 1, 3, 1]
-        )[0]
-        if kind in ("add", "one"):
-            batch = []
-            for _ in range(1 if kind == "one" else choose.randint(2, 40)):
-                serial += 1
-                key = f"k{choose.randint(0, 60)}"
-                text = " ".join("a" * choose.randint(1, 16) for _ in range(4))
-                batch.append({"_id": key, "text": text, "n": serial % 3})
-            unique = {document["_id"]: document for document in batch}
-            engine.add(unique.values())
-            state |= {key: (str(d["text"]), int(d["n"])) for key, d in unique.items()}
-        elif kind == "delete":
-            gone = [f"k{choose.randint(0, 60)}" for _ in range(8)]
-            engine.delete(gone)
-            state = {key: value for key, value in state.items() if key not in gone}
-        elif kind == "where":
-            engine.delete(where="n = 2")
-            state = {key: value for key, value in state.items() if value[1] != 2}
-        elif kind == "update" and state:
-            key = choose.choice(sorted(state))
-            engine.update({key: {"n": 5}})
-            state = state | {key: (state[key][0], 5)}
-        elif kind == "optimize":
-            engine.optimize()
-        yield engine.stats().commit, dict(state)
+def state(*keys: str) -> State:
+    return State({key: Record("", "x", {}, {}) for key in keys})
 
 
-def _read(path: Path, log: Path, seed: int, stop: Any) -> None:
-    """A process that opens the collection, asks and refreshes until it is told to stop."""
-    seen, choose = Seen(), random.Random(seed)
-    while not stop.is_set():
-        with SearchEngine.open(path, WordLengths()) as engine:
-            for _ in range(20):
-                for _ in range(choose.randint(1, 5)):
-                    seen.ask(engine, choose)
-                engine.refresh()
-    log.write_text(json.dumps(seen.answers))
+def answer(first: int, last: int, *keys: str) -> Answer:
+    return Answer(first, last, Question("x", 9), [(key, 1.0, "", "x", {}) for key in keys])
 
 
-def _ask(
-    engine: SearchEngine,
-    seen: Seen,
-    seed: int,
-    stop: threading.Event,
-    errors: list[BaseException],
-) -> None:
-    """A thread that asks the engine that writes."""
-    choose = random.Random(100 + seed)
-    try:
-        while not stop.is_set():
-            seen.ask(engine, choose)
-    except BaseException as error:
-        errors.append(error)
+def judged(*answers: Answer) -> Judge:
+    """A judge who was told of commits 1, 4 (with merges between) and 5."""
+    judge = Judge("reader")
+    judge._waiting.extend(answers)
+    for commit, keys in ((1, "a"), (4, "ab"), (5, "b")):
+        judge.learn(commit, state(*keys))
+        judge.settle()
+    return judge
 
 
-def _check(answer: Any, states: dict[int, State]) -> None:
-    """The answer is right for one of the states it may be of.
-
-    Merges are commits that change nothing: the state of a commit is that of the last one logged.
-    """
-    first, last, question, where, found = answer
-    logged = sorted(states)
-    # The log is written when an operation has ended; a commit in its midst may be that already.
-    after = [commit for commit in logged if commit >= last][:1]
-    before = [commit for commit in logged if commit <= first][-1:]
-    possible = {*before, *(c for c in logged if first <= c <= last), *after}
-    assert any(_right(states[c], question, where, found) for c in possible), answer[:4]
+def test_answers_wait_until_their_commit_is_known() -> None:
+    judge = Judge("reader")
+    judge._waiting.append(answer(1, 2, "a", "b"))
+    judge.learn(1, state("a"))
+    judge.settle()
+    assert len(judge._waiting) == 1
+    judge.learn(2, state("a", "b"))
+    judge.settle()
+    assert not judge._waiting and not judge.problems
 
 
-def _right(state: State, question: str, where: str | None, found: Any) -> bool:
-    state = {key: value for key, value in state.items() if where is None or value[1] >= 1}
-    encoder = WordLengths()
-    if not state or not found:
-        return not state and not found
-    vectors = encoder.encode([text for text, _ in state.values()])
-    scores = dict(zip(state, (vectors @ encoder.encode([question])[0]).tolist(), strict=True))
-    if len(found) not in (3, len(state)):
-        return False
-    for key, text, score in found:
-        if key not in state or state[key][0] != text or abs(scores[key] - score) > 2e-3:
-            return False
-    others = [score for key, score in scores.items() if key not in {hit[0] for hit in found}]
-    return not others or found[-1][2] > max(others) - 2e-3
+def test_a_commit_within_an_operation_holds_either_state() -> None:
+    assert judged(answer(1, 1, "a"), answer(3, 3, "a"), answer(3, 3, "a", "b")).problems == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (answer(4, 4, "a"), "lost"),  # the state of before
+        (answer(1, 1, "a", "b"), "wrong"),  # the state of later, not heard of yet
+        (answer(5, 5, "a", "b"), "lost"),
+        (answer(1, 4), "wrong"),
+    ],
+)
+def test_a_reader_notices_an_answer_of_another_state(wrong: Answer, kind: str) -> None:
+    judge = judged(wrong)
+    assert [problem["kind"] for problem in judge.problems] == [kind]
+    assert judge.counts["wrong"] == 1
+
+
+def test_states_that_nobody_can_see_are_forgotten() -> None:
+    judge = judged(answer(1, 1, "a"), answer(5, 5, "b"))
+    assert judge._commits == [5]
 
 
 def test_a_second_writer_waits_if_asked(tmp_path: Path) -> None:
