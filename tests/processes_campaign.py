@@ -407,7 +407,8 @@ class Campaign:
             raise Found(*self._difference(found["held"], allowed))
         if "fault" in found:
             raise Found("wrong", f"a fresh process: {found['fault']}")
-        return allowed[found["which"]]
+        which: int = found["which"]
+        return allowed[which]
 
     def _difference(self, held: Mapping[str, Any], allowed: Sequence[State]) -> tuple[str, str]:
         """What kind of problem it is to hold this, and where it differs from what is nearest."""
@@ -456,9 +457,9 @@ class Campaign:
         """`add`, from the current state; with `every` all texts must be new ones."""
         size = every or max(1, len(texts))
         before = self.current.records
-        commits = [
-            {key: added(before.get(key), *rest) for key, *rest in texts[start : start + size]}
-            for start in range(0, len(texts), size)
+        commits: list[Delta] = [
+            {k: added(before.get(k), title, text, m) for k, title, text, m in part}
+            for part in (texts[start : start + size] for start in range(0, len(texts), size))
         ]
         known = [(before.get(key), title, text) for key, title, text, _ in texts]
         new = sum(record is None for record, _, _ in known)
@@ -668,7 +669,7 @@ class Campaign:
             same = held == state.rows and count == len(held)
             return None if same else f"exported {sorted(held)}"
 
-        answer = [(key, 0.0, *row) for key, row in held.items()]
+        answer: list[Row] = [(key, 0.0, *row) for key, row in held.items()]
         self._narrow(member, answer, "export", fault)
 
     def _step_fork(self) -> None:
@@ -726,8 +727,8 @@ class Campaign:
             ]
             write = Write(*r.choice(others), [])
         die = None
-        if r.random() < 0.6:
-            die = r.randint(1, 70), r.choice([Action.KILL, Action.TEAR])
+        if write.commits and r.random() < 0.6:
+            die = r.randint(1, 45), r.choice([Action.KILL, Action.TEAR])
         delay = r.choice([0.0, r.uniform(0, 0.004), r.uniform(0, 0.02)])
         how = f"dies {die}" if die else f"is killed after {1000 * delay:.1f} ms"
         self._note(f"{member.name} {how} in {write.name} {_short(write.arguments)}")
@@ -967,7 +968,7 @@ class Campaign:
 
         shutil.copytree(self.templates / "empty", made)
         self._in_fresh_process(build)
-        self._put(made, State({key: added(None, *rest) for key, *rest in texts}))
+        self._put(made, State({k: added(None, title, text, m) for k, title, text, m in texts}))
 
     def _put(self, folder: Path, state: State) -> Path:
         """Rename the folder away, and another into its place; where the former is, if kept."""
