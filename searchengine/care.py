@@ -101,7 +101,7 @@ def verify(collection: Collection) -> None:
             with Store(copy) as own:
                 complaint = own.index_complaint()
         if complaint is not None:
-            raise _damaged(path, complaint)
+            raise _damaged(path, " ".join(complaint.split()))
         for row, segment in snapshot.segments.items():
             with collection.named_segment(row):
                 segment.verify()
@@ -148,7 +148,7 @@ def _check_pages(store: Store, path: Path, pragma: str) -> None:
     """Have SQLite check the file of a store; what is wrong with it is said of `path`."""
     complaint = store.scan(f"PRAGMA {pragma}")[0][0]
     if complaint != "ok":
-        raise _damaged(path, complaint)
+        raise _damaged(path, " ".join(complaint.split()))
 
 
 def _check_texts(store: Store) -> None:

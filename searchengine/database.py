@@ -224,7 +224,7 @@ class Database:
         for (name,) in self.read(sql):
             complaint = self.scan(f"PRAGMA quick_check('{name}')")[0][0]
             if complaint != "ok":
-                raise self.damaged(complaint)
+                raise self.damaged(" ".join(complaint.split()))
         (size,) = self.read(
             "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
         )

@@ -181,8 +181,10 @@ def _rows(
     connection: sqlite3.Connection, table: str, found: Salvage | None = None
 ) -> Iterator[tuple[Any, ...]]:
     """Every row of a table that can be read, by rowid; ids that cannot are stepped over."""
-    there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    # A column that an older version did not have is NULL.
+    there = set(_TABLES[table])
+    with suppress(sqlite3.DatabaseError):  # a column that an older version did not have is NULL
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        there = {column[1] for column in columns}
     names = ", ".join(name if name in there else f"NULL AS {name}" for name in _TABLES[table])
     sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
     position, last, skipped = -(1 << 62), None, 0

@@ -382,7 +382,7 @@ def test_damaged_files_are_named(engine: SearchEngine, path: Path, name: str, da
     else:
         content[-2] ^= 1
         file.write_bytes(content)
-    with pytest.raises(CollectionError, match=rf"{name}.*documents are whole"):
+    with pytest.raises(CollectionError, match=rf"{name}.*the texts are in"):
         # The vectors file is mapped, not read, on opening; verify reads it.
         with SearchEngine.open(path, WordLengths()) as damaged:
             damaged.verify()

@@ -2,11 +2,13 @@
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from conftest import WordLengths
+from expected import merged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -68,6 +70,7 @@ class Living(RuleBasedStateMachine):
         self.path = self.folder / "x.index"
         self.engine = SearchEngine.create(self.path, ENCODER, {"prefix": 4})
         self.model: Model = {}
+        self.sources: dict[str, Mapping[str, Any]] = {}
         self.reader = SearchEngine.open(self.path, ENCODER)
         self.seen: Model = {}
 
@@ -78,18 +81,30 @@ class Living(RuleBasedStateMachine):
         summary = self.engine.add(batch)
         known = [d for d in batch if d.key in before]
         same = [d for d in known if before[d.key].digest == d.digest]
-        unchanged = [d for d in same if before[d.key].metadata == d.metadata]
+        unchanged = [d for d in same if self.sources[d.key] == d.metadata]
         assert summary.added == len(batch) - len(known)
         assert summary.changed == len(known) - len(same)
         assert summary.unchanged + summary.relabelled == len(same)
         assert summary.unchanged <= len(unchanged)  # 1 and true, or another order, count as new
         assert sum(map(len, ENCODER.calls)) == summary.added + summary.changed
-        self.model.update({document.key: document for document in batch})
+        self.added(batch)
 
     @rule(batch=st.lists(documents, min_size=5, max_size=20, unique_by=lambda d: d.key))
     def add_one_by_one(self, batch: list[Document]) -> None:
         self.engine.add(batch, commit_every=1)
-        self.model.update({document.key: document for document in batch})
+        self.added(batch)
+
+    def added(self, batch: list[Document]) -> None:
+        """What the batch leaves: metadata set by `update` stay where the source is as before."""
+        for document in batch:
+            metadata = document.metadata
+            if document.key in self.model:
+                before = self.model[document.key].metadata
+                metadata = merged(self.sources[document.key], before, metadata)
+            self.model[document.key] = Document(
+                document.key, document.text, document.title, metadata
+            )
+            self.sources[document.key] = document.metadata
 
     @rule(gone=st.lists(keys, max_size=4))
     def delete(self, gone: list[str]) -> None:

@@ -612,7 +612,7 @@ def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
 
 def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
     """They are begun one after the other: those that a commit came between are let go of."""
-    from searchengine import store as module
+    from searchengine import database as module
 
     begun = module._begun
     calls: list[int] = []

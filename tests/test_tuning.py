@@ -18,7 +18,7 @@ from indexer.config import SegmentConfig
 from indexer.errors import TuneError
 from indexer.tune import Goal, Tuning
 from searchengine import SearchEngine
-from searchengine import engine as engine_module
+from searchengine import tuning as tuning_module
 from searchengine.changes import Changes
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.store import Store
@@ -256,14 +256,14 @@ def test_what_was_changed_meanwhile_is_left_alone(
                 engine.tune(texts(150, 9), GOAL)
             assert engine.stats().recipe == MADE.as_dict()
             return
-        measured = engine_module.tune
+        measured = tuning_module.tune
 
         def slow(*arguments: Any, **named: Any) -> Tuning:
             monkeypatch.undo()
             other.tune(texts(150, 8), GOAL) if change == "tune" else other.add(documents(1, 4))
             return measured(*arguments, **named)
 
-        monkeypatch.setattr(engine_module, "tune", slow)
+        monkeypatch.setattr(tuning_module, "tune", slow)
         with pytest.raises(CollectionError, match=r"changed by another process.*tune it again"):
             engine.tune(texts(150, 9), GOAL)
         committed = other.collection.segments

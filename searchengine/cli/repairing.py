@@ -37,7 +37,7 @@ def repair(
         searchengine repair notes.index --dry-run
         searchengine repair notes.index
     """
-    from searchengine.console import counted, show_json, steps
+    from searchengine.console import counted, say, show_json, steps
     from searchengine.repair import repair as mend
 
     with steps() as report:
@@ -57,7 +57,7 @@ def repair(
         if dry_run and done.encoded:
             lines.append(("to do", f"encode {counted(done.encoded, 'document')} again"))
         for name, sentence in lines:
-            click.echo(f"{name:8} {sentence}")
-        click.echo(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
+            say(f"{name:8} {sentence}")
+        say(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
     if not done.whole:
         ctx.exit(1)
