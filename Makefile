@@ -39,11 +39,14 @@ bench-reports: setup  ## the reports in docs/reports, some 50 minutes
 	$(BIN)/python benchmarks/reports.py papers
 	$(BIN)/python benchmarks/reports.py synthetic
 
-bench-living: setup  ## the figures in docs/reliability.md, some 40 minutes
+bench-living: setup  ## the figures in docs/reliability.md, some two hours
 	$(BIN)/python benchmarks/living.py adds
 	$(BIN)/python benchmarks/living.py memory
 	$(BIN)/python benchmarks/living.py concurrency
-	SEARCHENGINE_STRESS_SECONDS=60 $(BIN)/pytest -s tests/test_readers.py
+	$(BIN)/python benchmarks/concurrent_filters.py
+	$(BIN)/python tests/processes_campaign.py --seeds 0:55 --steps 200 --jobs 2 --results campaigns.jsonl
+	$(BIN)/python tests/readers_campaign.py --readers 8 --seconds 600 --seeds 0:6 --results campaigns.jsonl
+	$(BIN)/python tests/processes_campaign.py --results campaigns.jsonl --summary
 	$(BIN)/python tests/campaign.py kill --scenario changes
 	$(BIN)/python tests/campaign.py kill --scenario long --points 600
 	$(BIN)/python tests/campaign.py cut --scenario changes --points 150
