@@ -1,10 +1,12 @@
 """Writing a segment: rotate, store, index, and only then the manifest."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from indexer.basis import Basis, turned
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import sync_file, sync_folder
+from indexer.durable import below, open_folder, sync, sync_file, sync_folder
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.manifest import ROTATION, FileEntry, Manifest, link_verified
 from indexer.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
@@ -93,8 +95,8 @@ def write_segment(
     adopted: Basis | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
-    with new_folder(path):
-        stored, entry, basis = _write_vectors(path, vectors, config, progress or silent, adopted)
+    with new_folder(path) as folder:
+        stored, entry, basis = _write_vectors(folder, vectors, config, progress or silent, adopted)
         finish_segment(stored, entry, config, basis, provenance, progress=progress)
 
 
@@ -111,9 +113,9 @@ def rewrite_segment(
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
     check_same(manifest.config, config, ("rotation", "blocks", "storage"))
     entry = manifest.files[manifest.vectors_file]
-    with new_folder(path):
-        link_verified(file.path, path / VECTORS, entry)
-        linked = VectorFile(path / VECTORS, file.rows, file.dim, file.storage)
+    with new_folder(path) as folder:
+        link_verified(file.path, folder / VECTORS, entry)
+        linked = VectorFile(folder / VECTORS, file.rows, file.dim, file.storage)
         for i, rows in enumerate(linked.blocks()):
             numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
             check_unit(file.path, rows, file.storage, numbers)
@@ -121,7 +123,7 @@ def rewrite_segment(
             linked,
             entry,
             config,
-            basis.linked(path),
+            basis.linked(folder),
             manifest.provenance,
             tuning=tuning,
             progress=progress,
@@ -139,21 +141,29 @@ def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Make a segment's folder; it is synced at the end of the block, or removed if that fails."""
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise SegmentError(
-            f"{path} already exists and segments never change: name a new folder"
-        ) from None
-    try:
-        yield
-        sync_folder(path)
-        sync_folder(path.parent)
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+def new_folder(path: Path) -> Iterator[Path]:
+    """Where to write a segment; its folder gets its name, `path`, when the block has filled it.
+
+    It is synced then, or removed if the block fails. It is filled under a name that nothing else
+    can have: if another folder takes the place of the one above it meanwhile, nothing there is
+    written over.
+    """
+    if path.exists():
+        raise SegmentError(f"{path} already exists and segments never change: name a new folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
+    with open_folder(path.parent) as parent:
+        source, target = below(scratch, parent), below(path, parent)
+        os.mkdir(source, dir_fd=parent)
+        try:
+            yield scratch
+            sync_folder(scratch)
+            os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)
+            if parent is not None:
+                sync(parent)
+        except BaseException:
+            shutil.rmtree(source, ignore_errors=True, dir_fd=parent)
+            raise
 
 
 def finish_segment(

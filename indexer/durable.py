@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 try:
@@ -53,6 +55,27 @@ def sync_folder(path: Path) -> None:
         sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[int | None]:
+    """A descriptor of a folder, which stays that folder's when others take its name.
+
+    None on Windows, which has no such descriptors: names are looked up anew there.
+    """
+    if os.name != "posix":
+        yield None
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def below(path: Path, descriptor: int | None) -> Path:
+    """How to name something in the folder of a descriptor, in calls that take `dir_fd`."""
+    return path if descriptor is None else Path(path.name)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

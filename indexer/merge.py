@@ -100,13 +100,13 @@ def write_merged(
     config.check_width(dim)
     heard = progress or silent
     kept = _kept(parts, config, refit)
-    with new_folder(path):
+    with new_folder(path) as folder:
         if kept is None:
             rows = sum(part.size for part in parts)
-            basis = Basis.fitted(lambda: _sample(parts), rows, config, path)
+            basis = Basis.fitted(lambda: _sample(parts), rows, config, folder)
         else:
-            basis = kept.linked(path)
-        stored, entry = _write(path, parts, config, basis, heard)
+            basis = kept.linked(folder)
+        stored, entry = _write(folder, parts, config, basis, heard)
         return finish_segment(
             stored, entry, config, basis, provenance, tuning=tuning, progress=progress
         )

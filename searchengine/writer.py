@@ -5,10 +5,11 @@ garbage, which the next writer removes. So at every instant a reader sees all of
 """
 
 import os
+import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from indexer.allowed import Allowed
 from indexer.build import Progress
 from indexer.config import SMALL
+from indexer.durable import below, open_folder
 from indexer.errors import SegmentError
 from indexer.merge import outgrown
 from indexer.segment import Segment, SegmentConfig
@@ -28,6 +30,7 @@ from searchengine.store import SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
+_SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 
 
 class Writer:
@@ -162,16 +165,21 @@ def writing(
         CollectionBusy: another process is still writing after `wait` seconds.
         CollectionError: another folder has taken the place of this one.
     """
-    with store.transaction(wait):
-        remove_garbage(path, store)
+    with store.transaction(wait), _beside(path, store) as folder:
+        committed = {folder_of(path, row.id).name for row in store.segments()}
+        with os_errors(path):
+            _remove_all_but(committed, path, folder)
         writer = Writer(path, store, open_segment)
         try:
             yield writer
             writer.changes.count_commit()
-        except BaseException:
-            for row, segment in writer.opened.items():
+        except BaseException as error:
+            for segment in writer.opened.values():
                 segment.close()
-                shutil.rmtree(folder_of(path, row.id), ignore_errors=True)
+            with suppress(OSError):
+                _remove_all_but(committed, path, folder)
+            if isinstance(error, CollectionError) and not store.in_place:
+                raise store.replaced() from error
             raise
 
 
@@ -201,34 +209,32 @@ def folder_of(path: Path, number: int) -> Path:
 def remove_garbage(path: Path, store: Store) -> None:
     """Remove what a writer that died has left: folders that no commit names.
 
-    `store` is in a write transaction. Another folder may take this one's place at any moment, so
-    the names are looked up below the open folder of segments that lay beside this very database.
+    `store` is in a write transaction.
     """
     named = {folder_of(path, row.id).name for row in store.segments()}
-    with os_errors(path), _opened(path / "segments") as folder:
-        if not store.in_place:
-            raise store.replaced()
-        for name in os.listdir(path / "segments" if folder is None else folder):
-            # What is not named like a segment is not ours.
-            if not name.isdigit() or name in named:
-                continue
-            if folder is None:
-                shutil.rmtree(path / "segments" / name)
-            elif stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                shutil.rmtree(name, dir_fd=folder)
+    with os_errors(path), _beside(path, store) as folder:
+        _remove_all_but(named, path, folder)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int | None]:
-    """A descriptor of a folder, which follows it when it is renamed; None where there is none."""
-    if not shutil.rmtree.avoids_symlink_attacks:  # which is where descriptors of folders work
-        yield None
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _beside(path: Path, store: Store) -> Iterator[int | None]:
+    """The folder of segments beside this very database, whatever takes its name meanwhile."""
+    with os_errors(path), ExitStack() as stack:
+        folder = stack.enter_context(open_folder(path / "segments"))
+        if not store.in_place:
+            raise store.replaced()
+        opened = stack.pop_all()
+    with opened:
+        yield folder
+
+
+def _remove_all_but(named: Collection[str], path: Path, folder: int | None) -> None:
+    for name in os.listdir(path / "segments" if folder is None else folder):
+        each = below(path / "segments" / name, folder)
+        # What is not named like a segment, or one that is being written, is not ours.
+        if _SEGMENT.fullmatch(name) and name not in named:
+            if stat.S_ISDIR(os.stat(each, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(each, dir_fd=folder)
 
 
 @contextmanager

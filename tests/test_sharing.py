@@ -20,6 +20,7 @@ from conftest import WordLengths
 from faults import in_child
 
 from searchengine import SearchEngine
+from searchengine.connections import turns
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.store import Store
 from trainer.encoder import Encoder
@@ -133,6 +134,17 @@ def test_a_warmed_reader_keeps_its_locks(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as again:
         again.verify()
         assert again.stats().documents == 190
+
+
+def test_what_another_process_deletes_is_gone_after_a_refresh(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as reader:
+        in_another_process(_delete, path, [1, 2])
+        assert len(keys(reader)) == 40
+        reader.refresh()
+        assert len(keys(reader)) == 38
+        in_another_process(_delete, path, [3, 4])
+        reader.refresh()
+        assert keys(reader) == {f"k{i}" for i in range(40)} - {"k1", "k2", "k3", "k4"}
 
 
 def test_warming_finds_a_damaged_page(path: Path) -> None:
@@ -310,6 +322,28 @@ def test_a_loaded_encoder_is_refused_in_a_child() -> None:
     assert (ended.problem, ended.said) == (None, ["refused"])
 
 
+@FORKS
+def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
+    """Another thread had the turn to write, and has it for ever in the child's memory."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        begun, end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with turns.of(engine.collection.store.identity):
+                begun.set()
+                end.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert begun.wait(20)
+        try:
+            ended = in_child(lambda say: say(engine.add(documents(range(40, 45))).added))
+        finally:
+            end.set()
+            thread.join()
+        assert (ended.problem, ended.said) == (None, [5])
+
+
 # --- a folder that is replaced --------------------------------------------------------------------
 
 
@@ -401,6 +435,27 @@ def test_a_folder_replaced_during_a_change_is_left_alone(path: Path, tmp_path: P
         engine.verify()
 
 
+def test_a_folder_replaced_while_an_index_is_built(path: Path, tmp_path: Path) -> None:
+    """The last moment before the commit: neither folder may change."""
+    copy = tmp_path / "copy"
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(copy)
+        done: list[Path] = []
+
+        def building(what: str, rows: int, total: int) -> None:
+            if not done:
+                done.append(path.with_name("moved"))
+                path.rename(done[0])
+                shutil.copytree(copy, path)
+
+        with pytest.raises(CollectionError, match="was replaced by another folder"):
+            engine.add(documents(range(40, 50)), building=building)
+    for folder in (path, done[0]):
+        with SearchEngine.open(folder, WordLengths()) as again:
+            again.verify()
+            assert keys(again) == {f"k{i}" for i in range(40)}
+
+
 def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,17 +467,17 @@ def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
         for start in range(0, 30, 10):
             engine.add(documents(range(start, start + 10)))
         held = engine.stats().documents
-    listed = writer._opened
+    opens = writer.open_folder
     done: list[bool] = []
 
     def opened(folder: Path) -> Any:
         if not done:
             done.append(True)
             replace(path, other)
-        return listed(folder)
+        return opens(folder)
 
     with SearchEngine.open(path, WordLengths()) as engine:
-        monkeypatch.setattr(writer, "_opened", opened)
+        monkeypatch.setattr(writer, "open_folder", opened)
         with pytest.raises(CollectionError, match="was replaced by another folder"):
             engine.add(documents(range(50, 60)))
     with SearchEngine.open(path, WordLengths()) as again:
