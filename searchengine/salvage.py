@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,6 +66,7 @@ def is_damage(error: BaseException | None) -> bool:
 def readable_documents(path: Path) -> int:
     """How many documents of a damaged file can be read."""
     with closing(_connect(path)) as connection:
+        _overlook_schema(connection)
         return sum(1 for _ in _rows(connection, "documents"))
 
 
@@ -82,6 +84,7 @@ def salvage(path: Path) -> Salvage:
     _remove(unfinished)
     try:
         with closing(_connect(path)) as old, Store(unfinished, create=True) as new:
+            _overlook_schema(old)
             try:
                 old.execute("BEGIN IMMEDIATE")
             except sqlite3.DatabaseError as error:
@@ -192,6 +195,9 @@ def _rows(
     while True:
         try:
             rows = connection.execute(sql, (position, limit)).fetchall()
+            rowids = [position, *(row[0] for row in rows)]
+            if any(after <= before for before, after in pairwise(rowids)):
+                raise sqlite3.DatabaseError("rowids that do not rise")  # would be read for ever
         except sqlite3.DatabaseError:
             if limit > 1:
                 limit = 1
@@ -215,7 +221,8 @@ def _rows(
 def _last(connection: sqlite3.Connection, table: str) -> int | None:
     """The last rowid of a table; None where that cannot be read either."""
     with suppress(sqlite3.DatabaseError):
-        return int(connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0])
+        last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
+        return last if isinstance(last, int) else None
     return None
 
 
@@ -230,6 +237,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = lenient
     return connection
+
+
+def _overlook_schema(connection: sqlite3.Connection) -> None:
+    """Read tables although the definition of another one is damaged."""
+    connection.execute("PRAGMA writable_schema = ON")
 
 
 def lenient(data: bytes) -> str:
