@@ -3,7 +3,7 @@
 import ctypes
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition, Lock, RLock
 from weakref import WeakValueDictionary
 
@@ -81,9 +81,14 @@ class Pool:
             self._changed.notify_all()
 
     def pause(self) -> None:
-        """Wait until no statement runs, and let none begin until `resume`."""
+        """Wait until no statement runs, and let none begin until `resume`.
+
+        Ctrl-C does not end it: Python drops what a fork's hook raises, and would fork all the same.
+        """
         self._changed.acquire()
-        self._changed.wait_for(lambda: len(self._free) == len(self._every))
+        while len(self._free) < len(self._every):
+            with suppress(BaseException):
+                self._changed.wait()
 
     def resume(self) -> None:
         """Statements may run again; to be called by the thread that paused."""
