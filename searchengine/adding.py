@@ -227,10 +227,13 @@ class Adding:
         passage = writer.changes.next_passage()
         ranges: list[tuple[int, int]] = []
         for spooled in self._spool.documents():
-            every = {each.document.key: each for each in spooled}
-            compared = _Compared.of(
-                [each.document for each in spooled], writer.changes.known(list(every))
-            )
+            stored = writer.changes.known([each.document.key for each in spooled])
+            every = {
+                each.document.key: each
+                for each in spooled
+                if self._may_replace(each.document, stored)  # else stored since `prepare`
+            }
+            compared = _Compared.of([each.document for each in every.values()], stored)
             cut = self._encoded([every[document.key] for document in compared.changed])
             spans = [passages for _, passages, _ in cut]
             writer.changes.write(compared.changed, spans, compared.known, passage)
