@@ -30,8 +30,6 @@ from searchengine.writer import (
 
 _log = logging.getLogger(__name__)
 _LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
-_LONGEST = 2_000_000  # seconds to wait; SQLite counts milliseconds in 32 bits
-_TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
 
 
 class Collection(View):

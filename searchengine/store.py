@@ -13,10 +13,7 @@ from searchengine.corpus import Document
 from searchengine.database import Database
 from searchengine.filters import compile_sql, field_name, field_named, json_path, parse
 
-_BUSY_MS = 5_000  # to read: another recovers the log after a crash
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
-_FREE = 4  # a file of which a fourth part is free is written anew
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 
 Ids = npt.NDArray[np.int64]
