@@ -73,11 +73,14 @@ class Collection(View):
         adding = Adding(self.path, look, documents, reading, options)
         with adding:
             while adding.goes_on:
-                if adding.prepare():
-                    with self._own_store(identity) as store, self._writing(store) as writer:
-                        adding.commit(writer)
+                differs = adding.prepare()
                 finished = options.commit_every is not None and not adding.goes_on
+                if not differs and not finished:
+                    continue
                 with self._own_store(identity) as store:
+                    if differs:
+                        with self._writing(store) as writer:
+                            adding.commit(writer)
                     self._merge_due(store, options.building, finished=finished)
         return adding.summary()
 
@@ -156,11 +159,13 @@ class Collection(View):
             self._clear_away(store)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if nothing was ever committed, and close; others cannot write then."""
-        with self._own_store() as store, store.transaction():
-            if not store.segments():
-                shutil.rmtree(self.path)
+        """Close; remove the folder if nothing was committed and no other process has it open."""
         self.close()
+        with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
+            if not store.segments():
+                with store.alone():
+                    if not store.segments():
+                        shutil.rmtree(self.path)
 
     @contextmanager
     def _own_store(self, identity: Identity | None = None) -> Iterator[Store]:

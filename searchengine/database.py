@@ -144,13 +144,14 @@ class Database:
                 raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
             self._begin_writing(wait)
             before = self.connection.total_changes
+            process = os.getpid()
             try:
                 yield  # its errors are its own
                 if self.connection.total_changes != before and not self.in_place:
                     raise self.replaced()
                 self.execute("COMMIT")
             except BaseException:
-                if self.connection.in_transaction:
+                if process == os.getpid() and self.connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
 
@@ -177,6 +178,25 @@ class Database:
         """One statement without rows."""
         with self.writing() as connection:
             connection.execute(sql)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other connection to the file is open during the block, nor can one be opened.
+
+        Raises CollectionBusy where there is one.
+        """
+        with self.writing() as connection:
+            connection.execute("PRAGMA locking_mode = exclusive")
+            # SQLite changes the mode only where no one else has the file open.
+            connection.execute("PRAGMA journal_mode = delete").fetchall()
+            connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            with self.writing() as connection:
+                connection.execute("ROLLBACK")
+                if self.in_place:
+                    connection.execute("PRAGMA journal_mode = wal").fetchall()
 
     def hold(self) -> None:
         """From now on, until `close`, everything is read as it is at this moment.
@@ -237,6 +257,10 @@ class Database:
             try:
                 _sync_fully(target)
                 connection.backup(target)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
+                    raise
+                raise CollectionError(f"{path}: {error}; make room there") from error
             finally:
                 target.close()
 
@@ -261,13 +285,19 @@ class Database:
     def _read(self, sql: str, parameters: Sequence[Any], *, long: bool) -> list[tuple[Any, ...]]:
         """Nothing stays open behind it: an unfinished statement would hold others of the same
         connection at its own, older snapshot."""
+        self._check_frozen()
+        with self.named_errors(), self._pool.borrow(long=long) as connection:
+            rows = connection.execute(sql, parameters).fetchall()
+        self._check_frozen()
+        return rows
+
+    def _check_frozen(self) -> None:
+        """Raise CollectionError where a file that is read without locks has changed."""
         if self._frozen is not None and self._frozen != _state(self.path):
             raise CollectionError(
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
             )
-        with self.named_errors(), self._pool.borrow(long=long) as connection:
-            return connection.execute(sql, parameters).fetchall()
 
     def _has_documents(self) -> bool:
         sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"

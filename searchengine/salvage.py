@@ -94,20 +94,29 @@ def salvage(path: Path) -> Salvage:
                     ) from error
             with new.transaction():
                 _copy(old, new, found)
-        if not found.copied["documents"] or not found.copied["settings"]:
-            what = "documents" if found.copied["settings"] else "settings"
-            raise CollectionError(
-                f"{path}: none of its {what} can be read; nothing was changed, "
-                "restore the collection from a copy"
-            )
-        unfinished.rename(_repaired(path))
-        sync_folder(path.parent)
+            new.close()
+            _keep(found, path, unfinished)
+            if os.name == "posix":  # while the lock is held; Windows renames no open file
+                path.rename(_unused(path))
     except BaseException:
         _remove(unfinished)
         raise
-    path.rename(_unused(path))
+    if os.name != "posix":
+        path.rename(_unused(path))
     finish(path)
     return found
+
+
+def _keep(found: Salvage, path: Path, unfinished: Path) -> None:
+    """Give the new file the name by which `finish` finds it, if it holds a collection."""
+    if not found.copied["documents"] or not found.copied["settings"]:
+        what = "documents" if found.copied["settings"] else "settings"
+        raise CollectionError(
+            f"{path}: none of its {what} can be read; nothing was changed, "
+            "restore the collection from a copy"
+        )
+    os.replace(unfinished, _repaired(path))
+    sync_folder(path.parent)
 
 
 def finish(path: Path) -> bool:

@@ -169,11 +169,13 @@ def writing(
         committed = {folder_of(path, row.id).name for row in store.segments()}
         with os_errors(path):
             _remove_all_but(committed, path, folder)
-        writer = Writer(path, store, open_segment)
+        writer, process = Writer(path, store, open_segment), os.getpid()
         try:
             yield writer
             writer.changes.count_commit()
         except BaseException as error:
+            if process != os.getpid():  # forked amid the block: all of it is the parent's
+                raise
             for segment in writer.opened.values():
                 segment.close()
             with suppress(OSError):

@@ -174,7 +174,7 @@ class Campaign:
         try:
             for _ in range(PROCESSES):
                 self._start()
-            self._do(self._adding(self._new_texts(self.random.randint(0, 40))))
+            self._do(self._adding(self._new_texts(self.random.randint(1, 40))))
             for _ in range(steps):
                 self._step()
                 self._reap()

@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,16 @@ import pytest
 from conftest import WordLengths
 from faults import in_child
 
-from searchengine import SearchEngine
+from indexer.tune import Goal
+from searchengine import Document, SearchEngine
 from searchengine.connections import turns
-from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import (
+    CollectionBusy,
+    CollectionError,
+    DuplicateKey,
+    EncoderMismatch,
+    QueryError,
+)
 from searchengine.store import Store
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
@@ -398,8 +407,6 @@ def test_two_histories_with_a_commit_of_the_same_number(path: Path, tmp_path: Pa
 
 def test_a_commit_of_the_same_file_is_told_by_its_id(path: Path, tmp_path: Path) -> None:
     """SQLite's own restore writes an older state into the same file."""
-    import sqlite3
-
     copy = tmp_path / "copy"
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.backup(copy)
@@ -454,6 +461,93 @@ def test_a_folder_replaced_while_an_index_is_built(path: Path, tmp_path: Path) -
         with SearchEngine.open(folder, WordLengths()) as again:
             again.verify()
             assert keys(again) == {f"k{i}" for i in range(40)}
+
+
+@pytest.mark.parametrize("change", ["add", "optimize", "tune", "interrupted"])
+def test_a_writer_writes_over_nothing_of_another_collection(
+    path: Path, tmp_path: Path, change: str
+) -> None:
+    """The collection that takes the place has segments of the same numbers."""
+    other = tmp_path / "other"
+    with SearchEngine.create(other, WordLengths(), FLAT) as engine:
+        for start in (0, 500, 700):
+            engine.add(documents(range(start, start + 300)))
+        engine.optimize()
+        engine.add(documents(range(1000, 1005)))
+        numbers = {folder.name for folder in (other / "segments").iterdir()}
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add(documents(range(40, 640)))
+        engine.delete([f"k{i}" for i in range(5)])
+        wanted = f"{max(row.id for row in engine.collection.segments) + 1:06d}"
+        if wanted not in numbers:  # give the other the number that is next here
+            (name,) = [folder for folder in sorted(numbers)][-1:]
+            (other / "segments" / name).rename(other / "segments" / wanted)
+            with closing(sqlite3.connect(other / "documents.db")) as connection:
+                sql = "UPDATE segments SET id = ? WHERE id = ?"
+                connection.execute(sql, (int(wanted), int(name)))
+                connection.commit()
+        done: list[bool] = []
+
+        def building(what: str, rows: int, total: int) -> None:
+            if not done:
+                done.append(True)
+                replace(path, other)
+                if change == "interrupted":
+                    raise KeyboardInterrupt
+
+        changes: dict[str, Callable[[], object]] = {
+            "add": lambda: engine.add(documents(range(5000, 5010)), building=building),
+            "optimize": lambda: engine.optimize(progress=building),
+            "tune": lambda: engine.tune(goal=Goal(k=5, recall=0.5), building=building),
+            "interrupted": lambda: engine.add(documents(range(5000, 5010)), building=building),
+        }
+        error = KeyboardInterrupt if change == "interrupted" else CollectionError
+        with pytest.raises(error):
+            changes[change]()
+        assert done
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert again.stats().documents == 905 - 100
+
+
+def test_a_collection_that_another_fills_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "new.index"
+    made = SearchEngine.create(path, WordLengths(), FLAT)
+    with SearchEngine.open(path, WordLengths()) as filling:
+        made.collection.remove_if_empty()  # as an index that failed does
+        filling.add(documents(range(3)))
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.collection.remove_if_empty()
+        assert path.exists()
+    empty = SearchEngine.create(tmp_path / "empty.index", WordLengths(), FLAT)
+    empty.collection.remove_if_empty()
+    assert not (tmp_path / "empty.index").exists()
+
+
+def test_two_processes_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:
+    """The other commits its file after this one has compared its own, and before it commits."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "readme.md").write_text(f"of {name}")
+
+    def readme(name: str) -> Document:
+        root = tmp_path / name
+        return Document("readme.md", f"of {name}", origin=str(root / "readme.md"), root=str(root))
+
+    class Late(WordLengths):
+        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.add([readme("one")])
+            return super().encode(texts, role=role)
+
+    with SearchEngine.open(path, Late()) as engine:
+        with pytest.raises(DuplicateKey, match=r"is that of a file of .*one"):
+            engine.add([readme("two")])
+        engine.refresh()
+        (document,) = engine.collection.store.documents(
+            engine.collection.store.ids_of(["readme.md"]).values()
+        )
+        assert document.text == "of one"
 
 
 def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
@@ -717,8 +811,6 @@ def test_metadata_set_by_hand_survive_another_index(path: Path) -> None:
 
 
 def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:
-    from searchengine.corpus import Document
-    from searchengine.errors import DuplicateKey
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -743,7 +835,6 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
 
 
 def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
-    from searchengine.corpus import Document
 
     twice = [Document("0123abcd", "the same", derived=True) for _ in range(2)]
     with SearchEngine.open(path, WordLengths()) as engine:
