@@ -61,7 +61,7 @@ def sync_folder(path: Path) -> None:
 def open_folder(path: Path) -> Iterator[int | None]:
     """A descriptor of a folder, which stays that folder's when others take its name.
 
-    None on Windows, which has no such descriptors: names are looked up anew there.
+    None on Windows, which has no such descriptors: names are looked up again there.
     """
     if os.name != "posix":
         yield None

@@ -52,8 +52,8 @@ class AddOptions:
     Attributes:
         skip_bad: leave out keys that come twice, which otherwise raise DuplicateKey.
         commit_every: documents to a commit; None makes one of all.
-        progress: hears how many documents were just done, and tokens encoded for them.
-        building: hears what is done with the vectors after that (indexer.build.Progress).
+        progress: called with the number of documents just done and of the tokens encoded for them.
+        building: called with what is done to the vectors after that (indexer.build.Progress).
     """
 
     skip_bad: bool = False

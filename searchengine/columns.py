@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from searchengine.errors import CorpusError
+from searchengine.errors import CorpusError, UnknownFields
 from searchengine.lines import bad, some_fields
 
 RESERVED = ("_id", "title", "text")
@@ -61,10 +61,12 @@ class Columns:
             if index is not None:
                 names[index] = _DEFAULTS[option]
             elif strict:
-                raise bad(place, f"no field {name!r} for {option} (fields: {some_fields(fields)})")
+                raise _unknown(
+                    place, f"no field {name!r} for {option} (fields: {some_fields(fields)})"
+                )
         for option, name in self.chosen.items():
             if names.count(_DEFAULTS[option]) > 1:
-                raise bad(
+                raise _unknown(
                     place,
                     f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
                     "in the file",
@@ -88,11 +90,15 @@ def check_text(names: Collection[str], fields: Collection[str], place: str) -> N
     """
     if "text" in names or set(names) - {"_id", "id"} == {"title"}:
         return
-    raise bad(
+    raise _unknown(
         place,
         f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
         "example: --text-field body",
     )
+
+
+def _unknown(place: str, what: str) -> UnknownFields:
+    return UnknownFields(str(bad(place, what)))
 
 
 def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
@@ -102,5 +108,5 @@ def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | N
     similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
     if len(similar) > 1:
         names = ", ".join(repr(fields[i]) for i in similar)
-        raise bad(place, f"{option} {name} fits several fields: {names}; give the exact name")
+        raise _unknown(place, f"{option} {name} fits several fields: {names}; give the exact name")
     return similar[0] if similar else None

@@ -156,7 +156,7 @@ class Database:
                 raise
 
     def _begin_writing(self, wait: float) -> None:
-        """Try for so many seconds. SQLite's own waiting would hold up a fork."""
+        """Try for `wait` seconds. If SQLite waited itself, a fork would have to wait as well."""
         until, pause = monotonic() + wait, _FIRST_PAUSE
         while True:
             try:

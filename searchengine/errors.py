@@ -2,7 +2,8 @@
 
 SearchEngineError
 ├── CorpusError        a file of documents, queries or judgements that cannot be read
-│   └── EmptyCorpus    nothing in it to index
+│   ├── EmptyCorpus    nothing in it to index
+│   └── UnknownFields  no field of it holds the text, or the one named is not there
 ├── DuplicateKey       a document key that is stored already
 ├── FilterError        a `where` expression that does not parse
 ├── QueryError         a query, k or shortlist that makes no sense
@@ -22,6 +23,10 @@ class CorpusError(SearchEngineError):
 
 class EmptyCorpus(CorpusError):
     """There is nothing to index."""
+
+
+class UnknownFields(CorpusError):
+    """No field of a file holds the text, or a field that was named is not there."""
 
 
 class DuplicateKey(SearchEngineError):

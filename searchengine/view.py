@@ -34,7 +34,7 @@ class View:
     """
 
     def __init__(self, path: Path, wait: float = 0) -> None:
-        """Open. Raises CollectionError when the folder is none, or its files are damaged."""
+        """Open. Raises CollectionError: no collection is there, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
         if not 0 <= wait <= _LONGEST:

@@ -22,7 +22,7 @@ from searchengine.cli.options import (
 )
 from searchengine.cli.signals import Terminated
 from searchengine.corpus import LeftOut
-from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus
+from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, UnknownFields
 from searchengine.lexical import Tokenizer
 
 COMMIT_EVERY = 5000
@@ -164,7 +164,8 @@ def index(
                 status = error.status if isinstance(error, Terminated) else 1
                 raise click.exceptions.Exit(status) from None
             bad_record = isinstance(error, CorpusError | DuplicateKey)
-            if bad_record and not isinstance(error, EmptyCorpus) and not skip_bad:
+            whole = isinstance(error, EmptyCorpus | UnknownFields)  # not of one record
+            if bad_record and not whole and not skip_bad:
                 raise type(error)(f"{error} (--skip-bad goes on past what is bad)") from error
             raise
         documents_now = engine.stats().documents
