@@ -174,6 +174,7 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     refused = one_sentence(run("index", tmp_path / "c.csv", collection))
     assert "no field 'text' (fields: 'title', 'Body')" in refused
     assert "--text-field body" in refused
+    assert "--skip-bad" not in refused  # which goes on past records, not past a whole file
     assert not collection.exists()
     options = ("--text-field", "body", "--key-prefix", "papers:")
     assert run_json("index", tmp_path / "c.csv", collection, *options)["added"] == 1
