@@ -153,16 +153,17 @@ def new_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
     with open_folder(path.parent) as parent:
-        source, target = below(scratch, parent), below(path, parent)
-        os.mkdir(source, dir_fd=parent)
+        name, target = below(scratch, parent), below(path, parent)
+        os.mkdir(name, dir_fd=parent)
         try:
             yield scratch
             sync_folder(scratch)
-            os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(name, target, src_dir_fd=parent, dst_dir_fd=parent)
+            name = target
             if parent is not None:
                 sync(parent)
         except BaseException:
-            shutil.rmtree(source, ignore_errors=True, dir_fd=parent)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
             raise
 
 

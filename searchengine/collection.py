@@ -24,7 +24,7 @@ from searchengine.writer import (
     Writer,
     due,
     misfit,
-    remove_garbage,
+    remove_unnamed,
     writing,
 )
 
@@ -74,14 +74,14 @@ class Collection(View):
         with adding:
             while adding.goes_on:
                 differs = adding.prepare()
-                finished = options.commit_every is not None and not adding.goes_on
-                if not differs and not finished:
-                    continue
+                # Whether more comes is asked after the commit: the stream may make one wait.
                 with self._own_store(identity) as store:
                     if differs:
                         with self._writing(store) as writer:
                             adding.commit(writer)
-                    self._merge_due(store, options.building, finished=finished)
+                    finished = options.commit_every is not None and not adding.goes_on
+                    if differs or finished:
+                        self._merge_due(store, options.building, finished=finished)
         return adding.summary()
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
@@ -120,7 +120,6 @@ class Collection(View):
             with self._writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
                 writer.changes.optimize_text()
-            self._clear_away(store)
             try:
                 store.tidy()
             except CollectionError as error:  # what was asked for is committed all the same
@@ -156,7 +155,6 @@ class Collection(View):
         with self._own_store() as store:
             with self._writing(store) as writer:
                 writer.rebuild(measured, config, tuning, heard)
-            self._clear_away(store)
 
     def remove_if_empty(self) -> None:
         """Close; remove the folder if nothing was committed and no other process has it open."""
@@ -212,6 +210,7 @@ class Collection(View):
                 f"{self.path}: the change is committed, but cannot be shown ({error}); "
                 "open the collection again"
             ) from error
+        self._clear_away(store, writer.before)
 
     def _merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
@@ -221,12 +220,10 @@ class Collection(View):
             while due(store, finished=finished):
                 with self._writing(store) as writer:
                     writer.merge(due(store, finished=finished), progress=progress)
-                self._clear_away(store)
             while row := misfit(self.segments):
                 with self._writing(store) as writer:
                     if row in store.segments():
                         writer.merge([row], refit=True, progress=progress)
-                self._clear_away(store)
         except CollectionBusy:
             pass  # another came first; whoever writes last merges
         except CollectionError as error:  # what was asked for is committed all the same
@@ -234,13 +231,13 @@ class Collection(View):
                 "segments were not merged, which the next change will try again: %s", error
             )
 
-    def _clear_away(self, store: Store) -> None:
+    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
         """Remove the folders that were replaced, unless another is writing just now.
 
-        Who has them open goes on reading; who is about to open them looks again.
+        Processes that have them open go on reading; those that are about to open them look again.
         """
         try:
-            with suppress(CollectionBusy), store.transaction(queue=False):
-                remove_garbage(self.path, store)
-        except CollectionError as error:  # what was asked for is committed all the same
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, before)
+        except CollectionError as error:  # the change itself is committed all the same
             _log.warning("replaced segments were left behind for the next change: %s", error)

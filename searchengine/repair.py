@@ -6,6 +6,7 @@ the write lock is held, for a writer that came between could move the passages; 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ from searchengine.encoding import PassageReader, TextEncoder, check_built_by, lo
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.reconcile import Plan, Report, reconcile
 from searchengine.store import SegmentRow, Store
-from searchengine.writer import Writer, remove_garbage, writing
+from searchengine.writer import Writer, remove_unnamed, writing
 from trainer.engines import RuntimeConfig
 
 _BATCH = 512  # documents encoded at a time
@@ -194,8 +195,8 @@ def _mend(
         plan.close()
         for segment in writer.opened.values():
             segment.close()
-        with store.transaction(wait):
-            remove_garbage(path, store)
+        with suppress(CollectionBusy):
+            remove_unnamed(path, store, writer.before)
     return plan
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,21 @@ class Writer:
         store: the connection that holds the transaction.
         changes: the same, to write to the tables.
         opened: the segments made here, open.
+        before: name → inode of every folder of a segment when the transaction began.
     """
 
-    def __init__(self, path: Path, store: Store, open_segment: OpenSegment) -> None:
+    def __init__(
+        self, path: Path, store: Store, open_segment: OpenSegment, before: Mapping[str, int]
+    ) -> None:
         self.path = path
         self.store = store
         self.changes = Changes(store)
         self.opened: dict[SegmentRow, Segment] = {}
         self._open_segment = open_segment
+        self.before = before
+        # Beyond folders that no commit names, too: see remove_unnamed.
         self._numbers = max((row.id for row in store.segments()), default=0)
+        self._numbers = max([self._numbers, *map(int, before)])
 
     def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
         """One segment more, of blocks (n, D): the passages from `changes.next_passage` on."""
@@ -166,10 +172,9 @@ def writing(
         CollectionError: another folder has taken the place of this one.
     """
     with store.transaction(wait), _beside(path, store) as folder:
-        committed = {folder_of(path, row.id).name for row in store.segments()}
         with os_errors(path):
-            _remove_all_but(committed, path, folder)
-        writer, process = Writer(path, store, open_segment), os.getpid()
+            before = _folders(path, folder)
+        writer, process = Writer(path, store, open_segment, before), os.getpid()
         try:
             yield writer
             writer.changes.count_commit()
@@ -179,7 +184,8 @@ def writing(
             for segment in writer.opened.values():
                 segment.close()
             with suppress(OSError):
-                _remove_all_but(committed, path, folder)
+                for name in _folders(path, folder).keys() - before.keys():
+                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
             if isinstance(error, CollectionError) and not store.in_place:
                 raise store.replaced() from error
             raise
@@ -208,14 +214,22 @@ def folder_of(path: Path, number: int) -> Path:
     return path / "segments" / f"{number:06d}"
 
 
-def remove_garbage(path: Path, store: Store) -> None:
-    """Remove what a writer that died has left: folders that no commit names.
+def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
+    """Remove those folders of segments that no commit names, of all that were there `before`.
 
-    `store` is in a write transaction.
+    To be called after a commit of one's own, which began when they were there: what was replaced by
+    it, and what a writer left that was killed. Not sooner: a writer that is killed while SQLite
+    syncs its commit leaves that commit undecided. Nobody sees it, but the next process that
+    recovers SQLite's log may find it; only a later commit writes over it.
     """
     named = {folder_of(path, row.id).name for row in store.segments()}
-    with os_errors(path), _beside(path, store) as folder:
-        _remove_all_but(named, path, folder)
+    if not before.keys() - named:
+        return
+    with store.transaction(queue=False), _beside(path, store) as folder, os_errors(path):
+        named = {folder_of(path, row.id).name for row in store.segments()}
+        for name, inode in _folders(path, folder).items():
+            if name not in named and before.get(name) == inode:
+                shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
 
 
 @contextmanager
@@ -230,13 +244,21 @@ def _beside(path: Path, store: Store) -> Iterator[int | None]:
         yield folder
 
 
-def _remove_all_but(named: Collection[str], path: Path, folder: int | None) -> None:
+def _folders(path: Path, folder: int | None) -> dict[str, int]:
+    """The folders of segments, by name, with their inodes; those half written are removed."""
+    found = {}
     for name in os.listdir(path / "segments" if folder is None else folder):
         each = below(path / "segments" / name, folder)
-        # What is not named like a segment, or one that is being written, is not ours.
-        if _SEGMENT.fullmatch(name) and name not in named:
-            if stat.S_ISDIR(os.stat(each, dir_fd=folder, follow_symlinks=False).st_mode):
-                shutil.rmtree(each, dir_fd=folder)
+        if not _SEGMENT.fullmatch(name):
+            continue  # not ours
+        status = os.stat(each, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            continue
+        if name.isdigit():
+            found[name] = status.st_ino
+        else:  # no commit can name it, and its writer does not have the lock any more
+            shutil.rmtree(each, dir_fd=folder)
+    return found
 
 
 @contextmanager

@@ -432,6 +432,20 @@ class Campaign:
         if self.current is not self.history[-1]:
             self.history.append(self.current)
 
+    def _decide(self) -> None:
+        """Commit once more, and change nothing.
+
+        A process that is killed while SQLite syncs its commit leaves it undecided: nobody sees it,
+        but whoever recovers the log may find it. A later commit writes over it.
+        """
+
+        def commit() -> dict[str, Any]:
+            with SearchEngine.open(self.path, WordLengths(), wait=30) as engine:
+                engine.index_fields()
+            return {}
+
+        self._in_fresh_process(commit)
+
     # ---- writes ----
 
     def _text(self) -> str:
@@ -750,6 +764,7 @@ class Campaign:
             raise Found("error", f"{member.name} {write.name}: {_told(reply)}")
         self._replace(member)
         self._settle(states if reply is None else states[-1:], verify=True)
+        self._decide()
         self.counts["kills that cut a write short"] += self.current is not states[-1]
 
     def _enabled(self) -> set[str]:
@@ -802,6 +817,7 @@ class Campaign:
         if victim is not None:
             self._replace(members[victim])
         self._settle([state(progress) for progress in between(done)], verify=victim is not None)
+        self._decide()
         self.counts["writes"] += sum(len(script) for script in scripts)
 
     def _maybe_kill_one_of(self, members: Sequence[Member]) -> int | None:

@@ -865,6 +865,28 @@ def _hold(path: Path, ready: Any) -> None:
         time.sleep(120)
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_commit(path: Path) -> None:
+    """Not before: its commit may be in SQLite's log, where the next recovery finds it."""
+    left = path / "segments" / "000009"
+    shutil.copytree(next((path / "segments").iterdir()), left)
+    half = path / "segments" / f"000010.{'a' * 32}.new"
+    half.mkdir()
+
+    def fail(what: str, done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(ZeroDivisionError):
+            engine.add(documents(range(40, 50)), building=fail)
+        assert left.exists() and not half.exists()
+        assert len(list((path / "segments").iterdir())) == 2
+        engine.add(documents(range(40, 50)))
+        assert not left.exists()
+        numbers = [row.id for row in engine.collection.segments]
+        assert max(numbers) == 10  # its number was not given again
+        engine.verify()
+
+
 def test_an_unknown_key_of_an_update_changes_nothing(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         with pytest.raises(QueryError, match="nothing was changed"):
