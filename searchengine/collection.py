@@ -74,13 +74,13 @@ class Collection(View):
         with adding:
             while adding.goes_on:
                 differs = adding.prepare()
-                # Whether more comes is asked after the commit: the stream may make one wait.
-                with self._own_store(identity) as store:
-                    if differs:
-                        with self._writing(store) as writer:
-                            adding.commit(writer)
-                    finished = options.commit_every is not None and not adding.goes_on
-                    if differs or finished:
+                if differs:
+                    with self._own_store(identity) as store, self._writing(store) as writer:
+                        adding.commit(writer)
+                # The stream may wait, or fork: nothing that can write is open while it is asked.
+                finished = options.commit_every is not None and not adding.goes_on
+                if differs or finished:
+                    with self._own_store(identity) as store:
                         self._merge_due(store, options.building, finished=finished)
         return adding.summary()
 

@@ -1,7 +1,8 @@
 """One write transaction on a collection: its tables and its segments change together, or neither.
 
 A segment's files are complete and synced before the transaction names it; until then its folder is
-garbage, which the next writer removes. So at every instant a reader sees all of a commit or none.
+garbage, which is removed after another commit. So at every instant a reader sees all of a commit
+or none.
 """
 
 import os
@@ -55,8 +56,7 @@ class Writer:
         self._open_segment = open_segment
         self.before = before
         # Beyond folders that no commit names, too: see remove_unnamed.
-        self._numbers = max((row.id for row in store.segments()), default=0)
-        self._numbers = max([self._numbers, *map(int, before)])
+        self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
     def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
         """One segment more, of blocks (n, D): the passages from `changes.next_passage` on."""
