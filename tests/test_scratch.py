@@ -62,8 +62,14 @@ def copies(tmp_path: Path) -> Path:
 def filling(what: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has begun to fill a new folder, and goes on throughout the block."""
     command = [sys.executable, "-c", PROGRAM, what, str(source), str(target)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(
+        command,
+        cwd=Path(__file__).parent,  # where conftest is
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "filling\n", process.stderr.read()
         try:
             yield process
