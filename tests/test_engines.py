@@ -245,6 +245,24 @@ def test_no_torch_in_a_new_process(tiny: Path, compiled: Encoder) -> None:
     assert done.stdout.splitlines() == [f"(1, {WIDTH}) {compiled.fingerprint}", "[]"]
 
 
+def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Encoder) -> None:
+    """openvino gives signals a stack, and took it away while Python handled them on it."""
+    script = (
+        "import gc, signal, sys\n"
+        "from trainer.encoder import Encoder\n"
+        "kept = [Encoder.load(sys.argv[1], engine='openvino') for _ in range(2)]\n"
+        "for encoder in kept: encoder.encode(['the dog'])\n"
+        "del encoder\n"
+        "while kept:\n"
+        "    kept.pop(0)\n"
+        "    gc.collect()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('handled'))\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tiny)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
 def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
     first = Encoder.load(fresh, engine="openvino", precision="fp32")
     before = first.encode(TEXTS)

@@ -4,6 +4,7 @@ Measured on a 2-core Zen 5: bf16 some 1.7 times as fast as torch's bf16, and nea
 (cosine 0.99997): what follows the last matrix product, pooling and all, stays in float32.
 """
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,22 @@ def import_openvino() -> Any:
     except ImportError as error:
         raise ModelError(f"openvino cannot be imported ({error}): install it anew") from error
     return openvino
+
+
+def core() -> Any:
+    """The openvino.Core of this process, which is never let go.
+
+    Each gives the signals of its thread a stack of their own. One that is let go while another
+    lives, or by another thread, leaves a stack that is gone: the next Ctrl-C is a segmentation
+    fault (openvino 2026.4).
+    """
+    ours = os.getpid()  # a forked process has none of the threads of its parent's
+    # The processor's plug-in, which sets the stack, is loaded later: of two that are made at the
+    # same time, the one that is let go has set none.
+    return _CORES.get(ours) or _CORES.setdefault(ours, import_openvino().Core())
+
+
+_CORES: dict[int, Any] = {}
 
 
 def given(batch: Padded, packed: bool) -> list[NDArray[np.int64]]:
@@ -86,18 +103,18 @@ class OpenVINORuntime:
             "PERFORMANCE_HINT": "LATENCY",
         }
         kept = {"CACHE_DIR": str(self._graph.parent / "kernels"), "CACHE_MODE": "OPTIMIZE_SIZE"}
-        core = import_openvino().Core()
+        ours = core()
         try:
             model: Any = str(self._graph)
             if width is not None:
-                model = core.read_model(model)
+                model = ours.read_model(model)
                 one = [1, width]
                 shapes = [one, one, [], *([one, one] if self.packs else [])]
                 model.reshape(dict(zip(model.inputs, shapes, strict=True)))
             try:
-                compiled = core.compile_model(model, "CPU", settings | kept)
+                compiled = ours.compile_model(model, "CPU", settings | kept)
             except RuntimeError:  # a folder that cannot be written to: compile every time
-                compiled = core.compile_model(model, "CPU", settings)
+                compiled = ours.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise ModelError(
                 f"openvino does not run {self._graph}: {_last_line(error)}; remove "

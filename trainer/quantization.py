@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import ModelError
-from trainer.openvino_runtime import given, import_openvino
+from trainer.openvino_runtime import core, given
 from trainer.tokens import Ids, Padded
 
 
@@ -21,7 +21,7 @@ def quantized(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
     SmoothQuant (Xiao et al., arXiv 2211.10438) and bias correction; activations are scaled by what
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
-    openvino = import_openvino()
+    model = core().read_model(str(graph))
     import nncf  # whose absence trainer.engines has told
 
     nncf.set_log_level(logging.ERROR)
@@ -30,7 +30,6 @@ def quantized(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
         ids = row[None].astype(np.int64)
         return given(Padded(ids, np.ones_like(ids)), packed)
 
-    model = openvino.Core().read_model(str(graph))
     try:
         with redirect_stdout(StringIO()):  # where nncf draws its progress
             return nncf.quantize(
