@@ -53,6 +53,7 @@ TESTS = {
     "trainer": "losses loss_references objective train_data train_loop trainee train_config "
     "classifier mlm positives passes",
 }
+REWRITTEN = "pytest.PytestAssertRewriteWarning"
 SLOWEST = 90  # seconds of tests for a mutant
 
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE LtE_Lt Gt_GtE GtE_Gt Is_IsNot IsNot_Is".split()
@@ -246,7 +247,11 @@ def outcome(tests: list[str], expected: float) -> tuple[str, str]:
                 if report.failed:
                     os.write(writing, report.nodeid.encode())
 
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests], plugins=[First()])
+            pytest_collectreport = pytest_runtest_logreport
+
+        # It warns of plug-ins that were imported before, and a warning is an error here.
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-W", f"ignore::{REWRITTEN}"]
+        code = pytest.main([*options, *tests], plugins=[First()])
         os._exit(int(code != 0))
     os.close(writing)
     deadline = time.monotonic() + 60 + 10 * expected
@@ -258,11 +263,14 @@ def outcome(tests: list[str], expected: float) -> tuple[str, str]:
     if timeout:
         os.waitpid(child, 0)
     os.set_blocking(reading, False)
-    with suppress(BlockingIOError):
+    by = ""
+    with suppress(BlockingIOError):  # a process that the tests left may hold the pipe open
         by = os.read(reading, 10_000).decode()
     os.close(reading)
     if timeout:
         return "timeout", ""
+    if ended[1] and not by:
+        raise RuntimeError(f"pytest ended with {ended[1]} before any test failed: {tests[:3]} …")
     return ("killed", by) if ended[1] else ("survived", "")
 
 
@@ -281,7 +289,6 @@ def run(group: str, folder: Path) -> None:
     os.waitpid(child, 0)
     lines, seconds = tests_of(group, folder)
     import faiss  # noqa: F401
-    import hypothesis  # noqa: F401
     import pytest  # noqa: F401
     import sqlite_utils  # noqa: F401
     import torch  # noqa: F401
