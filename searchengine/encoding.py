@@ -52,7 +52,12 @@ def load(
 
     how = RuntimeConfig() if runtime is None else runtime
     return Encoder.load(
-        source, engine=how.engine, precision=how.precision, device=how.device, layers=layers
+        source,
+        engine=how.engine,
+        precision=how.precision,
+        device=how.device,
+        layers=layers,
+        trust_remote_code=how.trust_remote_code,
     )
 
 

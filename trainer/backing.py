@@ -38,11 +38,24 @@ class Backing:
         self._runtime: Runtime | None = None
         self._torch: TorchRuntime | None = None
         self._process = os.getpid()  # in which torch or the runtime were started
-        if source is not None and config.openvino:
+        if source is not None and self._takes_openvino(source):
             self._graph = graph.find(source, self._precision is Precision.INT8)
         else:
             self._torch = self._by_torch()
         self.description = self._described()
+
+    def _takes_openvino(self, source: Source) -> bool:
+        """Whether OpenVINO is to be tried: not for code that a graph could not be told by."""
+        if not self.config.openvino:
+            return False
+        if not source.runs_remote_code:
+            return True
+        if self.config.engine is Engine.OPENVINO or self._precision is Precision.INT8:
+            raise ModelError(
+                f"{source.name} runs Python code that came with it, which only torch does: leave "
+                "out the engine and int8"
+            )
+        return False
 
     @property
     def model(self) -> "Model":

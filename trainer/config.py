@@ -74,7 +74,15 @@ _NOT_NEGATIVE = (
     "layer_distillation",
 )
 _OPTIONAL = ("dropout", "mask_above")
-_SWITCHES = ("fixed_dropout", "nested", "rotate", "gradient_cache", "keep_last", "head_only")
+_SWITCHES = (
+    "fixed_dropout",
+    "nested",
+    "rotate",
+    "gradient_cache",
+    "keep_last",
+    "head_only",
+    "trust_remote_code",
+)
 _SHARES = ("augment_share", "warmup_ratio", "label_smoothing", "mlm_probability", "queue_momentum")
 
 
@@ -111,7 +119,7 @@ class TrainConfig:
     queue_momentum: vectors of earlier batches as further negatives. max_steps: updates, in place of
     epochs. max_tokens: a text is cut there while training. eval_every, checkpoint_every: in
     updates; 0 for only at the end, and never. keep_last: the last step, not the best. head_only:
-    train the Dense layers, not the network.
+    train the Dense layers, not the network. trust_remote_code: as for `Encoder.load`.
     """
 
     train: tuple[Path, ...]
@@ -165,6 +173,7 @@ class TrainConfig:
     keep_last: bool = False
     precision: Precision = Precision.AUTO
     head_only: bool = False
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         self._convert()

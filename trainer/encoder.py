@@ -78,6 +78,7 @@ class Encoder:
         precision: Precision | str = Precision.AUTO,
         device: str | None = None,
         layers: int | None = None,
+        trust_remote_code: bool = False,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
@@ -90,12 +91,14 @@ class Encoder:
             precision: of the transformer; pooling and head are always float32.
             device: a torch device name; by default the fastest there is.
             layers: the first so many layers of the network alone, as `truncate` does.
+            trust_remote_code: run Python code that comes with the model, which is logged as a
+                warning. Without it the code is never run, and a model that needs it is refused.
 
         Raises:
             ModelError: there is no such model, or it cannot be run as asked.
         """
-        config = RuntimeConfig(engine, precision, device)
-        found = Source.find(source, layers)
+        config = RuntimeConfig(engine, precision, device, trust_remote_code)
+        found = Source.find(source, layers, trust_remote_code=trust_remote_code)
         return cls._of(Backing(config, None, found), found.name)
 
     @property

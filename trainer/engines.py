@@ -39,6 +39,8 @@ class RuntimeConfig:
             where it is installed, accurate and the processor is to compute; else torch.
         precision: "auto" is bf16 where the hardware multiplies it natively, else fp32.
         device: a torch device name; None is the fastest there is.
+        trust_remote_code: Python code that comes with a model may be run, by torch alone. Else it
+            never is, and nobody is asked.
 
     Raises ModelError for unknown names, and for what no engine does.
     """
@@ -46,6 +48,7 @@ class RuntimeConfig:
     engine: Engine | str = Engine.AUTO
     precision: Precision | str = Precision.AUTO
     device: str | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         engine = _named("engine", self.engine, Engine)

@@ -81,10 +81,11 @@ class Model:
             )
 
 
-def read_model(folder: Path) -> Model:
+def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
     """The model in `folder`: a sentence-transformers folder or a plain transformers one.
 
     A plain folder gets mean pooling and unit rows, as sentence-transformers gives it.
+    trust_remote_code: Python code that comes with the folder may be run; else it never is.
     """
     if not folder.is_dir():
         raise ModelError(
@@ -104,7 +105,7 @@ def read_model(folder: Path) -> Model:
             f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
             "config.json (transformers)"
         )
-    transformer, tokenizer = read_transformer(place, settings)
+    transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
     width = int(transformer.config.hidden_size)
     if stages:
         mix = _read_mix(stages.pop(1)[1]) if stages[1][0] == MIX else None

@@ -148,7 +148,7 @@ def train(
 
     if not processes.main:  # only the first one judges and knows what was best
         processes.wait()
-        return Encoder.load(config.out)
+        return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
     trained = finished(config, run, model, taught)
     trained.save(config.out)
     remove_folder(checkpoint.folder_of(config.out))

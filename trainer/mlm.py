@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainer.errors import ConfigError
 from trainer.modules import Batch
-from trainer.network import quiet
+from trainer.network import quiet, runs_remote_code
 
 
 class MaskedLanguageModel(nn.Module):
@@ -26,7 +26,10 @@ class MaskedLanguageModel(nn.Module):
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of a fresh head
             whole = transformers.AutoModelForMaskedLM.from_pretrained(
-                network.name_or_path, dtype=torch.float32, local_files_only=True
+                network.name_or_path,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=runs_remote_code(network),  # as the network was read
             )
         setattr(whole, whole.base_model_prefix, network)
         whole.tie_weights()

@@ -15,7 +15,7 @@ from trainer.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModu
 from trainer.network import truncated
 from trainer.source import Source
 from trainer.starter import Starter
-from trainer.tokens import Tokenization, normalised
+from trainer.tokens import Tokenization
 
 WIDENED_DIMS = (768, 512, 256, 128, 64)
 # Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse makes

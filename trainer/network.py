@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
 from trainer.errors import ModelError
+from trainer.remote_code import remote_code
 
 WEIGHTS = "model.safetensors"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -22,6 +24,7 @@ ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UM
 # Families whose position numbers begin behind the padding id, so that many fewer tokens fit.
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
+_log = logging.getLogger(__name__)
 
 
 def read_json(path: Path) -> Any:
@@ -67,13 +70,25 @@ def require_safetensors(place: Path) -> None:
     )
 
 
-def read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The network with float32 weights and its tokenizer."""
+def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
+    """The network with float32 weights and its tokenizer.
+
+    trust: Python code that comes with the folder may be run.
+    """
     require_safetensors(place)
     if (place / "adapter_config.json").is_file():
         raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
+    code = remote_code(place)
+    if trust and code:
+        _log.warning(
+            "running the Python code that came with %s (%s): trust_remote_code is set",
+            place,
+            ", ".join(code),
+        )
+    # Said outright, because transformers asks on the terminal where it is left open.
+    local: Any = {"local_files_only": True, "trust_remote_code": trust}
     try:
-        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(place, **local)
         loader = transformers.AutoModel
         if config.model_type in ENCODER_CLASSES:
             loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
@@ -85,17 +100,33 @@ def read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, Any
                 config=config,
                 dtype=torch.float32,
                 use_safetensors=True,
-                local_files_only=True,
                 output_loading_info=True,
+                **local,
             )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
     except ModelError:
         raise
     except Exception as error:  # transformers raises many kinds; the reader needs one sentence
+        if code and "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{place} needs Python code that came with it ({', '.join(code)}), which is not "
+                "run: use another model, or read the code and, if you trust it, pass "
+                "trust_remote_code=True (--trust-remote-code)"
+            ) from None
         raise ModelError(
             f"{place} cannot be loaded by transformers: {first_line(error)}"
         ) from error
-    missing = set(report["missing_keys"])
+    _check_weights(network, report["missing_keys"], place)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
+    if settings.get("do_lower_case"):
+        _lower_case(tokenizer.backend_tokenizer)
+    return network, tokenizer
+
+
+def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
+    """Refuse a network that transformers filled up with random numbers."""
+    missing = set(missing_keys)
     if random := {name for name in missing if name.startswith("pooler.")}:
         # transformers filled it with random numbers; no vector of ours passes through it.
         network.pooler = None
@@ -105,11 +136,11 @@ def read_transformer(place: Path, settings: Mapping[str, Any]) -> tuple[Any, Any
             f"{place} lacks {len(missing)} of the network's weights, such as {min(missing)}: the "
             "folder is incomplete or its config.json belongs to another model"
         )
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
-    if settings.get("do_lower_case"):
-        _lower_case(tokenizer.backend_tokenizer)
-    return network, tokenizer
+
+
+def runs_remote_code(network: nn.Module) -> bool:
+    """Whether the network's class came with its folder, not with transformers."""
+    return type(network).__module__.startswith("transformers_modules.")
 
 
 def layer_list(network: nn.Module) -> nn.ModuleList:

@@ -81,7 +81,7 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
 
 def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    model = read(Source.find(config.base))
+    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
     model, projection = with_pooling(model, config.pooling, config.seed)
     dims = config.prefixes or default_prefixes(model, config.nested)
     if dims[0] != model.module.dim:

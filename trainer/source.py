@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import ModelError
+from trainer.remote_code import remote_code
 from trainer.starter import Starter, starter_folder
 
 # What a model consists of.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+# Fetched from the hub only where it may be run.
+CODE = "*.py"
 # Inside a model folder: the graphs compiled from it, and a training run that goes on.
 COMPILED, CHECKPOINT = "compiled", "checkpoint"
 
@@ -24,15 +27,19 @@ class Source:
         folder: where its files lie.
         starter: which packaged model it is, if it is one.
         layers: how many of its layers are wanted; None is all.
+        trust_remote_code: Python code that comes with it may be run.
     """
 
     name: str
     folder: Path
     starter: Starter | None = None
     layers: int | None = None
+    trust_remote_code: bool = False
 
     @classmethod
-    def find(cls, source: str | Path, layers: int | None = None) -> "Source":
+    def find(
+        cls, source: str | Path, layers: int | None = None, *, trust_remote_code: bool = False
+    ) -> "Source":
         """The model in a folder, on the model hub, or packaged. Raises ModelError."""
         if layers is not None and (type(layers) is not int or layers < 1):
             raise ModelError(f"layers is {layers!r}: expected a whole number of 1 or more")
@@ -40,13 +47,19 @@ class Source:
             return cls(source, starter_folder(), Starter(source), layers)
         folder = Path(source)
         if folder.is_dir():
-            return cls(str(folder.resolve()), folder, None, layers)
+            return cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
         if isinstance(source, str) and _may_be_hub_name(source):
-            return cls(source, _from_hub(source), None, layers)
+            place = _from_hub(source, trust_remote_code)
+            return cls(source, place, None, layers, trust_remote_code)
         raise ModelError(
             f"no model at {source}: expected a model folder, a name on the model hub, or "
             f"one of {', '.join(Starter)}"
         )
+
+    @property
+    def runs_remote_code(self) -> bool:
+        """Whether reading it runs Python code that came with it."""
+        return self.trust_remote_code and bool(remote_code(self.folder))
 
     def files(self) -> dict[str, list[int]]:
         """Size in bytes and time of change in ns of each file, by its path in the folder.
@@ -94,12 +107,16 @@ def _may_be_hub_name(source: str) -> bool:
     )
 
 
-def _from_hub(name: str) -> Path:
-    """The folder of a hub model: downloaded, or from the cache where there is no network."""
+def _from_hub(name: str, code: bool) -> Path:
+    """The folder of a hub model: downloaded, or from the cache where there is no network.
+
+    code: with the Python code in it.
+    """
     import huggingface_hub  # half a second that other models do without
 
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(FILES)))
+        patterns = [*FILES, CODE] if code else list(FILES)
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:
         raise ModelError(
             f"no folder {name!r} here, and the model hub did not give a model of that name "

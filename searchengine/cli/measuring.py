@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, PLOTS, Names, Numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, TRUST, Names, Numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation import Setting, StsTask
@@ -146,12 +146,14 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
 @MODEL
 @click.option("--tasks", type=Names(), help="Some tasks alone: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC.")
 @PREFIXES
+@TRUST
 @AS_JSON
 def transfer(
     folder: Path,
     encoder: str,
     tasks: tuple[str, ...] | None,
     prefixes: tuple[int, ...] | None,
+    trust_remote_code: bool,
     as_json: bool,
 ) -> None:
     """Accuracy of a logistic regression on the vectors, one row a task and prefix length.
@@ -171,7 +173,7 @@ def transfer(
 
     chosen = dict.fromkeys(name.upper() for name in tasks or TASKS)
     read = [read_transfer(folder, name) for name in chosen]
-    model = Encoder.load(encoder)
+    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     rows: list[TransferRow] = []
     for data in read:
         with progress(f"Encoding {data.task.name}, then fitting", len(data.texts())) as advance:
@@ -194,6 +196,7 @@ def transfer(
     help="Score from which a pair counts as alike.",
 )
 @PLOTS
+@TRUST
 @AS_JSON
 def geometry(
     pairs: tuple[Path, ...],
@@ -201,6 +204,7 @@ def geometry(
     prefixes: tuple[int, ...] | None,
     positive_from: float,
     plots: Path | None,
+    trust_remote_code: bool,
     as_json: bool,
 ) -> None:
     """Alignment, uniformity, isotropy and effective rank, one row a prefix length.
@@ -224,7 +228,7 @@ def geometry(
     dicts, spectra, shown = [], {}, _shown(encoders)
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
-            model = Remembered(Encoder.load(name))
+            model = Remembered(Encoder.load(name, trust_remote_code=trust_remote_code))
             rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
             dicts += [{"encoder": name} | asdict(row) for row in rows]
             spectra[shown[name]] = spectrum(model.rows)
@@ -240,9 +244,14 @@ def geometry(
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--encoder", required=True, help="A model trained on labelled texts.")
 @PREFIXES
+@TRUST
 @AS_JSON
 def labels(
-    files: tuple[Path, ...], encoder: str, prefixes: tuple[int, ...] | None, as_json: bool
+    files: tuple[Path, ...],
+    encoder: str,
+    prefixes: tuple[int, ...] | None,
+    trust_remote_code: bool,
+    as_json: bool,
 ) -> None:
     """Accuracy of a model's own labels, one row a prefix length.
 
@@ -259,7 +268,7 @@ def labels(
     from trainer.encoder import Encoder
 
     texts = read_labelled(files)
-    model = Encoder.load(encoder)
+    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     with progress("Encoding", len(texts)) as advance:
         rows = [asdict(row) for row in accuracy(model, texts, prefixes, advance)]
     show_json(rows) if as_json else show_rows(rows, f"{len(texts)} texts, {encoder}")
@@ -277,7 +286,15 @@ def labels(
 @MODEL
 @click.option("--projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca")
 @click.option("--most", default=1000, show_default=True, type=click.IntRange(2), help="Texts.")
-def map_(files: tuple[Path, ...], plots: Path, encoder: str, projection: str, most: int) -> None:
+@TRUST
+def map_(
+    files: tuple[Path, ...],
+    plots: Path,
+    encoder: str,
+    projection: str,
+    most: int,
+    trust_remote_code: bool,
+) -> None:
     """A picture of labelled texts in the plane, one colour a label.
 
     FILES are TSV or JSONL with the columns text and label; the first --most texts are
@@ -294,7 +311,7 @@ def map_(files: tuple[Path, ...], plots: Path, encoder: str, projection: str, mo
     from trainer.encoder import Encoder
 
     texts = read_labelled(files)[:most]
-    model = Encoder.load(encoder)
+    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     with progress("Encoding", len(texts)) as advance:
         vectors = model.encode([text for text, _ in texts], on_batch=advance)
     title = f"{len(texts)} texts, {Path(encoder).name}"

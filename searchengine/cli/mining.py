@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON
+from searchengine.cli.options import AS_JSON, TRUST
 
 
 @click.command()
@@ -25,12 +25,14 @@ from searchengine.cli.options import AS_JSON
 @click.option("--sample", is_flag=True, help="Draw among those that fit; not the best ranked.")
 @click.option("--seed", default=0, show_default=True, help="Decides the draw.")
 @click.option("--exact", is_flag=True, help="Score every candidate at full width.")
+@TRUST
 @AS_JSON
 def mine(
     pairs: tuple[Path, ...],
     out: Path,
     encoder: str,
     corpus: Path | None,
+    trust_remote_code: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -54,7 +56,8 @@ def mine(
 
     started = time.monotonic()
     texts = (document.full_text for document in read_corpus(corpus)) if corpus else ()
-    miner = Miner(Encoder.load(encoder), read_pairs(pairs), texts, config)
+    loaded = Encoder.load(encoder, trust_remote_code=trust_remote_code)
+    miner = Miner(loaded, read_pairs(pairs), texts, config)
     with progress("Mining", miner.work) as advance:
         summary = miner.write(out, advance)
     seconds = round(time.monotonic() - started, 2)

@@ -134,6 +134,9 @@ WAIT = click.option(
 LAYERS = click.option(
     "--layers", type=click.IntRange(1), help="The first layers of the network alone [default: all]."
 )
+TRUST = click.option(
+    "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model."
+)
 
 
 def choice(kinds: type[StrEnum]) -> click.Choice[str]:
@@ -148,13 +151,17 @@ def tell_compiling(engine: Any) -> None:
 
 
 def runs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --engine, --precision and --device, which it gets as `runtime`."""
+    """Give a command the options that say how to run an encoder, which it gets as `runtime`."""
 
     @functools.wraps(command)
-    def with_runtime(engine: str, precision: str, device: str | None, **options: Any) -> None:
-        command(runtime=RuntimeConfig(engine, precision, device), **options)
+    def with_runtime(
+        engine: str, precision: str, device: str | None, trust_remote_code: bool, **options: Any
+    ) -> None:
+        runtime = RuntimeConfig(engine, precision, device, trust_remote_code)
+        command(runtime=runtime, **options)
 
     for option in (
+        TRUST,
         click.option("--device", help="cpu, cuda or mps [default: the fastest]."),
         click.option(
             "--precision",

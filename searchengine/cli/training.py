@@ -28,6 +28,12 @@ FILES = click.Path(path_type=Path)
     metavar="NAME=VALUE",
     help="Any setting, as JSON; repeatable.",
 )
+@click.option(
+    "--trust-remote-code",
+    is_flag=True,
+    default=None,
+    help="Run Python code that comes with the base model.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out.")
 @click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for logs.")
 @click.option("--plots", type=FILES, metavar="DIR", help="Folder for pictures.")

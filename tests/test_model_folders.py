@@ -1,0 +1,141 @@
+"""Model folders that bring Python code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from searchengine import SearchEngine
+from searchengine.cli import cli
+from searchengine.errors import CollectionError
+from tests.tiny_model import write_json, write_plain, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.engines import RuntimeConfig
+from trainer.errors import ModelError
+
+TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
+# Leaves a file behind when it is run.
+CODE = """
+from pathlib import Path
+from transformers import BertConfig, BertModel
+
+Path({ran!r}).touch()
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+    factor = 1.0
+
+    def __init__(self, config):
+        super().__init__(config, add_pooling_layer=False)
+
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        found[0][..., 0] *= self.factor
+        return found
+"""
+
+
+def change_json(path: Path, **values: Any) -> None:
+    """Write some values of a JSON object anew."""
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | values)
+
+
+# ---------------------------------------------------------------------------------- code of a model
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the code in `with_code` leaves behind."""
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def with_code(tmp_path: Path, ran: Path) -> Path:
+    """A model of a type that only the code in its folder knows."""
+    folder = write_sentence_transformer(tmp_path / "own")
+    (folder / "own_code.py").write_text(CODE.format(ran=str(ran)))
+    auto_map = {"AutoConfig": "own_code.OwnConfig", "AutoModel": "own_code.OwnModel"}
+    change_json(folder / "config.json", model_type="own", auto_map=auto_map)
+    return folder
+
+
+def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Path) -> None:
+    with pytest.raises(ModelError, match=r"needs Python code .*own_code.OwnModel.*--trust-remote"):
+        Encoder.load(with_code)
+    with pytest.raises(ModelError, match="needs Python code"):
+        Encoder.load(with_code, trust_remote_code=False)
+    assert not ran.exists()
+
+
+def test_yes_on_stdin_runs_no_code_of_a_model(with_code: Path, ran: Path) -> None:
+    script = "import sys; from trainer.encoder import Encoder; Encoder.load(sys.argv[1])"
+    command = [sys.executable, "-c", script, str(with_code)]
+    done = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True)
+    assert done.returncode == 1 and "needs Python code that came with it" in done.stderr
+    assert "[y/N]" not in done.stdout and not ran.exists()
+
+
+def test_trusted_code_of_a_model_runs_and_is_logged(
+    with_code: Path, ran: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = Encoder.load(write_sentence_transformer(with_code.parent / "plain"), precision="fp32")
+    encoder = Encoder.load(with_code, trust_remote_code=True, precision="fp32")
+    assert ran.exists()
+    assert "running the Python code that came with" in caplog.text
+    assert "own_code.OwnModel" in caplog.text
+    np.testing.assert_allclose(encoder.encode(TEXTS), plain.encode(TEXTS), atol=1e-6)
+
+
+def test_code_of_a_model_runs_on_torch_alone(
+    with_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    assert Encoder.load(with_code, trust_remote_code=True, device="cpu").engine == "torch"
+    with pytest.raises(ModelError, match="which only torch does"):
+        Encoder.load(with_code, trust_remote_code=True, engine="openvino")
+
+
+def test_a_collection_does_not_remember_that_code_was_trusted(
+    with_code: Path, tmp_path: Path
+) -> None:
+    trusting = RuntimeConfig(trust_remote_code=True)
+    with SearchEngine.create(tmp_path / "c.index", with_code, runtime=trusting) as engine:
+        engine.add([{"_id": "1", "text": "a dog"}])
+    with SearchEngine.open(tmp_path / "c.index", runtime=trusting) as engine:
+        assert [hit.key for hit in engine.search("dog")] == ["1"]
+    with (
+        SearchEngine.open(tmp_path / "c.index") as engine,
+        pytest.raises(CollectionError, match="needs Python code that came with it"),
+    ):
+        engine.search("dog")
+
+
+def test_the_command_line_trusts_code_on_request(with_code: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("a dog")
+    arguments = ["index", str(tmp_path / "notes"), str(tmp_path / "n.index")]
+    arguments += ["--encoder", str(with_code)]
+    refused = CliRunner().invoke(cli, arguments)
+    assert refused.exit_code == 2 and "--trust-remote-code" in refused.output
+    trusted = CliRunner().invoke(cli, [*arguments, "--trust-remote-code"])
+    assert trusted.exit_code == 0, trusted.output
+
+
+def test_a_type_that_transformers_knows_needs_no_code(tmp_path: Path, ran: Path) -> None:
+    folder = write_plain(tmp_path / "known")
+    (folder / "own_code.py").write_text(CODE.format(ran=str(ran)))
+    change_json(folder / "config.json", auto_map={"AutoModel": "own_code.OwnModel"})
+    Encoder.load(folder)
+    assert not ran.exists()
