@@ -1,4 +1,4 @@
-"""Model folders that bring Python code."""
+"""Model folders that bring code, or ask for something else than cosines of whole vectors."""
 
 import json
 import subprocess
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sentence_transformers import SentenceTransformer
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
-from tests.tiny_model import write_json, write_plain, write_sentence_transformer
+from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.engines import RuntimeConfig
 from trainer.errors import ModelError
@@ -139,3 +140,66 @@ def test_a_type_that_transformers_knows_needs_no_code(tmp_path: Path, ran: Path)
     change_json(folder / "config.json", auto_map={"AutoModel": "own_code.OwnModel"})
     Encoder.load(folder)
     assert not ran.exists()
+
+
+# ------------------------------------------------------------------ sentence-transformers' settings
+
+
+def without_normalize(folder: Path) -> None:
+    """Drop the last module, so that vectors are not of length 1."""
+    write_json(folder / "modules.json", json.loads((folder / "modules.json").read_text())[:2])
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan", "maxsim"])
+def test_another_similarity_is_refused(tmp_path: Path, name: str) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", similarity_fn_name=name)
+    without_normalize(folder)
+    with pytest.raises(ModelError, match=f"has similarity_fn_name '{name}', but vectors are comp"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "cosine", None])
+def test_unit_vectors_may_be_compared_by_the_dot_product(tmp_path: Path, name: str | None) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", similarity_fn_name=name)
+    assert Encoder.load(folder).dim == WIDTH
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_truncate_dim_is_that_of_sentence_transformers(tmp_path: Path, unit: bool) -> None:
+    dims = {"matryoshka_dims": [WIDTH, 16, 8, 4]}
+    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=8, **dims)
+    if not unit:
+        without_normalize(folder)
+    encoder = Encoder.load(folder, precision="fp32")
+    model = SentenceTransformer(str(folder), device="cpu")
+    expected = model.encode(TEXTS, normalize_embeddings=True)
+    assert encoder.dim == expected.shape[1] == 8 and encoder.matryoshka_dims == (8, 4)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-6)
+    encoder.save(tmp_path / "out")
+    again = Encoder.load(tmp_path / "out", precision="fp32")
+    assert again.fingerprint == encoder.fingerprint
+    np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+
+
+def test_a_truncate_dim_beyond_the_width_changes_nothing(tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=WIDTH * 2)
+    assert Encoder.load(folder).dim == WIDTH
+
+
+@pytest.mark.parametrize("dim", [0, -3, "8", 1.5, True])
+def test_an_impossible_truncate_dim_is_refused(tmp_path: Path, dim: object) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=dim)
+    with pytest.raises(ModelError, match=f"has truncate_dim {dim!r}: expected a whole number"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize("name", ["custom_st.Transformer", "own_code.Transformer", "Pooling"])
+def test_modules_that_are_not_sentence_transformers_own_are_refused(
+    tmp_path: Path, name: str
+) -> None:
+    folder = write_sentence_transformer(tmp_path / "m")
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[name == "Pooling"]["type"] = name
+    write_json(folder / "modules.json", listed)
+    with pytest.raises(ModelError, match=f"names the module {name}, which is not one of sentence"):
+        Encoder.load(folder)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors.torch import load_file
 
 from trainer.classifier import Classifier
@@ -41,6 +42,9 @@ MODEL_CONFIG = "config_sentence_transformers.json"
 # What sentence-transformers does not ask for: how training went, and the labels it was about.
 HISTORY = "training.json"
 CLASSIFIER = "classifier"
+LIBRARY = "sentence_transformers."
+# Of unit rows all three put the same documents first; of others only the cosine is ours.
+UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
 MIX = WeightedLayerPooling.__name__
 Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
 
@@ -113,8 +117,10 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
         head = _read_head(stages[2:], pooling.out_width)
     else:
         mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
-    module = SentenceModule(transformer, pooling, head, mix).eval()
     config = read_object(folder / MODEL_CONFIG, optional=True)
+    _check_similarity(config, head, folder)
+    head += _truncation(config, SentenceModule(transformer, pooling, head, mix).dim, folder)
+    module = SentenceModule(transformer, pooling, head, mix).eval()
     prompts = config.get("prompts") or {}
     dims = config.get("matryoshka_dims") or []
     if not _is_str_map(prompts) or not all(type(d) is int for d in dims):
@@ -128,11 +134,47 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
         max_tokens=max_tokens(settings, tokenizer, transformer.config),
         prompts=prompts,
         default_prompt=config.get("default_prompt_name"),
-        matryoshka_dims=tuple(dims),
+        matryoshka_dims=_trained_dims(dims, module.dim, config),
         recipe=config.get("recipe") or {},
         history=read_object(folder / HISTORY, optional=True),
         classifier=_read_classifier(folder, module.dim),
     )
+
+
+def _check_similarity(config: Mapping[str, Any], head: list[HeadLayer], folder: Path) -> None:
+    """Refuse a model whose vectors are compared by something else than the cosine."""
+    named = config.get("similarity_fn_name") or "cosine"
+    unit = bool(head) and isinstance(head[-1], Normalize) and not config.get("truncate_dim")
+    if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "
+            'by cosine here: use another model, or write "cosine" there if that suits this one'
+        )
+
+
+def _truncation(config: Mapping[str, Any], width: int, folder: Path) -> list[HeadLayer]:
+    """The layer that keeps the first `truncate_dim` dimensions; none where all are kept."""
+    dim = config.get("truncate_dim")
+    if dim is None:
+        return []
+    if type(dim) is not int or dim < 1:
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has truncate_dim {dim!r}: expected a whole number of at "
+            "least 1, or null"
+        )
+    if dim >= width:
+        return []
+    layer = Dense(width, dim, False, "torch.nn.modules.linear.Identity")
+    with torch.no_grad():
+        layer.linear.weight.copy_(torch.eye(dim, width))
+    return [layer]
+
+
+def _trained_dims(dims: list[int], width: int, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
+    if config.get("truncate_dim") is None or not dims:
+        return tuple(dims)
+    return (width, *(dim for dim in dims if dim < width))
 
 
 def _read_classifier(folder: Path, dim: int) -> Classifier | None:
@@ -152,11 +194,19 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
     listed = read_json(folder / "modules.json")
     try:
-        found = [(str(m["type"]).rsplit(".", 1)[-1], folder / m["path"]) for m in listed]
+        types = [str(module["type"]) for module in listed]
+        found = [
+            (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
+        ]
     except (TypeError, KeyError) as error:
         raise ModelError(
             f"{folder / 'modules.json'}: expected a list of objects with `type` and `path`"
         ) from error
+    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
+        raise ModelError(
+            f"{folder / 'modules.json'} names the module {foreign[0]}, which is not one of "
+            "sentence-transformers and may compute something else: use a model without it"
+        )
     inside = folder.resolve()
     for _, place in found:
         if not place.resolve().is_relative_to(inside):
