@@ -197,6 +197,7 @@ class Collection(View):
             return opened[row]
 
         with writing(self.path, store, open_segment, self.wait) as writer:
+            writer.rename_encoder(self.renamed)
             yield writer
         try:
             held = {**self._current().segments, **opened, **writer.opened}

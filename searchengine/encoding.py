@@ -26,7 +26,8 @@ class TextEncoder(Protocol):
     Several threads may ask at once: `add` encodes in one of its own, while others search. One that
     is a searchengine.passages.Tokenizes too can have long documents cut into passages; it
     is asked for that while `encode` runs in another thread. One that is a
-    searchengine.questions.Shallows can encode questions by its first layers alone.
+    searchengine.questions.Shallows can encode questions by its first layers alone. One that
+    has `former_fingerprints` is known by these too.
     """
 
     @property
@@ -81,9 +82,16 @@ def load_built_by(
         ) from error
 
 
+def renamed(encoder: TextEncoder) -> dict[str, str]:
+    """The fingerprints that older versions gave an encoder, each with the one it has now."""
+    former: Sequence[str] = getattr(encoder, "former_fingerprints", ())
+    return dict.fromkeys(former, encoder.fingerprint)
+
+
 def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
     """Raise EncoderMismatch unless this is the encoder that a collection's settings name."""
-    if (encoder.dim, encoder.fingerprint) != (built["dim"], built["fingerprint"]):
+    known = {encoder.fingerprint, *renamed(encoder)}
+    if encoder.dim != built["dim"] or built["fingerprint"] not in known:
         raise EncoderMismatch(
             f"{path} was built by the encoder {built['source'] or 'in memory'} "
             f"({built['dim']} wide, fingerprint {built['fingerprint'][:12]}), got one of "

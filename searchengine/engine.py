@@ -33,6 +33,7 @@ from searchengine.encoding import (
     checked_key,
     load,
     load_built_by,
+    renamed,
 )
 from searchengine.errors import CollectionError, QueryError
 from searchengine.lexical import Tokenizer
@@ -84,7 +85,8 @@ class SearchEngine:
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process goes how to open it there."""
         given = getattr(self._given, "source", None) or self._given
-        return _opened, (self.collection.path, given, self.collection.wait, self._runtime)
+        opened = partial(SearchEngine.open, wait=self.collection.wait, runtime=self._runtime)
+        return opened, (self.collection.path, given)
 
     @classmethod
     def create(
@@ -193,6 +195,7 @@ class SearchEngine:
 
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
+        self.collection.renamed = renamed(encoder)
         self._encoder, self._questions = encoder, QuestionEncoder(encoder)
 
     def _blueprint(self) -> Blueprint:
@@ -392,9 +395,3 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _opened(
-    path: Path, encoder: TextEncoder | str | None, wait: float, runtime: RuntimeConfig | None
-) -> SearchEngine:
-    return SearchEngine.open(path, encoder, wait=wait, runtime=runtime)

@@ -31,6 +31,8 @@ class View:
         wait: seconds to wait for a writer of another process before CollectionBusy.
         accepts: called with the settings of a state before it is shown; raises what is to be
             raised instead.
+        renamed: former fingerprints of the encoder in use, each with the one that the next change
+            writes in its place.
     """
 
     def __init__(self, path: Path, wait: float = 0) -> None:
@@ -42,6 +44,7 @@ class View:
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait = wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self.renamed: Mapping[str, str] = {}
         warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
         self._forked = False

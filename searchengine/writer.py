@@ -145,6 +145,12 @@ class Writer:
 
             self._add(row.base, build)
 
+    def rename_encoder(self, renamed: Mapping[str, str]) -> None:
+        """Write the present fingerprint of the encoder over one that an older version gave it."""
+        built = self.store.settings()["encoder"]
+        if built["fingerprint"] in renamed:
+            self.changes.set("encoder", built | {"fingerprint": renamed[built["fingerprint"]]})
+
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync and open a segment, and name it."""
         self._numbers += 1

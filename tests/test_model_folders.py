@@ -1,6 +1,7 @@
 """Model folders that bring code, or ask for something else than cosines of whole vectors."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_trusted_code_of_a_model_runs_and_is_logged(
     assert "running the Python code that came with" in caplog.text
     assert "own_code.OwnModel" in caplog.text
     np.testing.assert_allclose(encoder.encode(TEXTS), plain.encode(TEXTS), atol=1e-6)
+
+
+def test_other_code_of_a_model_is_another_fingerprint(with_code: Path) -> None:
+    first = Encoder.load(with_code, trust_remote_code=True, precision="fp32")
+    other = shutil.copytree(with_code, with_code.parent / "other")
+    code = (other / "own_code.py").read_text()
+    (other / "own_code.py").write_text(code.replace("factor = 1.0", "factor = 9.0"))
+    second = Encoder.load(other, trust_remote_code=True, precision="fp32")
+    assert np.abs(first.encode(TEXTS) - second.encode(TEXTS)).max() > 0.01
+    assert first.fingerprint != second.fingerprint
+    again = Encoder.load(with_code, trust_remote_code=True, precision="fp32")
+    assert again.fingerprint == first.fingerprint
 
 
 def test_code_of_a_model_runs_on_torch_alone(

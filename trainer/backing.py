@@ -70,13 +70,13 @@ class Backing:
             return self._model
 
     @cached_property
-    def fingerprint(self) -> str:
-        """See trainer.models.fingerprint."""
+    def fingerprints(self) -> tuple[str, ...]:
+        """See trainer.fingerprint."""
         if self._graph is not None:
-            return self._graph.fingerprint
-        from trainer.models import fingerprint
+            return self._graph.fingerprints
+        from trainer.fingerprint import fingerprints
 
-        return fingerprint(self.model)
+        return fingerprints(self.model)
 
     @property
     def runtime(self) -> Runtime:

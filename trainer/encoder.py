@@ -176,10 +176,16 @@ class Encoder:
     def fingerprint(self) -> str:
         """sha256 (hex) of everything that decides what vector a text gets.
 
-        Weights as float32 bytes in the order of their names, tokenizer, pooling and head, length
-        limit, prompts. The same before a save and after a load, on any device, in any precision.
+        Weights as float32 bytes in the order of their names, the network's configuration as far as
+        it changes vectors, tokenizer, truncation, pooling and head, length limit, prompts. The same
+        before a save and after a load, on any device, in any precision.
         """
-        return self._backing.fingerprint
+        return self._backing.fingerprints[0]
+
+    @property
+    def former_fingerprints(self) -> tuple[str, ...]:
+        """Those that older versions gave this encoder, by which their collections know it."""
+        return self._backing.fingerprints[1:]
 
     def __repr__(self) -> str:
         return f"Encoder({self.source!r}, dim={self.dim}, layers={self.layers})"

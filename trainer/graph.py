@@ -33,7 +33,7 @@ from trainer.tokens import TokenIds
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.folder import Model
 
-FORMAT = 2
+FORMAT = 3
 RECORD, GRAPH, TOKENIZER, LOCK = "graph.json", "graph.xml", "tokenizer.json", "lock"
 # The least cosine of a sample text's vector to its float32 vector.
 LEAST = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
@@ -52,7 +52,7 @@ class Graph:
         starter, layers: as asked for.
         int8: whether its matrix products are in 8 bits.
         packed: whether it packs the texts of a batch, and computes little padding.
-        fingerprint, description: the model's own.
+        fingerprints, description: the model's own.
         cosines: by precision, the least over the sample texts.
         token_budget: tokens of a batch that it runs fastest.
         refused: why the model cannot be compiled; "" if it is.
@@ -67,7 +67,7 @@ class Graph:
     layers: int | None
     int8: bool
     packed: bool
-    fingerprint: str
+    fingerprints: tuple[str, ...]
     description: Description
     cosines: Mapping[str, float] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
@@ -138,7 +138,8 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
     files: as `Source.files` told before the model was read: it may have been replaced since.
     Raises ModelError where it cannot be made for now: no memory, no room on any disk.
     """
-    from trainer.models import describe, fingerprint
+    from trainer.fingerprint import fingerprints
+    from trainer.models import describe
     from trainer.torch_runtime import TorchRuntime
     from trainer.tracing import traced
 
@@ -150,7 +151,7 @@ def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> 
         layers=source.layers,
         int8=False,
         packed=False,
-        fingerprint=fingerprint(model),
+        fingerprints=fingerprints(model),
         description=describe(model),
         torch=version("torch"),
     )
@@ -212,7 +213,7 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / LOCK):
                 there = find(source, wanted.int8)
-                if there is not None and there.fingerprint == wanted.fingerprint:
+                if there is not None and there.fingerprints == wanted.fingerprints:
                     return there
                 _clear(cache, wanted.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
@@ -290,7 +291,7 @@ def _measured(graph: Graph, exact: Vectors) -> Graph:
 def _named(cache: Path, graph: Graph) -> Path:
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
     int8 = "-int8" if graph.int8 else ""
-    return cache / f"{graph.fingerprint[:16]}{layers}{int8}-{graph.openvino}"
+    return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -314,6 +315,7 @@ def _read(path: Path) -> Graph | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
+        record["fingerprints"] = tuple(record["fingerprints"])
         record["description"] = Description.from_dict(record["description"])
         return Graph(folder=path.parent, **record)
     except (OSError, ValueError, KeyError, TypeError):

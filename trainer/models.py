@@ -1,8 +1,6 @@
-"""A source's model as torch holds it: read, widened, cut to its first layers; and what it is."""
+"""A source's model as torch holds it: read, widened, cut to its first layers; and described."""
 
 import copy
-import hashlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +24,7 @@ CLS_WEIGHT = 0.75
 
 def read(source: Source) -> Model:
     """The model with float32 weights, on the processor. Raises ModelError."""
-    model = read_model(source.folder)
+    model = read_model(source.folder, trust_remote_code=source.trust_remote_code)
     if source.starter is Starter.WIDENED:
         model = widened(model)
     return model if source.layers is None else shallower(model, source.layers)
@@ -70,26 +68,3 @@ def describe(model: Model) -> Description:
         include_prompt=module.pooling.include_prompt,
         recipe=dict(model.recipe),
     )
-
-
-def fingerprint(model: Model) -> str:
-    """sha256 (hex) of everything that decides what vector a text gets."""
-    digest = hashlib.sha256()
-    module = model.module
-    for name, weight in sorted(module.state_dict().items()):
-        digest.update(f"{name} {list(weight.shape)}\n".encode())
-        digest.update(weight.detach().float().cpu().contiguous().numpy().data)
-    rest = {
-        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
-        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
-        "head": [
-            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
-        ],
-        "max_tokens": model.max_tokens,
-        "prompts": dict(model.prompts),
-        "default_prompt": model.default_prompt,
-    }
-    if module.mix is not None:  # said only then: older models keep their fingerprints
-        rest["first_mixed_layer"] = module.mix.start
-    digest.update(json.dumps(rest, sort_keys=True).encode())
-    return digest.hexdigest()
