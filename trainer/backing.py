@@ -32,13 +32,14 @@ class Backing:
         self._precision = Precision(config.precision)
         self.source = source
         self._model = model
-        self._files: dict[str, list[int]] = {}
+        self._files: dict[str, str] = {}
         self._lock = RLock()
         self._graph: Graph | None = None
         self._runtime: Runtime | None = None
         self._torch: TorchRuntime | None = None
         self._process = os.getpid()  # in which torch or the runtime were started
-        if source is not None and self._takes_openvino(source):
+        self._compiles = source is not None and self._takes_openvino(source)
+        if source is not None and self._compiles:
             self._graph = graph.find(source, self._precision is Precision.INT8)
         else:
             self._torch = self._by_torch()
@@ -65,7 +66,8 @@ class Backing:
                 from trainer.models import read
 
                 assert self.source is not None
-                self._files = self.source.files()
+                if self._compiles:
+                    self._files = graph.files(self.source)
                 self._model = read(self.source)
             return self._model
 

@@ -2,12 +2,14 @@
 
 A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
 format), tokenizer.json, and graph.json, which says what model it was made of, by which version, and
-how near its vectors are to torch's in float32.
+how near its vectors are to torch's in float32. The record is signed with a key of the user's, who
+may not be the only one to write to the folder: one that anybody else wrote or edited is not read.
 """
 
 import atexit
 import functools
 import hashlib
+import hmac
 import json
 import shutil
 import tempfile
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from trainer import probe
+from trainer.checksums import Checksums, secret, signature
 from trainer.description import Description
 from trainer.durable import sync_files, write_json
 from trainer.engines import cpu_has_native_bf16
@@ -48,7 +51,7 @@ class Graph:
     Attributes:
         folder: where it lies.
         openvino: the version that made it.
-        files: the model's files as they were, see Source.files.
+        files: checksums of the model's files, see Source.files.
         starter, layers: as asked for.
         int8: whether its matrix products are in 8 bits.
         packed: whether it packs the texts of a batch, and computes little padding.
@@ -62,7 +65,7 @@ class Graph:
 
     folder: Path
     openvino: str
-    files: Mapping[str, list[int]]
+    files: Mapping[str, str]
     starter: str | None
     layers: int | None
     int8: bool
@@ -76,16 +79,17 @@ class Graph:
     torch: str = ""
     format: int = FORMAT
 
-    def is_of(self, source: Source, int8: bool) -> bool:
+    def is_of(self, source: Source, int8: bool, checksums: Checksums) -> bool:
         """Whether it was made of this model as it is now, by the version that is installed."""
         asked = (FORMAT, version("openvino"), source.starter, source.layers, int8)
         made = (self.format, self.openvino, self.starter, self.layers, self.int8)
         outdated = self.refused and self.torch != version("torch")  # which may do it now
-        return asked == made and not outdated and source.files() == self.files
+        return asked == made and not outdated and source.files(checksums) == self.files
 
-    def is_whole(self) -> bool:
+    def is_whole(self, checksums: Checksums) -> bool:
         """Whether its files are as they were written: flipped bits would give other vectors."""
-        return all(_sha256(self.folder / name) == digest for name, digest in self.sha256.items())
+        written = self.sha256.items()
+        return all(checksums.of(self.folder / name) == digest for name, digest in written)
 
     def precision(self, asked: Precision) -> Precision:
         """What to compute in. Raises ModelError where it is not accurate enough."""
@@ -123,19 +127,31 @@ class Graph:
 
 
 def find(source: Source, int8: bool = False) -> Graph | None:
-    """The graph that was compiled from this model, if there is one, undamaged."""
-    for cache in source.caches():
-        for path in cache.glob(f"*/{RECORD}"):
-            graph = _read(path)
-            if graph is not None and graph.is_of(source, int8) and graph.is_whole():
+    """The graph that this user compiled from this model, if there is one, undamaged."""
+    records = [path for cache in source.caches() for path in cache.glob(f"*/{RECORD}")]
+    key = secret() if records else None
+    if key is None:
+        return None
+    with Checksums(source.user_cache) as checksums:
+        for path in records:
+            graph = _read(path, key)
+            if graph is None or not graph.is_of(source, int8, checksums):
+                continue
+            if graph.is_whole(checksums):
                 return graph
     return None
 
 
-def compiled(source: Source, model: "Model", files: Mapping[str, list[int]]) -> Graph:
+def files(source: Source) -> dict[str, str]:
+    """See Source.files."""
+    with Checksums(source.user_cache) as checksums:
+        return source.files(checksums)
+
+
+def compiled(source: Source, model: "Model", files: Mapping[str, str]) -> Graph:
     """Make and keep the graph of a model, with torch; or the reason why it cannot be made.
 
-    files: as `Source.files` told before the model was read: it may have been replaced since.
+    files: as they were before the model was read: it may have been replaced since.
     Raises ModelError where it cannot be made for now: no memory, no room on any disk.
     """
     from trainer.fingerprint import fingerprints
@@ -208,7 +224,10 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
     make: gives what could be taken, the best first.
     One process at a time makes it; who waited takes what is there then. Raises ModelError.
     """
+    key = secret(create=True)
     for cache in source.caches():
+        if key is None:  # it would not be found again
+            break
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / LOCK):
@@ -217,8 +236,8 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
                     return there
                 _clear(cache, wanted.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
-                    new = _written(Path(scratch) / "graph", make())
-                    final = _named(cache, new)
+                    new = _written(Path(scratch) / "graph", make(), key)
+                    final = _named(cache, new, key)
                     if final.exists():
                         final.rename(Path(scratch) / "old")
                     new.folder.rename(final)
@@ -228,13 +247,16 @@ def _kept(source: Source, wanted: Graph, make: Make) -> Graph:
     try:
         temporary = tempfile.mkdtemp(prefix="searchengine-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        return _written(Path(temporary) / "graph", make())
+        return _written(Path(temporary) / "graph", make(), None)
     except OSError as error:
         raise ModelError(f"there is no room for the graph that openvino runs ({error})") from error
 
 
-def _written(folder: Path, choices: Iterator[Made]) -> Graph:
-    """Files of the first graph that does, synced, with what was measured of it. Raises OSError."""
+def _written(folder: Path, choices: Iterator[Made], key: bytes | None) -> Graph:
+    """Files of the first graph that does, synced, with what was measured of it. Raises OSError.
+
+    key: signs the record, by which the graph is found again.
+    """
     for choice, graph, exact in choices:
         _empty(folder)
         made = replace(choice, folder=folder)
@@ -251,9 +273,12 @@ def _written(folder: Path, choices: Iterator[Made]) -> Graph:
         _empty(folder)
     tokens = made.description.tokens
     (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
-    made = replace(made, sha256={path.name: _sha256(path) for path in _files(folder)})
+    checksums = Checksums(None)
+    made = replace(made, sha256={path.name: checksums.of(path) for path in _files(folder)})
     record = asdict(made) | {"description": made.description.as_dict()}
     del record["folder"], record["description"]["tokens"]["state"]
+    if key is not None:
+        record["signature"] = signature(key, record)
     write_json(folder / RECORD, record)
     sync_files(folder)
     return made
@@ -288,10 +313,12 @@ def _measured(graph: Graph, exact: Vectors) -> Graph:
     return replace(graph, cosines=cosines, token_budget=budget)
 
 
-def _named(cache: Path, graph: Graph) -> Path:
+def _named(cache: Path, graph: Graph, key: bytes) -> Path:
+    """Users of one model folder each have graphs of their own there."""
+    user = hashlib.sha256(key).hexdigest()[:8]
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
     int8 = "-int8" if graph.int8 else ""
-    return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}"
+    return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}-{user}"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -300,29 +327,26 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names if (folder / name).exists()]
 
 
-def _sha256(path: Path) -> str:
-    """In hex; "" if the file is gone."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""
+def _read(path: Path, key: bytes | None = None) -> Graph | None:
+    """The graph that a record tells of; None for a record that this version does not know.
 
-
-def _read(path: Path) -> Graph | None:
-    """The graph that a record tells of; None for a record that this version does not know."""
+    key: None too for a record that was not signed with this key.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        signed = record.pop("signature", "")
+        if key is not None and not hmac.compare_digest(signed, signature(key, record)):
+            return None
         state = path.with_name(TOKENIZER).read_text(encoding="utf-8")
         record["description"]["tokens"]["state"] = state
         record["fingerprints"] = tuple(record["fingerprints"])
         record["description"] = Description.from_dict(record["description"])
         return Graph(folder=path.parent, **record)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _clear(cache: Path, files: Mapping[str, list[int]]) -> None:
+def _clear(cache: Path, files: Mapping[str, str]) -> None:
     """Remove graphs of what the model was before, and what was left half made. Under the lock."""
     for path in cache.iterdir():
         graph = _read(path / RECORD)

@@ -1,11 +1,11 @@
 """Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.checksums import Checksums, user_cache
 from trainer.errors import ModelError
 from trainer.remote_code import remote_code
 from trainer.starter import Starter, starter_folder
@@ -61,18 +61,10 @@ class Source:
         """Whether reading it runs Python code that came with it."""
         return self.trust_remote_code and bool(remote_code(self.folder))
 
-    def files(self) -> dict[str, list[int]]:
-        """Size in bytes and time of change in ns of each file, by its path in the folder.
-
-        By these a changed model is told, as git tells a changed file: reading it all takes longer
-        than answering a question.
-        """
-        found = {}
-        for path in sorted(self._paths()):
-            state = path.stat()
-            place = path.relative_to(self.folder).as_posix()
-            found[place] = [state.st_size, state.st_mtime_ns]
-        return found
+    def files(self, checksums: Checksums) -> dict[str, str]:
+        """The sha256 of each file, by its path in the folder: what the model is read from."""
+        paths = sorted(self._paths())
+        return {path.relative_to(self.folder).as_posix(): checksums.of(path) for path in paths}
 
     def _paths(self) -> Iterator[Path]:
         """Those of the folder and of its modules, one below it."""
@@ -90,13 +82,15 @@ class Source:
         """
         if self.starter is None and self.name == str(self.folder.resolve()):
             yield self.folder / COMPILED
-        place = os.environ.get("XDG_CACHE_HOME")
-        try:
-            home = Path(place) if place else Path.home() / ".cache"
-        except RuntimeError:  # there is no home
-            return
-        key = hashlib.sha256(str(self.folder.resolve()).encode("utf-8", "surrogateescape"))
-        yield home / "searchengine" / f"{self.folder.resolve().name}-{key.hexdigest()[:12]}"
+        if (own := self.user_cache) is not None:
+            yield own
+
+    @property
+    def user_cache(self) -> Path | None:
+        """This user's folder for what is known of the model; None where there is no home."""
+        cache, place = user_cache(), self.folder.resolve()
+        key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
+        return None if cache is None else cache / f"{place.name}-{key[:12]}"
 
 
 def _may_be_hub_name(source: str) -> bool:

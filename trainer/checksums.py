@@ -1,0 +1,124 @@
+"""Checksums of files, computed once for each file as it is; and whose record of them is believed.
+
+A file can get other content and keep its size and time of change. Reading all of a model to see
+that takes longer than answering a question, so a checksum is remembered, outside the model's
+folder, with the file's inode, size and times. One of these no program can set back: the time of
+the last change of status (ctime).
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock
+
+CHECKSUMS, KEY = "checksums.json", "key"
+KEY_BYTES = 32
+# A file changed this recently (ns) may change again within one tick of its clock: it is read again.
+SETTLED = 1_000_000_000
+
+
+class Checksums:
+    """sha256 of files, remembered in a folder when the block ends; None remembers nothing."""
+
+    def __init__(self, folder: Path | None):
+        self._path = None if folder is None else folder / CHECKSUMS
+        self._known: dict[str, list[Any]] = {}
+        self._changed = False
+
+    def __enter__(self) -> Self:
+        with suppress(OSError, ValueError):
+            found = json.loads(self._path.read_bytes()) if self._path else None
+            self._known = found if isinstance(found, dict) else {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None or not self._changed:
+            return
+        there = {name: known for name, known in self._known.items() if os.path.exists(name)}
+        with suppress(OSError):  # read-only, or full: the files are read again
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _write(self._path, json.dumps(there).encode())
+
+    def of(self, path: Path) -> str:
+        """In hex; "" if the file is gone."""
+        name = str(path.absolute())
+        try:
+            known = self._known.get(name)
+            if isinstance(known, list) and known[:-1] == _state(os.stat(path)):
+                return str(known[-1])
+            with path.open("rb") as file:
+                before = os.fstat(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                same = _state(os.fstat(file.fileno())) == _state(before)
+        except OSError:
+            return ""
+        if same and time.time_ns() - before.st_ctime_ns > SETTLED:
+            self._known[name] = [*_state(before), digest]
+            self._changed = True
+        return digest
+
+
+def _state(found: os.stat_result) -> list[int]:
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def user_cache() -> Path | None:
+    """This user's folder for what can be made again; None where there is no home."""
+    place = os.environ.get("XDG_CACHE_HOME")
+    try:
+        home = Path(place) if place else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return home / "searchengine"
+
+
+def secret(*, create: bool = False) -> bytes | None:
+    """This user's key, by which `signature` signs; None where there is none and none can be kept.
+
+    Who may write to a model's folder can change what is beside the model, but cannot sign it.
+    """
+    cache = user_cache()
+    if cache is None:
+        return None
+    found = _read_key(cache / KEY)
+    if found is not None or not create:
+        return found
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{KEY}.lock"):  # of two processes, the second takes the first's
+            if _read_key(cache / KEY) is None:
+                _write(cache / KEY, os.urandom(KEY_BYTES))
+    except OSError:
+        return None
+    return _read_key(cache / KEY)
+
+
+def signature(key: bytes, record: dict[str, Any]) -> str:
+    """Of a JSON object, in hex."""
+    return hmac.new(key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def _read_key(path: Path) -> bytes | None:
+    with suppress(OSError):
+        found = path.read_bytes()
+        return found if len(found) == KEY_BYTES else None
+    return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """At once or not at all, for this user alone to read. Raises OSError."""
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
