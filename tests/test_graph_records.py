@@ -144,6 +144,17 @@ def test_a_graphs_file_of_the_same_size_and_time_is_noticed(model: Path, name: s
     assert found(model) is None
 
 
+def test_kernels_are_not_kept_where_others_write(model: Path) -> None:
+    load(model).encode(["a"])
+    kernels = Path(os.environ["XDG_CACHE_HOME"]) / "searchengine" / "kernels"
+    assert list((kernels / compiled(model).name).glob("*.blob"))
+    assert not list(model.rglob("*.blob"))
+    write_plain(model, seed=1)
+    stale = compiled(model).name
+    load(model).encode(["a"])
+    assert not (kernels / stale).exists()
+
+
 def test_another_users_graph_is_not_run_and_not_removed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

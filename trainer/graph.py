@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from trainer import probe
-from trainer.checksums import Checksums, secret, signature
+from trainer.checksums import Checksums, secret, signature, user_cache
 from trainer.description import Description
 from trainer.durable import sync_files, write_json
 from trainer.engines import cpu_has_native_bf16
@@ -123,6 +123,7 @@ class Graph:
             most,
             packs=self.packed,
             token_budget=self.token_budget,
+            kernels=_kernels(self.folder),
         )
 
 
@@ -321,8 +322,14 @@ def _named(cache: Path, graph: Graph, key: bytes) -> Path:
     return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}-{user}"
 
 
+def _kernels(folder: Path) -> Path | None:
+    """Where openvino keeps the kernels of a graph, of which nobody else can make others."""
+    cache = user_cache()
+    return None if cache is None else cache / "kernels" / folder.name
+
+
 def _files(folder: Path) -> list[Path]:
-    """What there is beside the record, but for kernels, which openvino checks and makes anew."""
+    """What there is beside the record."""
     names = (GRAPH, Path(GRAPH).with_suffix(".bin").name, TOKENIZER)
     return [folder / name for name in names if (folder / name).exists()]
 
@@ -352,3 +359,5 @@ def _clear(cache: Path, files: Mapping[str, str]) -> None:
         graph = _read(path / RECORD)
         if path.is_dir() and (graph is None or graph.files != files):
             shutil.rmtree(path, ignore_errors=True)
+            if (kernels := _kernels(path)) is not None:
+                shutil.rmtree(kernels, ignore_errors=True)

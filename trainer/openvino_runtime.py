@@ -80,8 +80,9 @@ class OpenVINORuntime:
         *,
         packs: bool,
         token_budget: int = BUDGETS[0],
+        kernels: Path | None = None,
     ):
-        """graph: the .xml file, its weights beside it; kernels are kept there as well.
+        """graph: the .xml file, its weights beside it. kernels: a folder to keep kernels in.
 
         max_tokens: the widest that it takes. packs: whether it was traced for packed texts.
         """
@@ -89,7 +90,7 @@ class OpenVINORuntime:
         self.packs = packs
         self.token_budget = token_budget
         self._widths = [width for width in WIDTHS if width <= max_tokens]
-        self._graph = graph
+        self._graph, self._kernels = graph, kernels
         self._request = self._compiled()
         self._asked = dict.fromkeys(self._widths, 0)
         self._single: dict[int, Any] = {}
@@ -102,7 +103,9 @@ class OpenVINORuntime:
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
             "PERFORMANCE_HINT": "LATENCY",
         }
-        kept = {"CACHE_DIR": str(self._graph.parent / "kernels"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        kept = {}
+        if self._kernels is not None:
+            kept = {"CACHE_DIR": str(self._kernels), "CACHE_MODE": "OPTIMIZE_SIZE"}
         ours = core()
         try:
             model: Any = str(self._graph)
