@@ -114,7 +114,7 @@ def compare(
                     of, store, full, query, k, found[i : i + 1]
                 ),
             )
-            touched[width].append(float(one.touched[0]))
+            touched[width].append(float(one.read[0] / store.rows))
             agree[width] += np.array_equal(one.result.rows, expected.rows) and np.array_equal(
                 one.result.scores, expected.scores
             )

@@ -13,6 +13,9 @@ RowNumbers = npt.NDArray[np.int64]
 BLOCK_ROWS = 4096
 """Rows handled at a time wherever a whole file is walked: 12 MiB of float32 at 768 wide."""
 
+PADDED = 1 << 20
+"""Largest result that is padded where there are fewer rows."""
+
 
 def unit_rows(
     rows: npt.ArrayLike,
@@ -38,6 +41,8 @@ def unit_rows(
     """
     try:
         array = np.asarray(rows)
+        if array.dtype.kind not in "biuf":  # numpy would parse texts, and drop imaginary parts
+            raise TypeError(f"got {array.dtype}; convert them to floats first")
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, named below
             single = array.astype(np.float32)
     except (TypeError, ValueError) as error:
@@ -108,6 +113,20 @@ def row_numbers(allowed: npt.ArrayLike, rows: int) -> RowNumbers:
             f"{numbers.min()} and {numbers.max()}; numpy.unique sorts and removes repeats"
         )
     return numbers
+
+
+def result_size(name: str, value: int, rows: int) -> int:
+    """Return `value` if results of that size can be held; VectorError names it otherwise.
+
+    Beyond the number of rows there is only padding, which is no reason to run out of memory.
+    """
+    most = max(rows, PADDED)
+    if at_least_one(name, value) > most:
+        raise VectorError(
+            f"{name} must be at most {most} for a segment of {rows} rows, got {value}; "
+            f"ask for {rows}, which is all of them"
+        )
+    return int(value)
 
 
 def at_least_one(name: str, value: int) -> int:

@@ -111,6 +111,7 @@ def rewrite_segment(
     progress: Progress | None = None,
 ) -> None:
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
+    config.check_buildable(file.dim)
     check_same(manifest.config, config, ("rotation", "blocks", "storage"))
     entry = manifest.files[manifest.vectors_file]
     with new_folder(path) as folder:
@@ -247,7 +248,7 @@ def _write_vectors(
 ) -> tuple[VectorFile, FileEntry, Basis]:
     """Store the unit rows in their basis: the adopted one, or one fitted on all of them."""
     dim, stream = _opened(vectors)
-    config.check_width(dim)
+    config.check_buildable(dim)
     expected = len(vectors) if isinstance(vectors, np.ndarray) else None
     with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
         if adopted is not None or config.rotation is RotationKind.IDENTITY:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from indexer.allowed import Allowed
 from indexer.arrays import Floats, RowNumbers, at_least_one
 from indexer.coarse import CoarseIndex
+from indexer.config import BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
 from indexer.native import faiss, native_threads, read_index, selector_of, write_index
 from indexer.rerank import RowStore, SearchResult, rerank
@@ -35,9 +36,6 @@ from indexer.rerank import RowStore, SearchResult, rerank
 LENGTHS = 3
 """Lengths in a code after its prefix: what the code leaves out of it, the tail, the code itself.
 A prefix of 32 n - 3 numbers makes a code that faiss compares as integers."""
-
-WIDEST = 1000
-"""Longest prefix: a sum of so many products of two bytes is still exact as a float32."""
 
 LONGEST = 1.01
 """No row is longer than this: rows are of length one, rounded to float16."""
@@ -91,7 +89,7 @@ class Bounds:
         Args:
             blocks: float32 rows of length one, in row order. Their energy should fall along the
                 numbers (indexer.rotation), for of the numbers after `width` only lengths are kept.
-            width: numbers kept as codes, 1 to min(D, 1000); 32 n - 3 is scanned fastest.
+            width: dimensions kept as codes, 1 to min(D, BOUNDS_DIMS); 32 n - 3 is scanned fastest.
             sample: (n, D) of these rows, n >= 1. It sets the ranges of the codes; rows far
                 outside them cannot be bounded and are always candidates.
 
@@ -99,10 +97,11 @@ class Bounds:
             VectorError: `width` is out of range, the sample is empty, a block is of another
                 width, a row is longer than one, or there are no rows.
         """
-        if sample.ndim != 2 or not len(sample) or not 1 <= width <= min(sample.shape[1], WIDEST):
+        most = min(sample.shape[-1], BOUNDS_DIMS) if sample.ndim else 0
+        if sample.ndim != 2 or not len(sample) or not 1 <= width <= most:
             raise VectorError(
-                f"bounds need a sample (n, D) with n >= 1 and a width from 1 to D and {WIDEST}, "
-                f"got shape {sample.shape} and width {width}"
+                "bounds need a sample (n, D) with n >= 1 and a width from 1 to D and "
+                f"{BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
             )
         dim = sample.shape[1]
         code = _Code.fit(sample, width)
@@ -174,11 +173,11 @@ class Certified:
 
     Attributes:
         result: rows and scores, as a rerank of all rows would give them.
-        touched: (q,) float32 share of all rows whose full-width vector was read.
+        read: (q,) int64 rows whose full-width vector was read, each counted once.
     """
 
     result: SearchResult
-    touched: Floats
+    read: RowNumbers
 
 
 def certify(
@@ -215,15 +214,15 @@ def certify(
         found = np.where(allowed.mask[found] & (found >= 0), found, -1)
     start = rerank(store, rotated, found, k)
     best_rows, best_scores = np.empty_like(start.rows), np.empty_like(start.scores)
-    touched = np.empty(len(rotated), np.float32)
+    read = np.empty(len(rotated), np.int64)
     for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
         query = rotated[i : i + 1]
-        touched[i] = rows.size / bounds.rows
+        read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
         if rows.size > FEW * bounds.rows:
             rows = _filtered(full, query, k, rows, bounds.score_slack)
         one = rerank(store, query, rows[None], k)
         best_rows[i], best_scores[i] = one.rows[0], one.scores[0]
-    return Certified(SearchResult(best_rows, best_scores), touched)
+    return Certified(SearchResult(best_rows, best_scores), read)
 
 
 def _filtered(

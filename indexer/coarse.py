@@ -6,6 +6,7 @@ shortlist contains every shorter one.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
@@ -65,8 +66,10 @@ class CoarseIndex:
         rows, width: how many prefixes, and how wide.
     """
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: Any, lock: AbstractContextManager[Any] | None = None) -> None:
+        """`lock` is held during every scan, for an index that cannot serve two at once."""
         self.index = index
+        self._lock = nullcontext() if lock is None else lock
         self._ids: RowNumbers | None = None
         inner = index
         if isinstance(index, faiss.IndexIDMap):
@@ -262,7 +265,7 @@ class CoarseIndex:
         parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         if self.structure is Structure.IVF:
             parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
-        with native_threads(len(queries)):
+        with self._lock, native_threads(len(queries)):
             scores, rows = self._flat.search(queries, ask, params=parameters)
         return scores, rows if self._ids is None else self._ids[rows]
 

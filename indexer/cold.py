@@ -76,6 +76,8 @@ def _read() -> int:
 
 
 def _drop(path: Path) -> None:
-    """Ask the system to forget the pages of a file that nobody maps."""
+    """Ask the system to forget the pages of a file that nobody maps; macOS cannot be asked."""
+    if not hasattr(os, "posix_fadvise"):
+        return
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -110,6 +110,10 @@ SMALL = 1000
 """A segment of fewer rows is flat, whatever its recipe says."""
 
 
+BOUNDS_DIMS = 1000
+"""Most dimensions that bounds keep: a sum of that many products of bytes is exact in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentConfig:
     """The recipe of a segment: how it is built and searched, whole.
@@ -258,6 +262,19 @@ class SegmentConfig:
                 raise SegmentConfigError(
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
                 )
+
+    def check_buildable(self, dim: int) -> None:
+        """Raise SegmentConfigError for what no segment of such vectors can be built by.
+
+        As `check_width`, and bounds: wider than the vectors, they are cut to them; wider than
+        BOUNDS_DIMS, they are refused, also where a segment is too small to have any yet.
+        """
+        self.check_width(dim)
+        if min(self.bounds, dim) > BOUNDS_DIMS:
+            raise SegmentConfigError(
+                f"bounds keep at most {BOUNDS_DIMS} dimensions, got {self.bounds} for vectors of "
+                f"{dim}; set it to {BOUNDS_DIMS} or less"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

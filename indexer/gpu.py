@@ -3,6 +3,8 @@
 Graphs are walked on the CPU, whose caches suit them better than a copy over the bus would.
 """
 
+from threading import Lock
+
 from indexer.coarse import CoarseIndex, PrefixRows
 from indexer.errors import SegmentError
 from indexer.native import faiss
@@ -43,4 +45,4 @@ def flat(rows: PrefixRows) -> CoarseIndex:
             f"the GPU does not take {rows.rows} rows of {2 * rows.width} bytes: {error}; "
             "search on the CPU"
         ) from error
-    return CoarseIndex(index)
+    return CoarseIndex(index, lock=Lock())  # faiss: one search at a time on a GPU index

@@ -97,7 +97,7 @@ def write_merged(
                 f"segments of one width can be merged, got {dim} and {part.file.dim} "
                 f"({part.file.path.parent})"
             )
-    config.check_width(dim)
+    config.check_buildable(dim)
     heard = progress or silent
     kept = _kept(parts, config, refit)
     with new_folder(path) as folder:

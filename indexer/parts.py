@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from indexer import gpu
+from indexer.allowed import Allowed, restriction
 from indexer.arrays import Floats
 from indexer.build import BOUNDS, COARSE, MANIFEST
 from indexer.cascade import Cascade
 from indexer.certify import Bounds
 from indexer.coarse import CoarseIndex
-from indexer.config import Device, RotationKind, Structure
+from indexer.config import Device, RotationKind, SegmentConfig, Structure
 from indexer.errors import SegmentError
 from indexer.manifest import ROTATION, Manifest
 from indexer.rotation import Turn
@@ -31,6 +33,7 @@ class Parts(NamedTuple):
     turn: Turn | None  # None is the identity
     gpu_full: CoarseIndex | None = None  # copies on a GPU, which stand in for scans without filter
     gpu_coarse: CoarseIndex | None = None
+    kept: Allowed | None = None  # the rows of a trial, which are all that it may find; None for all
 
     @classmethod
     def open(
@@ -73,6 +76,31 @@ class Parts(NamedTuple):
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = CoarseIndex.open(path, mapped=True)
         return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
+
+    def with_coarse(self, config: SegmentConfig, kept: Allowed | None) -> Self:
+        """The same with another coarse stage, built of the rows `kept`; it is scanned on the CPU.
+
+        A GPU's copy of the old coarse stage holds other prefixes, so it is left out.
+        """
+        rows = None if kept is None else kept.rows
+        coarse = CoarseIndex.build(Prefixes(self.file, config.prefix), config, kept=rows)
+        cascade = Cascade(coarse, self.full)
+        return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
+
+    def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
+        """The rows that a caller allows, of a trial those that it holds; None for no filter.
+
+        Raises:
+            VectorError: as indexer.allowed.restriction.
+        """
+        only = restriction(allowed, self.file.rows)
+        if only is None or self.kept is None:
+            return only
+        return Allowed.of(np.flatnonzero(only.mask & self.kept.mask), self.file.rows)
+
+    def searched(self, only: Allowed | None) -> Allowed | None:
+        """The rows that a search may find under this filter; None for all."""
+        return self.kept if only is None else only
 
     def on_gpu(self) -> Self:
         """The same with copies of what is scanned in the memory of a GPU."""

@@ -20,13 +20,14 @@ def shortlist(
     parts: Parts, config: SegmentConfig, rotated: Floats, size: int, only: Allowed | None
 ) -> RowNumbers:
     """See Segment.shortlist."""
-    available = parts.file.rows if only is None else only.size
+    within = parts.searched(only)
+    available = parts.file.rows if within is None else within.size
     if size < available:
         head = rotated[:, : config.prefix]
         coarse = parts.scanner("coarse", size, only is not None)
         return coarse.shortlist(head, size, only, config.effort)
     found = np.full((len(rotated), size), -1, np.int64)
-    found[:, :available] = np.arange(available) if only is None else only.rows
+    found[:, :available] = np.arange(available) if within is None else within.rows
     return found
 
 
@@ -34,7 +35,8 @@ def search(
     parts: Parts, config: SegmentConfig, rotated: Floats, k: int, size: int, only: Allowed | None
 ) -> SearchResult:
     """See Segment.search; `size` is that of the shortlist, >= k."""
-    available = parts.file.rows if only is None else only.size
+    within = parts.searched(only)
+    available = parts.file.rows if within is None else within.size
     if available <= size or (only is not None and available <= EXACT_ALLOWED):
         return exact(parts, config, rotated, k, only)
     if config.stages or not parts.coarse.walks(available):
@@ -57,22 +59,21 @@ def exact(
     parts: Parts, config: SegmentConfig, rotated: Floats, k: int, only: Allowed | None
 ) -> SearchResult:
     """See Segment.exact."""
-    rows = parts.file.rows
-    available = rows if only is None else only.size
+    within = parts.searched(only)
+    available = parts.file.rows if within is None else within.size
     startable = only is None or parts.coarse.selects
     if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
         size = min(max(k, config.shortlist), available)
         start = shortlist(parts, config, rotated, size, only)
-        proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, only)
-        read = np.rint(proof.touched * rows).astype(np.int64)
-        return replace(proof.result, proven=True, read=read)
+        proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, within)
+        return replace(proof.result, proven=True, read=proof.read)
     if available == 0:
         nothing = rerank(parts.file, rotated, np.full((len(rotated), 1), -1), k)
         return replace(nothing, proven=True, read=np.zeros(len(rotated), np.int64))
     slack = score_slack(parts.file.dim) + (gpu.SLACK if parts.gpu_full is not None else 0)
 
     def scanned(some: Floats, size: int) -> RowNumbers:
-        return parts.scanner("full", size, only is not None).shortlist(some, size, only)
+        return parts.scanner("full", size, within is not None).shortlist(some, size, within)
 
     result = scan(scanned, parts.file, rotated, k, available, slack)
     return replace(result, proven=True, read=np.full(len(rotated), available))

@@ -15,11 +15,9 @@ import numpy.typing as npt
 
 from indexer import searching
 from indexer.allowed import Allowed, restriction
-from indexer.arrays import Floats, RowNumbers, at_least_one, row_numbers, unit_rows
+from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers, unit_rows
 from indexer.basis import Basis
 from indexer.build import MANIFEST, Blocks, Progress, check_same, rewrite_segment, write_segment
-from indexer.cascade import Cascade
-from indexer.coarse import CoarseIndex
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
 from indexer.durable import sha256
 from indexer.errors import SegmentError
@@ -255,13 +253,13 @@ class Segment:
         Raises:
             VectorError: size < 1, or `allowed` is no rising set of this segment's rows.
         """
-        at_least_one("shortlist", size)
-        only = restriction(allowed, self.rows)
+        result_size("shortlist", size, self.rows)
+        only = self._opened().restricted(allowed)
         return searching.shortlist(self._opened(), self._config, rotated, size, only)
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
         """Exact cosines of the candidates (q, s), the best k; padded with -1 and -inf."""
-        return rerank(self._opened().file, rotated, candidates, at_least_one("k", k))
+        return rerank(self._opened().file, rotated, candidates, result_size("k", k, self.rows))
 
     def search(
         self,
@@ -288,8 +286,8 @@ class Segment:
             VectorError: bad queries, k, shortlist or allowed rows.
         """
         wanted = self._config.shortlist if shortlist is None else shortlist
-        size = max(at_least_one("shortlist", wanted), at_least_one("k", k))
-        only = restriction(allowed, self.rows)
+        size = max(at_least_one("shortlist", wanted), result_size("k", k, self.rows))
+        only = self._opened().restricted(allowed)
         rotated = self.rotate(queries)
         return searching.search(self._opened(), self._config, rotated, k, size, only)
 
@@ -300,8 +298,8 @@ class Segment:
 
         With bounds only rows that can be among the best are read; `read` says how many.
         """
-        at_least_one("k", k)
-        only = restriction(allowed, self.rows)
+        result_size("k", k, self.rows)
+        only = self._opened().restricted(allowed)
         return searching.exact(self._opened(), self._config, self.rotate(queries), k, only)
 
     def prefix_rows(self, p: int) -> Prefixes:
@@ -328,7 +326,7 @@ class Segment:
         for _, stored in self._part(rows).blocks():
             yield stored if turn is None else stored @ turn.matrix.T
 
-    def over(self, config: SegmentConfig, kept: npt.ArrayLike | None = None) -> "Segment":
+    def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
         """The same rows searched by another recipe; its coarse stage is built in memory.
 
         Rotation and storage stay as they are. Where only the operating point differs (shortlist,
@@ -336,14 +334,13 @@ class Segment:
 
         Args:
             config: the recipe.
-            kept: the rows that the coarse stage shall hold, rising, for a trial; None for all.
+            kept: the rows that the view may find, for a trial; its coarse stage holds no others.
+                None for all.
         """
         config = config.fitting(self.rows, self.dim)
         parts = self._opened()
         if kept is not None or config.coarse_stage() != self._config.coarse_stage():
-            rows = None if kept is None else row_numbers(kept, self.rows)
-            coarse = CoarseIndex.build(self.prefix_rows(config.prefix), config, kept=rows)
-            parts = parts._replace(coarse=coarse, cascade=Cascade(coarse, parts.full))
+            parts = parts.with_coarse(config, parts.searched(parts.restricted(kept)))
         return self._view(config, parts)
 
     def unbounded(self) -> "Segment":

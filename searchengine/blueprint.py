@@ -49,6 +49,7 @@ class Blueprint:
 
         Raises:
             CollectionError: a prefix wider than the encoder, or what the encoder cannot do.
+            SegmentConfigError: settings that no segment of this width can be built by.
         """
         if not isinstance(config, SegmentConfig):
             fields = {"prefix": min(64, encoder.dim), **(config or {})}
@@ -61,6 +62,7 @@ class Blueprint:
                     f"the {name} of {width} is wider than the encoder's {encoder.dim} numbers; "
                     f"choose at most {encoder.dim}"
                 )
+        config.check_buildable(encoder.dim)  # not when the first documents are encoded
         cut = None
         if isinstance(passages, PassageConfig):
             tokenizer_of(encoder)  # without one it could be made, and never added to

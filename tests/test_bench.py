@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from indexer.arrays import evenly
 from indexer.bench import recalls
-from indexer.cold import ColdRows
+from indexer.cold import ColdRows, _drop
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.segment import Segment
 from searchengine import SearchEngine
@@ -268,6 +268,15 @@ def test_what_would_not_fit_is_left_out(
     found = Bench(subject, asked, tmp_path, silent).run()
     assert "left of half the memory" in found.missing["hnsw fp32 24, ef 32"]
     assert "flat int8 8 → 20" in {row.name for row in found.rows}
+
+
+def test_a_system_that_drops_no_pages_is_not_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no posix_fadvise."""
+    monkeypatch.delattr("os.posix_fadvise", raising=False)
+    (tmp_path / "rows").write_bytes(b"rows")
+    _drop(tmp_path / "rows")
 
 
 def test_pages_that_stay_in_memory_are_no_cold_measurement(

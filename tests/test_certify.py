@@ -92,9 +92,9 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
         expected = everything(store, queries, k, allowed)
     np.testing.assert_array_equal(certified.result.rows, expected.rows)
     np.testing.assert_array_equal(certified.result.scores, expected.scores)
-    assert certified.result.rows.dtype == np.int64 and certified.touched.dtype == np.float32
+    assert certified.result.rows.dtype == np.int64 and certified.read.dtype == np.int64
     available = n if allowed is None else allowed.size
-    assert (certified.touched <= np.float32(available / n)).all()
+    assert (certified.read <= available).all()
 
 
 @pytest.mark.parametrize("few", [0.0, 1.0], ids=["filtered by a scan", "gathered"])
@@ -114,8 +114,42 @@ def test_many_rows_few_of_which_are_read(
     for one in (certified, lazy):
         np.testing.assert_array_equal(one.result.rows, expected.rows)
         np.testing.assert_array_equal(one.result.scores, expected.scores)
-    assert certified.touched.max() < 0.05
-    assert (certified.touched <= lazy.touched).all() and lazy.touched.max() > 0.05
+    assert certified.read.max() < 250 < lazy.read.max()
+    assert (certified.read <= lazy.read).all()
+
+
+class Adverse:
+    """A scan whose scores err as far as they may: the true best go down, the others go up."""
+
+    def __init__(self, rows: np.ndarray, best: np.ndarray, slack: float) -> None:
+        self._rows, self.rows = rows, len(rows)
+        self._error = np.where(np.isin(np.arange(len(rows)), best), -slack, slack)
+        self.index = self
+
+    def search(self, query: np.ndarray, size: int, params: object) -> tuple[object, object]:
+        scores = (self._rows @ query[0]).astype(np.float64) + 0.99 * self._error
+        order = np.argsort(-scores, kind="stable")[:size]
+        return scores[None, order], order[None]
+
+
+@pytest.mark.parametrize("dim", [64, 768])
+def test_a_scan_that_errs_as_far_as_it_may_loses_no_row(
+    dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows than a scan gives at first lie within its error behind the k-th best."""
+    monkeypatch.setattr(module, "FEW", 0.0)
+    k, slack = 5, module.score_slack(dim)
+    steps = np.full(400, 0.5)
+    steps[:k] += 1.5 * slack  # the best k; all others are less than two errors below them
+    steps[k:] -= np.linspace(0, 0.2 * slack, 395)
+    rows = np.zeros((400, dim), np.float32)
+    rows[:, 0], rows[:, 1] = steps, np.sqrt(1 - steps**2)
+    query = np.eye(1, dim, dtype=np.float32)
+    expected = rerank(Rows(rows), query, np.arange(400)[None], k)
+    full = Adverse(rows, expected.rows[0], slack)
+    bounds = Bounds.build([rows], 29, rows)
+    certified = certify(bounds, Rows(rows), full, query, k, np.arange(300, 310)[None])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(certified.result.rows, expected.rows)
 
 
 @pytest.mark.parametrize("width", [1, 3, 29, 40])

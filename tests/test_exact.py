@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from indexer.arrays import unit_rows
-from indexer.errors import SegmentError
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.rerank import SearchResult, rerank
 from indexer.segment import Segment, SegmentConfig
 
@@ -68,6 +68,52 @@ def test_near_duplicates_are_told_apart(tmp_path: Path, bounds: int) -> None:
         found, expected = segment.exact(QUERIES, 10), brute(segment, 10)
         np.testing.assert_array_equal(found.rows, expected.rows)
         np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_what_was_read_counts_the_start_and_the_candidates(tmp_path: Path) -> None:
+    config = SegmentConfig(prefix=16, bounds=29, shortlist=300)
+    with Segment.build(tmp_path / "s", ROWS, config) as segment:
+        found = segment.exact(QUERIES, 10)
+        rotated = segment.rotate(QUERIES)
+        start = segment.shortlist(rotated, 300)
+        bounds = segment._opened().bounds
+        assert bounds is not None and found.read is not None
+        limits = segment.rerank(rotated, start, 10).scores[:, -1]
+        pairs = zip(start, bounds.candidates(rotated, limits), strict=True)
+        union = [len({*line.tolist(), *rows.tolist()}) for line, rows in pairs]
+        assert found.read.tolist() == union and found.read.dtype == np.int64
+
+
+def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
+    with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
+        rotated, most = segment.rotate(QUERIES), "at most 1048576 for a segment of 4000 rows, got"
+        calls = [
+            lambda k: segment.search(QUERIES, k),
+            lambda k: segment.exact(QUERIES, k),
+            lambda k: segment.rerank(rotated, np.zeros((25, 1), np.int64), k),
+            lambda k: segment.shortlist(rotated, k),
+        ]
+        for call in calls:
+            with pytest.raises(VectorError, match=f"{most} 1000000000000; ask for 4000"):
+                call(10**12)
+        # A shortlist longer than all rows is one of all rows.
+        assert segment.search(QUERIES, 10, shortlist=10**12).proven
+
+
+def test_bounds_too_wide_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((1200, 1100)).astype(np.float32)
+    message = "bounds keep at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
+    wide, steps = SegmentConfig(rotation="identity", bounds=1001), []
+    with pytest.raises(SegmentConfigError, match=message):
+        Segment.build(tmp_path / "s", rows, wide, progress=lambda *step: steps.append(step))
+    with pytest.raises(SegmentConfigError, match=message):
+        Segment.build(tmp_path / "s", rows[:5], wide)
+    with Segment.build(tmp_path / "s", rows, SegmentConfig(rotation="identity")) as segment:
+        with pytest.raises(SegmentConfigError, match=message):
+            segment.rebuild(tmp_path / "t", wide, progress=lambda *step: steps.append(step))
+        with pytest.raises(SegmentConfigError, match=message):
+            Segment.merge(tmp_path / "t", [(segment, None)], wide)
+    assert steps == [] and [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 def test_none_allowed(tmp_path: Path) -> None:

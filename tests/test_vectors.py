@@ -121,7 +121,10 @@ def test_a_bad_row_is_named_by_its_number_in_the_file(
         (np.ones(3), "must be 2-D"),
         (np.ones((0, 3)), "must not be empty"),
         (np.ones((3, 0)), "must not be empty"),
-        ([["a", "b"]], "array of numbers"),
+        ([["a", "b"]], "array of numbers: got <U1; convert them to floats first"),
+        ([["1.5", "2"]], "array of numbers: got <U3"),
+        (np.ones((3, 2), np.complex64), "array of numbers: got complex64"),
+        (np.array([["1", 2]], object), "array of numbers: got object"),
         ([[1.0], [1.0, 2.0]], "array of numbers"),
     ],
 )

@@ -1,0 +1,131 @@
+"""Trial views: what is measured before anything is written, on the CPU and beside a GPU."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexer import gpu
+from indexer.arrays import unit_rows
+from indexer.coarse import CoarseIndex
+from indexer.native import faiss
+from indexer.segment import Segment, SegmentConfig
+
+DIM = 24
+ROWS = unit_rows(np.random.default_rng(1).standard_normal((2000, DIM)))
+QUERIES = unit_rows(np.random.default_rng(2).standard_normal((20, DIM)))
+EVEN = np.arange(0, 2000, 2)
+
+
+def config(structure: str, **settings: Any) -> SegmentConfig:
+    return SegmentConfig.from_dict({"prefix": 8, "structure": structure, **settings})
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    return Segment.build(tmp_path / "s", ROWS, config("flat", bounds=13))
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
+@pytest.mark.parametrize("shortlist", [1000, 1500, 2000, 5000])
+def test_a_shortlist_of_all_rows_scores_those_of_the_trial_alone(
+    segment: Segment, structure: str, shortlist: int
+) -> None:
+    view = segment.over(config(structure, shortlist=shortlist), EVEN)
+    truth = segment.exact(QUERIES, 10, EVEN)
+    for found in (view.search(QUERIES, 10), view.exact(QUERIES, 10)):
+        np.testing.assert_array_equal(found.rows, truth.rows)
+    every = view.shortlist(view.rotate(QUERIES), shortlist)
+    assert set(every[0].tolist()) - {-1} == {*EVEN.tolist()}
+
+
+def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -> None:
+    trial = segment.over(config("flat", shortlist=2000), EVEN)
+    for view in (trial, trial.over(config("hnsw", shortlist=2000)), trial.unbounded()):
+        assert (view.search(QUERIES, 10).rows % 2 == 0).all()
+    for allowed in (np.arange(1990), np.arange(900), np.arange(1, 2000, 2)):
+        both = np.intersect1d(allowed, EVEN)
+        found = trial.search(QUERIES, 10, shortlist=5, allowed=allowed).rows
+        assert np.isin(found, [-1, *both]).all()
+    exact = trial.exact(QUERIES, 10, np.arange(1990)).rows
+    np.testing.assert_array_equal(exact, segment.exact(QUERIES, 10, EVEN[:995]).rows)
+
+
+def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
+    """What indexer.gpu.flat makes, of an index in the CPU's memory."""
+    index = faiss.IndexFlatIP(rows.width)
+    for block in rows.blocks():
+        index.add(block)
+    made = CoarseIndex(index, lock=Lock())
+    if counter is not None:
+        counter.index, made._flat = made._flat, counter
+    return made
+
+
+class Counter:
+    """Counts the searches that run at once, of which an index on a GPU bears one."""
+
+    def __init__(self) -> None:
+        self.index: Any = None
+        self.inside, self.most, self._lock = 0, 0, Lock()
+
+    def search(self, *arguments: Any, **named: Any) -> Any:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        sleep(0.01)
+        found = self.index.search(*arguments, **named)
+        with self._lock:
+            self.inside -= 1
+        return found
+
+
+def test_another_prefix_is_not_scanned_by_the_old_copy_on_a_gpu(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "flat", on_gpu)
+    segment._parts = segment._opened().on_gpu()
+    view = segment.over(config("flat", prefix=16, shortlist=50))
+    plain = Segment.open(segment.path).over(config("flat", prefix=16, shortlist=50))
+    np.testing.assert_array_equal(view.search(QUERIES, 10).rows, plain.search(QUERIES, 10).rows)
+    trial = segment.over(config("flat", shortlist=50), EVEN)
+    assert (trial.search(QUERIES, 10).rows % 2 == 0).all()
+    assert (trial.exact(QUERIES, 10).rows % 2 == 0).all()
+
+
+def test_a_gpu_serves_one_search_at_a_time(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter()
+    monkeypatch.setattr(
+        gpu, "flat", lambda rows: on_gpu(rows, counter if rows.width == DIM else None)
+    )
+    segment._parts = segment.unbounded()._opened().on_gpu()
+    with ThreadPoolExecutor(4) as pool:
+        results = [pool.submit(segment.exact, QUERIES, 10) for _ in range(8)]
+    assert len({result.result().rows.tobytes() for result in results}) == 1
+    assert counter.most == 1
+
+
+def test_an_index_made_on_a_gpu_has_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what faiss would be asked for, where there is no GPU."""
+    monkeypatch.setattr(gpu, "require_gpu", lambda: None)
+    for name in ("GpuIndexFlatConfig", "StandardGpuResources"):
+        monkeypatch.setattr(faiss, name, type(name, (), {}), raising=False)
+    monkeypatch.setattr(
+        faiss, "GpuIndexFlatIP", lambda _, width, __: faiss.IndexFlatIP(width), raising=False
+    )
+
+    class Rows:
+        width, rows = DIM, len(ROWS)
+
+        def blocks(self) -> list[np.ndarray]:
+            return [ROWS]
+
+    made = gpu.flat(Rows())  # type: ignore[arg-type]
+    with made._lock:
+        assert not made._lock.acquire(blocking=False)  # type: ignore[attr-defined]
