@@ -9,6 +9,7 @@ Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then Test" (2021).
 """
 
 import math
+import sys
 from collections.abc import Iterable
 
 import numpy as np
@@ -24,6 +25,9 @@ queries 1/2 puts the bound of a mean recall of 0.976 two fifths farther below th
 zeros and ones of mean 0.95 a sixth to a quarter."""
 
 _HALVINGS = 40
+
+_COUNTED = 100_000
+"""Up to this number `smallest_sample` is exact; beyond it, a lower bound by the largest stakes."""
 
 
 def lower_bound(values: npt.ArrayLike, confidence: float) -> float:
@@ -78,6 +82,32 @@ def holds(values: npt.ArrayLike, target: float, confidence: float) -> bool:
         raise VectorError(f"target must lie in (0, 1], got {target!r}; 0.95 is 95 %")
     checked = _checked(values)
     return _rejected(target, checked, _bets(checked, confidence), confidence)
+
+
+def smallest_sample(target: float, confidence: float) -> int:
+    """How many values it takes to show a mean above `target`, where all of them are 1.
+
+    Fewer cannot show it, whatever they are. Beyond _COUNTED the number returned is up to a
+    twentieth too low.
+
+    Raises:
+        VectorError: as `holds`.
+    """
+    holds([1.0], target, confidence)  # checks the arguments
+    wanted = -math.log1p(-confidence)
+    growth = math.log1p(_STAKE / target * (1 - target))  # most that one value adds to log(capital)
+    if wanted > _COUNTED * growth:
+        return math.ceil(wanted / max(growth, sys.float_info.epsilon))
+    low = high = math.ceil(wanted / growth)
+    while not holds(np.ones(high), target, confidence):
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        if holds(np.ones(middle), target, confidence):
+            high = middle
+        else:
+            low = middle + 1
+    return high
 
 
 def certified(points: Iterable[npt.ArrayLike], target: float, confidence: float) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from indexer.arrays import at_least_one
 from indexer.config import SegmentConfig
-from indexer.errors import TuneError
+from indexer.errors import TuneError, VectorError
 
 
 class Objective(StrEnum):
@@ -41,11 +41,14 @@ class Goal:
             raise TuneError(
                 f"objective must be one of {', '.join(Objective)}, got {self.objective!r}"
             ) from None
-        at_least_one("k", self.k)
-        at_least_one("max_ram", 1 if self.max_ram is None else self.max_ram)
+        try:
+            at_least_one("k", self.k)
+            at_least_one("max_ram", 1 if self.max_ram is None else self.max_ram)
+        except VectorError as error:
+            raise TuneError(str(error)) from None
         for name in ("recall", "confidence"):
             value = getattr(self, name)
-            if not 0 < value < 1:
+            if not isinstance(value, int | float) or not 0 < value < 1:
                 raise TuneError(f"{name} must lie between 0 and 1, got {value!r}; 0.95 is 95 %")
 
 

@@ -17,6 +17,7 @@ from indexer.durable import sha256, sync_file, sync_folder
 from indexer.footprint import footprint
 from searchengine.collection import Collection
 from searchengine.errors import CollectionError
+from searchengine.guarantee import guarantee
 from searchengine.results import Stats
 from searchengine.scratch import new_folder
 from searchengine.snapshot import Snapshot, Vectors
@@ -243,7 +244,7 @@ def stats(snapshot: Snapshot) -> Stats:
     recipe = SegmentConfig.from_dict(settings["index"])
     rows = sum(segment.rows for segment in segments)
     sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
-    tunings = (segment.manifest.tuning for segment in segments)
+    tuning = next((s.manifest.tuning for s in segments if s.manifest.tuning is not None), None)
     documents, passages = snapshot.store.counts()
     return Stats(
         path=str(snapshot.path),
@@ -260,7 +261,8 @@ def stats(snapshot: Snapshot) -> Stats:
         scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
-        tuning=next((tuning for tuning in tunings if tuning is not None), None),
+        tuning=tuning,
+        guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
         encoder=settings["encoder"]["source"],
         layers=settings["encoder"].get("layers"),
         fingerprint=settings["encoder"]["fingerprint"],

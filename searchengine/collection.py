@@ -21,6 +21,7 @@ from searchengine.scratch import new_folder
 from searchengine.store import SegmentRow, Store
 from searchengine.view import View
 from searchengine.writer import (
+    Measured,
     Writer,
     due,
     misfit,
@@ -127,23 +128,23 @@ class Collection(View):
 
     def rebuild(
         self,
-        measured: Mapping[SegmentRow, Segment],
+        measured: Measured,
         config: SegmentConfig,
         tuning: Mapping[str, Any],
         building: Progress | None = None,
     ) -> None:
-        """Replace all segments by the same rows searched another way, in one commit.
+        """Replace all segments by the rows measured, searched another way, in one commit.
 
         Segments that are added later are built by that recipe too.
 
         Args:
-            measured: the segments that the recipe was found on.
+            measured: the segments that the recipe was found on, and their rows that can be found.
             config: the recipe.
             tuning: what it is founded on, kept in every manifest.
-            building: hears "Building", rows just done and rows in all (of all segments).
+            building: called with what is being done, rows just done and rows in all segments.
 
         Raises:
-            CollectionError: the collection is another than was measured.
+            CollectionError: the collection is another than was measured, or rows were deleted.
             CollectionBusy: another is writing. Then nothing changes.
         """
         rows = sum(row.rows for row in measured)

@@ -328,11 +328,11 @@ class SearchEngine:
     ) -> Tuning:
         """Find the cheapest recipe that holds a recall target, and search by it from now on.
 
-        All segments are replaced in one commit; what is added later is built by it too.
+        All segments are replaced in one commit, or nothing changes; later ones are built alike.
 
         Args:
-            queries: questions like those that will be asked, drawn at random; at least 100. None
-                takes documents for questions.
+            queries: questions like those that will be asked, drawn at random; at least
+                indexer.tune.queries_needed. None takes documents for questions.
             goal: what to hold, and what to make cheap; indexer.tune says how it is shown.
             on_step: told what is being done.
             building: as for `add`, while the segments are built anew.

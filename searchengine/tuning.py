@@ -8,35 +8,56 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indexer.allowed import Allowed
 from indexer.build import Progress
 from indexer.config import Structure
 from indexer.segment import Segment
-from indexer.tune import FEWEST, Goal, Tuning, tune
+from indexer.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
 from searchengine.collection import Collection
 from searchengine.encoding import check_questions
 from searchengine.errors import QueryError
-from searchengine.results import Stats
+from searchengine.results import Guarantee, Stats
 
 MOST = 2000
-"""So many documents at most are taken for questions, and at most a twentieth of all, or 100."""
+"""No more documents are taken for questions, unless the goal cannot be shown with fewer."""
+AMPLE = 3
+"""Times the questions needed, so that a recipe that misses half of what it may is not refused."""
 
 
-def check_enough(path: Path, rows: int, *, asked: bool) -> None:
-    """QueryError where a collection is too small to be tuned; `asked`: by questions given."""
-    if rows < FEWEST:
+def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | None) -> None:
+    """Raise where the goal cannot be shown with what there is, before anything is measured.
+
+    Raises QueryError (too few passages) or TuneError (too few questions).
+    """
+    needed = queries_needed(goal)
+    if rows < MIN_QUERIES:
         raise QueryError(
-            f"{path} holds {rows} passages, and tuning needs {FEWEST}; so few are scored one and "
-            "all"
+            f"{path} holds {rows} passages, and tuning needs {MIN_QUERIES}; so few are scored one "
+            "and all"
         )
-    if not asked and rows < 4 * FEWEST:
+    if questions is not None:
+        check_queries(len(questions), goal)
+    elif rows < 4 * needed:
         raise QueryError(
-            f"{path} holds {rows} passages, of which {FEWEST} would be taken for questions: give "
-            f"questions, or index {4 * FEWEST}"
+            f"{path} holds {rows} passages, of which {needed} would be taken for questions to show "
+            f"recall@{goal.k} above {goal.recall:g} with confidence {goal.confidence:g}: give "
+            f"{needed} questions, index {4 * needed} passages, or lower the target"
         )
+
+
+def documents_taken(rows: int, goal: Goal) -> int:
+    """How many of `rows` passages stand in for questions: what is left out is not measured.
+
+    A twentieth; more where the goal takes more to show, but then no more than a tenth, unless
+    even that is too few to show it at all.
+    """
+    needed = queries_needed(goal)
+    wanted = max(needed, rows // 20, min(AMPLE * needed, rows // 10))
+    return min(wanted, max(MOST, needed))
 
 
 def questions_of(
-    segments: Sequence[Segment],
+    segments: Sequence[Segment], live: Sequence[Allowed | None], goal: Goal
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Documents in place of questions, always the same ones for the same segments.
 
@@ -44,15 +65,19 @@ def questions_of(
         Vectors (q, D) in the encoder's own basis, and their rows (q,), rising, numbered through
         all segments.
     """
-    ends = np.cumsum([segment.rows for segment in segments])
+    rows = [
+        np.arange(segment.rows) if only is None else only.rows
+        for segment, only in zip(segments, live, strict=True)
+    ]
+    bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1]
     # What is made into a question is left out of the search: a row of every segment stays.
-    others = np.delete(np.arange(ends[-1]), [0, *ends[:-1]])
-    most = min(MOST, max(FEWEST, int(ends[-1]) // 20), others.size)
-    chosen = np.random.default_rng(0).choice(others, most, replace=False)
+    others = np.concatenate([each[1:] + base for each, base in zip(rows, bases, strict=True)])
+    count = min(documents_taken(sum(map(len, rows)), goal), others.size)
+    chosen = np.random.default_rng(0).choice(others, count, replace=False)
     own = np.sort(chosen).astype(np.int64)
     vectors = [
-        segment.vectors(own[(own >= end - segment.rows) & (own < end)] - (end - segment.rows))
-        for segment, end in zip(segments, ends, strict=True)
+        segment.vectors(own[(own >= base) & (own < base + segment.rows)] - base)
+        for segment, base in zip(segments, bases, strict=True)
     ]
     return np.concatenate(vectors), own
 
@@ -65,22 +90,25 @@ def tune_collection(
     on_step: Callable[[str], None] | None,
     building: Progress | None,
 ) -> Tuning:
-    """Find a recipe and rebuild the collection by it; see SearchEngine.tune."""
+    """Find a recipe and rebuild the collection by it; see SearchEngine.tune.
+
+    Nothing is written before the goal was shown to hold. What was deleted is not measured, and is
+    left out of what is built then.
+    """
+    goal = goal or Goal()
+    if queries is not None:
+        check_questions(queries)
     with collection.reading() as snapshot:
-        deleted = any(live is not None for live in snapshot.live.values())
-    if deleted:  # what was deleted must not be measured
-        collection.optimize(building)
-    measured = collection.segments
-    rows = sum(row.rows for row in measured)
-    check_enough(collection.path, rows, asked=queries is not None)
-    segments = list(measured.values())
+        check_enough(collection.path, snapshot.rows, goal, queries)
+        measured = {row: (each, snapshot.live[row]) for row, each in snapshot.segments.items()}
+    there = [(each, live) for each, live in measured.values() if live is None or live.size]
+    segments, live = [each for each, _ in there], [only for _, only in there]
     own = None
     if queries is None:
-        vectors, own = questions_of(segments)
+        vectors, own = questions_of(segments, live, goal)
     else:
-        check_questions(queries)
         vectors = encode(queries)
-    tuning = tune(segments, vectors, goal, own=own, on_step=on_step)
+    tuning = tune(segments, vectors, goal, live=live, own=own, on_step=on_step)
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 
@@ -128,15 +156,18 @@ def summary(tuning: Tuning, dim: int) -> str:
     )
 
 
-def founded_on(tuning: Mapping[str, Any], rows: int) -> str:
-    """The same of a stored tuning (Tuning.as_dict), with a word on rows that came since."""
+def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
+    """A stored tuning (Tuning.as_dict), and what is left of its guarantee."""
     goal = tuning["goal"]
-    since = "" if rows == tuning["rows"] else f", now {rows}: tune again"
-    return (
+    shown = (
         f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
         f"confidence on {tuning['held_out']} held-out {_asked(tuning['source'])} "
-        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows{since}"
+        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows"
     )
+    if guarantee.recall is None:
+        return f"guarantee withdrawn: {guarantee.reason}; tune again (it was {shown})"
+    now = f"; now above {guarantee.recall:.4f}: {guarantee.reason}" if guarantee.reason else ""
+    return shown + now
 
 
 def described(stats: Stats) -> dict[str, str]:
@@ -168,8 +199,11 @@ def described(stats: Stats) -> dict[str, str]:
         lines["cold"] = f"{stats.cold_row:.0f} bytes a row, may stay on the disk"
     layers = "" if stats.layers is None else f", its first {stats.layers} layers"
     untuned = "none; searchengine tune finds the cheapest recipe for a recall target"
+    tuning = untuned
+    if stats.tuning is not None and stats.guarantee is not None:
+        tuning = founded_on(stats.tuning, stats.guarantee)
     return lines | {
-        "tuning": founded_on(stats.tuning, stats.passages) if stats.tuning else untuned,
+        "tuning": tuning,
         "encoder": (stats.encoder or "made in Python") + layers,
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),

@@ -31,6 +31,10 @@ from searchengine.store import SegmentRow, Store
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
+Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
+"""Segments that were measured, each with the rows that could be found; None for all."""
+TUNED = "tuned"
+"""The setting that names the segments of the last tuning: see searchengine.guarantee."""
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 
 
@@ -81,14 +85,15 @@ class Writer:
         segments: Sequence[SegmentRow],
         *,
         refit: bool | None = None,
+        tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Write segments as one, without what was deleted; its passages get new ids.
 
         `refit`: fit the rotation anew; None leaves that to how much the rows have grown.
+        `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
         parts, base = [], self.changes.next_passage()
-        tuning: Mapping[str, Any] | None = None
         next_id = base
         for row in sorted(segments, key=lambda row: row.base):
             segment = self._open_segment(row)
@@ -121,29 +126,36 @@ class Writer:
 
     def rebuild(
         self,
-        measured: Mapping[SegmentRow, Segment],
+        measured: Measured,
         config: SegmentConfig,
         tuning: Mapping[str, Any],
         progress: Progress | None = None,
     ) -> None:
         """The same rows in segments that are searched another way; later ones are built alike.
 
-        Raises CollectionError when the segments are others than were measured.
+        Raises CollectionError when the segments or the rows deleted are others than were measured.
         """
-        committed = self.store.segments()
-        if committed != list(measured):
+        left = {row: row.rows if only is None else only.size for row, (_, only) in measured.items()}
+        there = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
+        if list(there.items()) != list(left.items()):
             raise CollectionError(
                 f"{self.path} was changed by another process while it was measured; "
                 "nothing was changed here, tune it again"
             )
         self.changes.set("index", config.as_dict())
-        for row in committed:
+        for row, (segment, only) in measured.items():
+            if only is not None:  # only the rows that were measured, in the basis that they lie in
+                self.merge([row], refit=False, tuning=tuning, progress=progress)
+                continue
             self.changes.forget([row], keep_tombstones=True)
 
-            def build(path: Path, segment: Segment = measured[row]) -> Segment:
+            def build(path: Path, segment: Segment = segment) -> Segment:
                 return segment.rebuild(path, config, tuning=tuning, progress=progress)
 
             self._add(row.base, build)
+        names = [row.manifest_sha256 for row in self.opened]
+        commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
+        self.changes.set(TUNED, {"commit": commit, "segments": names})
 
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
         """Write the present fingerprint of the encoder over one that an older version gave it."""

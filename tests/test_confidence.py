@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from indexer.confidence import certified, holds, lower_bound
+from indexer.confidence import certified, holds, lower_bound, smallest_sample
 from indexer.errors import VectorError
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
@@ -185,6 +185,23 @@ def test_a_point_behind_one_that_fails_is_not_read() -> None:
     assert certified(points(), 0.8, 0.95) == 1
     assert certified([[0.5] * 100, [1.0] * 100], 0.8, 0.95) is None
     assert certified([], 0.8, 0.95) is None
+
+
+@pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99, 0.999])
+@pytest.mark.parametrize("confidence", [0.9, 0.975])
+def test_the_smallest_sample_is_where_ones_begin_to_hold(target: float, confidence: float) -> None:
+    count = smallest_sample(target, confidence)
+    assert holds(np.ones(count), target, confidence)
+    for fewer in (1, 2, 10):
+        assert not holds(np.ones(max(1, count - fewer)), target, confidence)
+
+
+def test_the_smallest_sample_is_bounded_where_it_is_not_counted() -> None:
+    assert smallest_sample(1.0, 0.95) > 10**12
+    for target in (1 - 1e-5, 1 - 1e-9):
+        assert 3.9 / (1 - target) < smallest_sample(target, 0.95) < 4.1 / (1 - target)
+    with pytest.raises(VectorError, match=r"target must lie in \(0, 1\]"):
+        smallest_sample(1.1, 0.95)
 
 
 @pytest.mark.parametrize("values", [[], [[0.5]], 0.5, [math.nan], [1, 1.01], [-0.1], ["high"]])

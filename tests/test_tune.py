@@ -9,6 +9,8 @@ import pytest
 
 from indexer.arrays import unit_rows
 from indexer.bench import recall
+from indexer.candidates import Questions, candidates, ranks
+from indexer.confidence import smallest_sample
 from indexer.errors import TuneError
 from indexer.segment import Segment, SegmentConfig, Storage
 from indexer.tune import (
@@ -16,8 +18,6 @@ from indexer.tune import (
     Objective,
     Point,
     _decide,
-    _Questions,
-    _ranks,
     _Step,
     tune,
 )
@@ -139,8 +139,8 @@ def test_widths_that_do_not_divide_and_prefixes_of_few_numbers(tmp_path: Path) -
 def test_ranks_are_those_of_the_prefix(segments: list[Segment]) -> None:
     queries = QUERIES[:20]
     truth = np.argsort(-(queries @ ROWS.T), axis=1)[:, :5]
-    ranks = _ranks(segments, [None, None], _Questions(queries, truth), 4)
-    expected = np.empty_like(ranks)
+    found = ranks(segments, [None, None], Questions(queries, truth), 4)
+    expected = np.empty_like(found)
     parts = []
     for segment in segments:
         stored = np.concatenate(list(segment.prefix_rows(4).blocks()))
@@ -148,7 +148,7 @@ def test_ranks_are_those_of_the_prefix(segments: list[Segment]) -> None:
     scores = np.concatenate(parts, axis=1)
     for i, line in enumerate(truth):
         expected[i] = [(scores[i] > scores[i, row] + 1e-6).sum() for row in line]
-    np.testing.assert_array_equal(ranks, expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 def ladder(rng: np.random.Generator, means: list[float], queries: int) -> list[_Step]:
@@ -183,6 +183,66 @@ def test_the_stated_confidence_is_kept_over_many_ladders() -> None:
     assert naive / runs > 0.5  # the cheapest point whose sample mean reaches the target
 
 
+def test_the_queries_held_out_decide(segments: list[Segment]) -> None:
+    """Where the recipes find all neighbours of the half they are chosen by, and few of the other's.
+
+    The split is the same for every tuning of as many queries.
+    """
+    truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
+    found = merged(segments, FRESH, SegmentConfig(prefix=8, shortlist=48))
+    reached = np.array([recall(f[None], t[None]) for f, t in zip(found, truth, strict=True)])
+    easy, hard = np.flatnonzero(reached == 1)[:100], np.argsort(reached)[:100]
+    assert len(easy) == 100 and reached[hard].mean() < 0.8
+    queries = np.empty((200, DIM), np.float32)
+    seen, held_out = np.array_split(np.random.default_rng(0).permutation(200), 2)
+    queries[seen], queries[held_out] = FRESH[easy], FRESH[hard]
+    flat = [SegmentConfig(prefix=8)]
+    with pytest.raises(TuneError, match=r"no recipe was shown .* on 100 held-out queries"):
+        tune(segments, queries, Goal(0.9), recipes=flat)
+    queries[held_out] = queries[seen]
+    assert tune(segments, queries, Goal(0.9), recipes=flat).recall > 0.9
+    # Among all recipes there is one that needs no queries to show what it finds.
+    queries[held_out] = FRESH[hard]
+    scan = tune(segments, queries, Goal(0.9))
+    assert scan.recall > 0.9
+
+
+def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
+    """The first at 5 of the permitted 10 %, the second at 2.5, whatever became of the first."""
+    goal = Goal(0.95, confidence=0.9)
+    few, enough = smallest_sample(0.95, 0.95), smallest_sample(0.95, 0.975)
+
+    def step(ms: float, sealed: np.ndarray, exact: bool = False) -> list[_Step]:
+        return [_Step(Point(RECIPES[0], 1.0, ms, 8.0), True, sealed, exact)]
+
+    failing, silent = step(1.0, np.zeros(few)), lambda _: None
+    first, second = step(2.0, np.ones(few)), step(2.0, np.ones(enough))
+    assert _decide([first], goal, silent) is first[0]
+    assert _decide([failing, first], goal, silent) is None
+    assert _decide([failing, second], goal, silent) is second[0]
+    assert _decide([failing, step(1.5, np.zeros(few)), second], goal, silent) is None
+    # Scoring all rows is no statement about queries: it takes none of the error, and no test.
+    scan = step(0.5, np.ones(1), exact=True)
+    assert _decide([scan, first], goal, silent) is scan[0]
+    assert _decide([failing, step(3.0, np.ones(1), exact=True)], goal, silent) is not None
+
+
+def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
+    """It finds every neighbour, so that a tuning that was started has a result."""
+    truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
+    asked = Questions(QUERIES, truth)
+    *_, (config, shortlists) = candidates(
+        segments, [1800, 1200], [None, None], asked, Goal(0.9), None
+    )
+    assert shortlists == [1800] and config.shortlist == 1800
+    found = [segment.over(config).search(QUERIES, 10) for segment in segments]
+    assert all(each.proven for each in found)
+    # Of rows made into queries: all there will be, not all but those.
+    kept = [np.arange(30, 1800), np.arange(30, 1200)]
+    tried = [*candidates(segments, [1800, 1200], kept, asked, Goal(0.9, k=1190), None)]
+    assert [sizes for _, sizes in tried] == [[1800]]
+
+
 def test_memory_is_a_limit(segments: list[Segment]) -> None:
     flat = [recipe for recipe in RECIPES if recipe.structure == "flat"]
     fixed = 2 * 3 * 4 * DIM * DIM
@@ -199,20 +259,28 @@ def test_memory_is_a_limit(segments: list[Segment]) -> None:
         ({"confidence": 95}, "confidence must lie between 0 and 1, got 95"),
         ({"objective": "speed"}, "objective must be one of latency, throughput, got 'speed'"),
         ({"max_ram": 0}, "max_ram must be a whole number of at least 1"),
+        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
+        ({"recall": "high"}, "recall must lie between 0 and 1, got 'high'"),
     ],
 )
 def test_a_goal_out_of_range_is_refused(goal: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(TuneError, match=message):
         Goal(**goal)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:
-    with pytest.raises(TuneError, match=r"needs at least 100 queries.* got 99"):
+    with pytest.raises(TuneError, match=r"takes at least 100 queries.* got 99; give more queries"):
         tune(segments, QUERIES[:99], Goal(0.9))
-    with pytest.raises(TuneError, match=r"no prefix holds recall@10 0.999 within a shortlist"):
-        tune(segments, QUERIES, Goal(0.999), recipes=[SegmentConfig(prefix=2)])
-    with pytest.raises(TuneError, match=r"no recipe was shown to exceed recall@10 0.995 with"):
-        tune(segments, QUERIES[:100], Goal(0.995), recipes=[SegmentConfig(prefix=16)])
+    with pytest.raises(TuneError, match=r"recall@10 above 0.99 .* at least 988 queries.* got 600"):
+        tune(segments, QUERIES, Goal(0.99))
+    with pytest.raises(TuneError, match="k must be at most the 3000 rows there are, got 10000000"):
+        tune(segments, QUERIES, Goal(0.9, k=10**12))
+    with pytest.raises(TuneError, match="at least one segment, got none"):
+        tune([], QUERIES, Goal(0.9))
+    with pytest.raises(TuneError, match=r"no prefix holds recall@10 0.95 within a shortlist"):
+        tune(segments, QUERIES, Goal(0.95), recipes=[SegmentConfig(prefix=2)])
+    with pytest.raises(TuneError, match=r"no recipe was shown to exceed recall@10 0.96 with"):
+        tune(segments, QUERIES[:250], Goal(0.96), recipes=[SegmentConfig(prefix=12)])
 
 
 def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> None:

@@ -75,10 +75,13 @@ def test_tune_and_info(folder: Path) -> None:
     )
     info = run("info", folder / "c").stdout
     assert "on 50 held-out documents taken for questions" in info
-    assert "tuned on 480 rows\n" in info
+    assert "tuned on 480 rows\n" in info and "guarantee withdrawn" not in info
     assert f"recipe       {told.split('): ')[1].split(';')[0]}\n" in info
     stats = run_json("info", folder / "c")
     assert stats["tuning"]["goal"]["recall"] == 0.8
+    assert stats["guarantee"] == {
+        "recall": 0.8, "added": 0, "deleted": 0, "commit": 2, "reason": ""
+    }  # fmt: skip
     assert len(stats["tuning"]["curve"]) == stats["tuning"]["tried"] > 1
     assert stats["recipe"]["prefix"] == 32
     assert (stats["hot_row"], stats["cold_row"]) == (64, 64)
@@ -100,10 +103,17 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
         (("--target-recall", "2"), "recall must lie between 0 and 1, got 2.0"),
         (("--confidence", "1"), "confidence must lie between 0 and 1, got 1.0"),
         (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
-        (("--max-ram", "1kB"), "no recipe for 480 rows takes at most 1000 bytes"),
+        (
+            ("--target-recall", "0.8", "--max-ram", "1kB"),
+            "no recipe for 480 rows takes at most 1000 bytes",
+        ),
         (("--for", "speed"), "'speed' is not one of 'latency', 'throughput'"),
         (("--queries", "gone.txt"), "gone.txt"),
-        (("--target-recall", "0.9999"), "give more queries, a lower target"),
+        (
+            (),
+            "480 passages, of which 192 would be taken for questions to show recall@10 above 0.95",
+        ),
+        (("--target-recall", "0.9999"), "index 397608 passages, or lower the target"),
     ],
 )
 def test_tune_refuses(folder: Path, arguments: tuple[str, ...], message: str) -> None:

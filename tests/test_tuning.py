@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
+from indexer.allowed import Allowed
+from indexer.confidence import holds
 from indexer.config import SegmentConfig
 from indexer.errors import TuneError
 from indexer.tune import Goal, Tuning
@@ -22,7 +24,14 @@ from searchengine import tuning as tuning_module
 from searchengine.changes import Changes
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.store import Store
-from searchengine.tuning import founded_on, in_words, ladder, questions_of, summary
+from searchengine.tuning import (
+    described,
+    documents_taken,
+    in_words,
+    ladder,
+    questions_of,
+    summary,
+)
 
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)
@@ -112,8 +121,9 @@ def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: 
         stats = again.stats()
         assert stats.recipe == tuning.config.as_dict()
         assert stats.tuning is not None and (stats.tuning["rows"], stats.documents) == (1300, 2400)
-        assert "tuned on 1300 rows, now 2400: tune again" in founded_on(stats.tuning, 2400)
-        assert "tune again" not in founded_on(stats.tuning, 1300)
+        told = described(stats)["tuning"]
+        assert told.startswith("guarantee withdrawn: 1100 rows were added and 0 deleted since")
+        assert "45.8% may be missed, and the target allows 0.2; tune again (it was" in told
         assert again.tune(texts(150, 9), GOAL).rows == 2400
         assert len(again.collection.segments) == 3
 
@@ -123,20 +133,113 @@ def test_without_questions_documents_are_taken(
 ) -> None:
     monkeypatch.setattr("searchengine.tuning.MOST", 200)
     tuning = engine.tune(goal=GOAL)
-    assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 100, 50)
+    assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 130, 65)
     assert "held-out documents taken for questions" in summary(tuning, WIDTH)
 
 
-def test_questions_of_documents(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_of_documents(engine: SearchEngine) -> None:
     segments = list(engine.collection.segments.values())
-    vectors, own = questions_of(segments)
-    assert vectors.shape == (100, WIDTH) and (np.diff(own) > 0).all()
+    vectors, own = questions_of(segments, [None, None], GOAL)
+    assert vectors.shape == (130, WIDTH) and (np.diff(own) > 0).all()
     assert own[0] < 1200 < own[-1] < 1300 and not {0, 1200} & {*own}
     every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
     assert vectors == pytest.approx(every[own], abs=2e-3)
-    assert np.array_equal(questions_of(segments)[1], own)
-    monkeypatch.setattr("searchengine.tuning.MOST", 7)
-    assert len(questions_of(segments)[1]) == 7
+    assert np.array_equal(questions_of(segments, [None, None], GOAL)[1], own)
+    live = [Allowed.of(np.arange(0, 1200, 2), 1200), Allowed.of(np.arange(50, 100), 100)]
+    vectors, own = questions_of(segments, live, GOAL)
+    assert len(own) == 100 and (own % 2 == 0)[own < 1200].all() and (own[own >= 1200] > 1250).all()
+    assert vectors == pytest.approx(every[own], abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "goal", "count"),
+    [
+        (400, GOAL, 100),  # no fewer than are needed
+        (2000, Goal(0.95), 200),  # a tenth
+        (8000, Goal(0.95), 576),  # three times as many as are needed
+        (20_000, Goal(0.95), 1000),  # a twentieth
+        (10**6, Goal(0.95), 2000),
+        (10**6, Goal(0.999), 9934),  # fewer could show nothing
+    ],
+)
+def test_as_many_documents_are_taken_as_the_statement_needs(
+    rows: int, goal: Goal, count: int
+) -> None:
+    assert documents_taken(rows, goal) == count
+    held_out = np.ones(count // 2)
+    assert holds(held_out, goal.recall, 1 - (1 - goal.confidence) / 2)
+
+
+def state(path: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of every file but SQLite's log."""
+    files = (
+        each for each in path.rglob("*") if each.is_file() and "documents.db-" not in each.name
+    )
+    return {str(each): (each.stat().st_size, each.stat().st_mtime_ns) for each in files}
+
+
+def test_what_cannot_succeed_is_refused_before_it_starts(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default 1,300 rows cannot spare as many as 0.99 needs; nothing is read or written."""
+    engine.delete(["1-3"])
+    before = state(path)
+    monkeypatch.setattr(tuning_module, "tune", None)
+    with pytest.raises(
+        QueryError, match=r"holds 1299 .* 988 would .* give 988 questions, index 39"
+    ):
+        engine.tune(goal=Goal(0.99))
+    with pytest.raises(TuneError, match=r"at least 192 queries .* got 150"):
+        engine.tune(texts(150, 9))
+    with pytest.raises(TuneError, match=r"got 0; give more queries"):
+        engine.tune([], GOAL)
+    assert state(path) == before
+
+
+def test_a_refused_tuning_changes_nothing(engine: SearchEngine, path: Path) -> None:
+    """Not even what was deleted is cleared away."""
+    engine.delete(["1-3", "2-5"])
+    before, stats = state(path), engine.stats()
+    with pytest.raises(TuneError, match="no recipe for 1298 rows takes at most 1 bytes"):
+        engine.tune(texts(150, 9), replace(GOAL, max_ram=1))
+    assert state(path) == before and engine.stats() == stats
+
+
+@pytest.mark.parametrize("asked", [None, texts(150, 9)], ids=["documents", "questions"])
+def test_what_was_deleted_is_neither_measured_nor_built(
+    engine: SearchEngine, asked: list[str] | None
+) -> None:
+    gone = [f"1-{i}" for i in range(0, 900, 3)] + [f"2-{i}" for i in range(100)]
+    expected = truth(engine, texts(1, 7)[0], 500)
+    engine.delete(gone)
+    steps: list[str] = []
+    tuning = engine.tune(asked, GOAL, on_step=steps.append)
+    count = 150 if asked else 100
+    assert steps[0] == f"exact search of {count} queries over 900 rows" and tuning.rows == 900
+    (segment,) = engine.collection.segments.values()
+    assert segment.rows == 900 and engine.stats().tombstones == 0
+    assert segment.manifest.tuning == json.loads(json.dumps(tuning.as_dict()))
+    kept = [key for key in expected if key not in gone]
+    assert truth(engine, texts(1, 7)[0], 100) == kept[:100]
+    assert share_found(engine, texts(300, 10)) > 0.8
+    engine.verify()
+
+
+def test_rows_deleted_while_it_is_measured_are_not_passed_over(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = tuning_module.tune
+
+    def slow(*arguments: Any, **named: Any) -> Tuning:
+        with SearchEngine.open(path, WordLengths(WIDTH)) as other:
+            other.delete(["1-3"])
+        return measured(*arguments, **named)
+
+    monkeypatch.setattr(tuning_module, "tune", slow)
+    with pytest.raises(CollectionError, match=r"changed by another process.*tune it again"):
+        engine.tune(texts(150, 9), GOAL)
+    engine.refresh()
+    assert engine.stats().tuning is None
 
 
 def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
@@ -304,6 +407,10 @@ def _only_the_first(rebuild: Any, otherwise: Any) -> Any:
 def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
     with pytest.raises(TuneError, match="at least 100 queries"):
         engine.tune(texts(99, 9), GOAL)
+    with pytest.raises(
+        TuneError, match="k must be at most the 1300 rows there are, got 1000000000"
+    ):
+        engine.tune(texts(100, 9), replace(GOAL, k=10**12))
     with pytest.raises(TuneError, match=r"0.999.*give more queries, a lower target"):
         engine.tune(texts(100, 9), Goal(recall=0.999))
     with pytest.raises(QueryError, match="question 2 is blank"):
@@ -318,7 +425,7 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
         with pytest.raises(QueryError, match="holds 99 passages"):
             few.tune(goal=GOAL)
         few.add(documents(200, 5))
-        with pytest.raises(QueryError, match=r"299 passages, of which 100 would .* or index 400"):
+        with pytest.raises(QueryError, match=r"299 passages, of which 100 would .*, index 400"):
             few.tune(goal=GOAL)
         few.close()
         with pytest.raises(CollectionError, match="is closed"):
