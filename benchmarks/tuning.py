@@ -1,0 +1,109 @@
+"""How often a tuning's statement is wrong, and whether a tuning that starts has a result.
+
+    python benchmarks/tuning.py
+
+Synthetic rows (benchmarks/synthetic.py), tuned again and again by the tuner's own code: with new
+questions each time (600 are given), or with other rows each time, some of which stand in for
+questions. Each result is then judged by --judges questions that no tuning saw, searched in an index
+of all rows: the statement is wrong where their mean recall@10 is not above the target. `bound` is
+what the stated confidence allows: alpha and three standard errors of so many runs.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from record import record
+from synthetic import Synthetic
+
+from indexer.arrays import Floats, RowNumbers
+from indexer.bench import recall
+from indexer.errors import TuneError
+from indexer.segment import Segment, SegmentConfig
+from indexer.tune import Goal, Tuning, tune
+from searchengine.errors import QueryError
+from searchengine.tuning import check_enough, questions_of
+
+GIVEN = 600
+
+
+@dataclass
+class Tally:
+    """What came of the tunings of one kind."""
+
+    runs: int = 0
+    refused: int = 0
+    failed: int = 0
+    wrong: int = 0
+    lowest: float = 1.0
+
+    def add(self, outcome: float | str, target: float) -> None:
+        """One more: the recall that the judges reached, or "refused" or "failed"."""
+        self.runs += 1
+        if isinstance(outcome, str):
+            setattr(self, outcome, getattr(self, outcome) + 1)
+        else:
+            self.wrong += outcome <= target
+            self.lowest = min(self.lowest, outcome)
+
+
+@click.command()
+@click.option("--rows", default="500,2000,20000", show_default=True)
+@click.option("--runs", default="40,40,15", show_default=True, help="Tunings of each, by --rows.")
+@click.option("--dim", default=96, show_default=True)
+@click.option("--target", default=0.95, show_default=True)
+@click.option("--confidence", default=0.95, show_default=True)
+@click.option("--judges", default=1000, show_default=True)
+def main(rows: str, runs: str, dim: int, target: float, confidence: float, judges: int) -> None:
+    """Tune, judge, print a table and record it."""
+    goal, figures = Goal(target, confidence), {}
+    plan = zip(map(int, rows.split(",")), map(int, runs.split(",")), strict=True)
+    for size, count in plan:
+        for source in ("given", "documents"):
+            tally = Tally()
+            for run in range(count):
+                tally.add(outcome(size, run, source, goal, dim, judges), target)
+            alpha, tuned = 1 - confidence, max(1, tally.runs - tally.refused)
+            bound = tuned * alpha + 3 * (tuned * alpha * confidence) ** 0.5
+            figures[f"{size} {source}"] = {**vars(tally), "bound": round(bound, 1)}
+            click.echo(f"{size:6} {source:10} {figures[f'{size} {source}']}")
+    settings = {"target": target, "confidence": confidence, "dim": dim, "judges": judges}
+    record("tuning", {**settings, **figures})
+
+
+def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int) -> float | str:
+    """The judges' recall with what was tuned; "refused" before measuring, "failed" after it."""
+    # Given questions are what varies, or else the rows: those of the run's own source.
+    made = Synthetic(dim, seed=run if source == "documents" else 0)
+    queries = made.queries(judges + (run + 1) * GIVEN)
+    asked = queries[judges + run * GIVEN :] if source == "given" else None
+    with tempfile.TemporaryDirectory() as scratch:
+        blocks = np.concatenate(list(made.blocks(size)))
+        with Segment.build(Path(scratch) / "s", blocks, SegmentConfig(prefix=32)) as segment:
+            try:
+                check_enough(Path("rows"), size, goal, asked)  # type: ignore[arg-type]
+            except (QueryError, TuneError):
+                return "refused"
+            try:
+                tuned = tuned_on(segment, asked, goal)
+            except TuneError:
+                return "failed"
+            view = segment.over(tuned.config)
+            found, truth = (
+                each(queries[:judges], goal.k).rows for each in (view.search, segment.exact)
+            )
+            return recall(found, truth)
+
+
+def tuned_on(segment: Segment, asked: Floats | None, goal: Goal) -> Tuning:
+    """What SearchEngine.tune finds for one segment."""
+    own: RowNumbers | None = None
+    if asked is None:
+        asked, own = questions_of([segment], [None], goal)
+    return tune([segment], asked, goal, own=own)
+
+
+if __name__ == "__main__":
+    main()
