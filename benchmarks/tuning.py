@@ -51,7 +51,7 @@ class Tally:
 
 @click.command()
 @click.option("--rows", default="500,2000,20000", show_default=True)
-@click.option("--runs", default="40,40,15", show_default=True, help="Tunings of each, by --rows.")
+@click.option("--runs", default="40,20,8", show_default=True, help="Tunings of each, by --rows.")
 @click.option("--dim", default=96, show_default=True)
 @click.option("--target", default=0.95, show_default=True)
 @click.option("--confidence", default=0.95, show_default=True)
