@@ -223,6 +223,38 @@ def test_several_negatives(
     assert found == ((kind, expected),)
 
 
+def test_columns_are_those_of_all_rows_of_jsonl(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "positive": "b"},
+        {"anchor": "c", "positive": "d", "negative": None},
+        {"anchor": "e", "positive": "f", "negative": "g", "negatives": ["h"]},
+    ]
+    text = "\n".join(map(json.dumps, rows)) + "\n"
+    expected = [
+        (Kind.PAIR, ("a", "b")),
+        (Kind.PAIR, ("c", "d")),
+        (Kind.TRIPLET, ("e", "f", "g", "h")),
+    ]
+    assert read(tmp_path / "a.jsonl", text) == expected
+    named = ("anchor", "positive", "negative", "negatives")
+    assert read(tmp_path / "a.jsonl", text, columns=named) == expected
+    with pytest.raises(DataError, match="a.jsonl:4: anchor is None, expected text"):
+        read(tmp_path / "a.jsonl", text + '{"positive": "b"}\n')
+
+
+@pytest.mark.parametrize("header", ["text\tlabel", "sentence1\tsentence2\tlabel"])
+def test_labels_are_not_ignored(tmp_path: Path, header: str) -> None:
+    row = "\t".join("a" for _ in header.split("\t"))
+    path = tmp_path / "a.tsv"
+    with pytest.raises(DataError, match="column `label`.*set objective=classification"):
+        read(path, f"{header}\n{row}\n")
+    names = header.split("\t")[:-1]
+    assert len(read(path, f"{header}\n{row}\n", columns=names)) == 1
+    # A file to exclude is read for its texts alone.
+    pairs = "anchor\tpositive\nx\ty\n"
+    assert len(read(tmp_path / "b.tsv", pairs, exclude=[path])) == 1
+
+
 def test_sentences_with_what_follows_them(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\none\ntwo\nthree\n")
     found = read_examples([path], next_sentence=True).examples

@@ -154,15 +154,18 @@ def sentences(path: Path) -> Iterator[str]:
 def read_file(
     path: Path, columns: Sequence[str] = (), *, scored: bool = False, labelled: bool = False
 ) -> Iterator[Example]:
-    """The examples of one file. scored: accept a `score` column, and do not read it."""
+    """The examples of one file. scored: accept `score` and `label`, and do not read them."""
     with open_text(path) as lines:
-        rows = _jsonl_rows(path, lines) if ".jsonl" in path.suffixes else _tsv_rows(path, lines)
-        chosen: tuple[str, ...] | None = None
-        for number, row in rows:
-            if chosen is None:
-                chosen = _choose(path, row, columns, scored, labelled)
-            where = f"{path}:{number}"
-            yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
+        jsonl = ".jsonl" in path.suffixes
+        rows = list(_jsonl_rows(path, lines) if jsonl else _tsv_rows(path, lines))
+    # An object of JSONL may lack what others have: the columns are those of all rows together.
+    first: dict[str, Any] = {}  # the first value of every column
+    for _, row in rows:
+        first |= {name: value for name, value in row.items() if first.get(name) is None}
+    chosen = _choose(path, first, columns, scored, labelled) if rows else ()
+    for number, row in rows:
+        where = f"{path}:{number}"
+        yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
 
 
 def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -217,6 +220,11 @@ def _choose(
         raise DataError(
             f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
             "give it as `dev`, or name the columns to train on"
+        )
+    if LABEL in row and not scored:
+        raise DataError(
+            f"{path}:1: has a column `{LABEL}`, which a contrastive run does not read: set "
+            "objective=classification to learn the labels, or name the columns to train on"
         )
     for known in KNOWN_COLUMNS:
         if all(name in row for name in known):
