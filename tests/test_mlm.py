@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.test_passes import passes
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.mlm import MaskedLanguageModel
 from trainer.modules import Batch
+from trainer.passes import View
+from trainer.processes import Processes
 from trainer.tokens import TokenIds, Tokenization
 
 
@@ -26,37 +29,31 @@ def made(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Ba
     return language, Batch.of(ids.pad(ids(texts)), torch.device("cpu"))
 
 
+def loss(language: MaskedLanguageModel, batch: Batch) -> torch.Tensor:
+    ids, labels = language.masked(batch, range(len(batch.ids)))
+    found: torch.Tensor = language(ids, batch.mask, labels)
+    return found
+
+
 def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> None:
     language, batch = made(base)
     network = language.whole.bert
     table = network.get_input_embeddings().weight
     assert language.whole.get_output_embeddings().weight is table
-    language(batch).backward()
+    loss(language, batch).backward()
     assert table.grad is not None and (table.grad != 0).any()
     grad = network.encoder.layer[0].output.dense.weight.grad
     assert grad is not None and (grad != 0).any()
 
 
-def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(base: Path) -> None:
     language, batch = made(base)
     language.eval()
-    seen = []
-    real = language._collator.torch_mask_tokens
-
-    def keep(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seen.append(real(*given))
-        return seen[-1]
-
-    monkeypatch.setattr(language._collator, "torch_mask_tokens", keep)
-    torch.manual_seed(4)
-    found = language(batch)
-    ids, labels = seen[0]
+    ids, labels = language.masked(batch, range(len(batch.ids)))
     logits = language.whole(input_ids=ids, attention_mask=batch.mask).logits
     chosen = labels >= 0
-    expected = -logits.log_softmax(-1)[chosen].gather(1, labels[chosen].unsqueeze(1)).mean()
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    expected = -logits.log_softmax(-1)[chosen].gather(1, labels[chosen].unsqueeze(1)).sum()
+    assert language(ids, batch.mask, labels).item() == pytest.approx(expected.item(), rel=1e-5)
     # Never a special token or padding; 15 % of the rest, of those 80 % masked and 10 % kept.
     special = torch.isin(batch.ids, torch.tensor(language.specials))
     assert not (chosen & (special | (batch.mask == 0))).any()
@@ -70,4 +67,20 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(
 
 def test_nothing_masked_is_no_loss(base: Path) -> None:
     language, batch = made(base, probability=0.0)
-    assert language(batch).item() == 0.0
+    assert loss(language, batch).item() == 0.0
+
+
+def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
+    """Texts of different lengths, so that a mean of the passes' means would be another number."""
+    texts = [" ".join(WORDS[i : i + 1 + 7 * i % 12]) for i in range(24)]
+    found = []
+    for tokens in (0, 40, 12):
+        made = passes(base, mlm_weight=0.5, mlm_probability=0.3, chunk_tokens=tokens)
+        made.trainee.eval()
+        value = made.language_backward(View(texts, "document"), 7, Processes(), 0.5)
+        grad = made.trainee.sentence.transformer.encoder.layer[0].output.dense.weight.grad  # type: ignore
+        found.append((value, grad))
+    assert found[0][0] > 0
+    for value, grad in found[1:]:
+        assert value == pytest.approx(found[0][0], rel=1e-5)
+        torch.testing.assert_close(grad, found[0][1], atol=1e-6, rtol=1e-4)

@@ -238,7 +238,7 @@ def test_columns_are_those_of_all_rows_of_jsonl(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl", text) == expected
     named = ("anchor", "positive", "negative", "negatives")
     assert read(tmp_path / "a.jsonl", text, columns=named) == expected
-    with pytest.raises(DataError, match="a.jsonl:4: anchor is None, expected text"):
+    with pytest.raises(DataError, match=r"a.jsonl:4: anchor is None, expected text"):
         read(tmp_path / "a.jsonl", text + '{"positive": "b"}\n')
 
 
@@ -246,7 +246,7 @@ def test_columns_are_those_of_all_rows_of_jsonl(tmp_path: Path) -> None:
 def test_labels_are_not_ignored(tmp_path: Path, header: str) -> None:
     row = "\t".join("a" for _ in header.split("\t"))
     path = tmp_path / "a.tsv"
-    with pytest.raises(DataError, match="column `label`.*set objective=classification"):
+    with pytest.raises(DataError, match=r"column `label`.*set objective=classification"):
         read(path, f"{header}\n{row}\n")
     names = header.split("\t")[:-1]
     assert len(read(path, f"{header}\n{row}\n", columns=names)) == 1

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,10 +161,61 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config)
     with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
         train(replace(config, seed=1), resume=True)
+    with pytest.raises(ConfigError, match="has done 5 updates: expected more, got 4; raise max_st"):
+        train(replace(config, max_steps=4), resume=True)
+    weights = Path(config.base) / "model.safetensors"
+    original = weights.read_bytes()
+    weights.write_bytes(original[:-4] + bytes(4))
+    with pytest.raises(ConfigError, match="the files of the base model changed since the checkp"):
+        train(config, resume=True)
+    weights.write_bytes(original)
     with config.train[0].open("a") as file:
         file.write("one\tmore\ttriplet\n")
     with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
         train(config, resume=True)
+    state = next(config.out.glob("checkpoint/*/state.json"))
+    state.write_text(state.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(ConfigError, match="was written by another version of this package"):
+        train(config, resume=True)
+
+
+def test_resume_after_a_move(config: TrainConfig, tmp_path: Path) -> None:
+    whole = train(replace(config, out=tmp_path / "whole", keep_last=True))
+    home = tmp_path / "home"
+    shutil.copytree(config.base, home / "base")
+    shutil.copy(config.train[0], home)
+    here = replace(
+        config, train=(home / "pairs.tsv",), base=str(home / "base"), out=home / "out",
+        keep_last=True,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        train(here, interrupt_at(6))
+    away = home.rename(tmp_path / "away")
+    there = replace(here, train=(away / "pairs.tsv",), base=str(away / "base"), out=away / "out")
+    assert train(there, resume=True).fingerprint == whole.fingerprint
+
+
+def test_resume_with_more_steps(config: TrainConfig) -> None:
+    short: list[Report] = []
+    with pytest.raises(KeyboardInterrupt):
+        train(config, lambda line: (short.append(line), interrupt_at(6)(line)))  # type: ignore
+    longer: list[Report] = []
+    train(replace(config, max_steps=20), longer.append, resume=True)
+    assert [line.step for line in longer] == list(range(6, 21))
+    assert longer[0].learning_rate > short[6].learning_rate  # of the longer schedule
+    assert len(Encoder.load(config.out).model.history["losses"]) == 20
+
+
+def test_the_callers_random_state_stays(config: TrainConfig) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    train(replace(config, max_steps=2))
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(7)
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, max_steps=2), interrupt_at(1))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_interrupted_checkpoint_leaves_the_older_one(

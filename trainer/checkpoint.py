@@ -3,7 +3,7 @@
     weights.safetensors     the module after N updates
     optimizer.safetensors   AdamW's two moments and step count of every weight it moved
     best.safetensors        the model that judged best so far
-    state.json              the rest: configuration, data digest, position, best scores
+    state.json              the rest: configuration, digests of data and base, position, scores
 
 A folder is written under another name and renamed when complete, so a step-N is whole or absent.
 Random numbers need no place: every update seeds them from (seed, N).
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainer.config import TrainConfig
 from trainer.durable import write_json
@@ -27,6 +27,20 @@ from trainer.saving import remove_folder
 
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+# Counts up when what is held out, drawn or stored changes: an older run cannot go on.
+FORMAT = 2
+# Settings that a resumed run may change: where files are stored, whose content is compared instead,
+# and how long the run is.
+PLACES = ("train", "exclude", "dev", "out", "base")
+LENGTHS = ("max_steps", "epochs")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run starts from: the digest of examples and dev files, the base's fingerprint."""
+
+    data: str
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +105,10 @@ def copy_weights(module: nn.Module) -> Weights:
 
 def save(
     config: TrainConfig,
-    digest: str,
+    origin: Origin,
     progress: Progress,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     best: Weights,
 ) -> None:
     """Write the checkpoint of this step, then remove the older ones."""
@@ -106,8 +120,8 @@ def save(
     save_file(copy_weights(module), scratch / "weights.safetensors")
     save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
     save_file(best, scratch / "best.safetensors")
-    state = {"config": config.to_dict(), "digest": digest, "progress": progress.to_dict()}
-    write_json(scratch / "state.json", state)
+    state = {"format": FORMAT, "config": config.to_dict(), "origin": asdict(origin)}
+    write_json(scratch / "state.json", {**state, "progress": progress.to_dict()})
     for file in scratch.iterdir():
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
@@ -124,11 +138,12 @@ def latest(out: Path) -> Path | None:
 
 
 def load(
-    config: TrainConfig, digest: str, module: nn.Module, optimizer: torch.optim.Optimizer
+    config: TrainConfig, origin: Origin, steps: int, module: nn.Module, optimizer: Optimizer
 ) -> tuple[Progress, Weights]:
     """Fill module and optimizer from the newest checkpoint; returns the rest and the best weights.
 
-    Raises ConfigError where there is none, or it belongs to another configuration or other data.
+    Files may have moved, and the number of steps may be another than before if it is more than
+    were done. Raises ConfigError where there is no checkpoint, or it belongs to another run.
     """
     found = latest(config.out)
     if found is None:
@@ -136,17 +151,12 @@ def load(
             f"no checkpoint in {folder_of(config.out)}: start this run without resume"
         )
     state = read_object(found / "state.json")
-    saved, now = state["config"], config.to_dict()
-    if different := sorted(k for k in now if saved.get(k) != now[k]):
-        name = different[0]
+    _check_same_run(found, state, config, origin)
+    done = Progress.from_dict(state["progress"])
+    if steps <= done.step:
         raise ConfigError(
-            f"the checkpoint in {found} was made with {name} {saved.get(name)!r}, this run has "
-            f"{now[name]!r}: resume with the same configuration, or start anew with another `out`"
-        )
-    if state["digest"] != digest:
-        raise ConfigError(
-            f"the training files changed since the checkpoint in {found}: restore them, or start "
-            "anew with another `out`"
+            f"the checkpoint in {found} has done {done.step} updates: expected more, got {steps}; "
+            "raise max_steps or epochs"
         )
     try:
         module.load_state_dict(load_file(found / "weights.safetensors"))
@@ -154,10 +164,35 @@ def load(
         best = load_file(found / "best.safetensors")
     except Exception as error:
         raise TrainingError(f"the checkpoint in {found} cannot be read: {error}") from error
-    return Progress.from_dict(state["progress"]), best
+    return done, best
 
 
-def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
+def _check_same_run(
+    found: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
+) -> None:
+    anew = "or start again with another `out`"
+    if state.get("format") != FORMAT:
+        raise ConfigError(
+            f"the checkpoint in {found} was written by another version of this package: resume it "
+            f"with that version, {anew}"
+        )
+    saved, now = state["config"], config.to_dict()
+    fixed = set(now) - {*PLACES, *LENGTHS}
+    if different := sorted(k for k in fixed if saved.get(k) != now[k]):
+        name = different[0]
+        raise ConfigError(
+            f"the checkpoint in {found} was made with {name} {saved.get(name)!r}, this run has "
+            f"{now[name]!r}: resume with the same configuration, {anew}"
+        )
+    for name, value in asdict(origin).items():
+        if state["origin"][name] != value:
+            what = {"data": "training files", "base": "files of the base model"}[name]
+            raise ConfigError(
+                f"the {what} changed since the checkpoint in {found}: restore them, {anew}"
+            )
+
+
+def _moments(module: nn.Module, optimizer: Optimizer) -> Weights:
     names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
     return {
         f"{names[parameter]}:{moment}": values[moment].detach().cpu().contiguous()
@@ -166,7 +201,7 @@ def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
     }
 
 
-def _restore(module: nn.Module, optimizer: torch.optim.Optimizer, saved: Weights) -> None:
+def _restore(module: nn.Module, optimizer: Optimizer, saved: Weights) -> None:
     state: dict[int, dict[str, Any]] = {}
     names = {parameter: name for name, parameter in module.named_parameters()}
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]

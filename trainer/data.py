@@ -216,16 +216,8 @@ def _choose(
                 "them, or to train name them in `columns`, text first"
             )
         return text, LABEL
-    if "score" in row and not scored:
-        raise DataError(
-            f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
-            "give it as `dev`, or name the columns to train on"
-        )
-    if LABEL in row and not scored:
-        raise DataError(
-            f"{path}:1: has a column `{LABEL}`, which a contrastive run does not read: set "
-            "objective=classification to learn the labels, or name the columns to train on"
-        )
+    if not scored:
+        _check_judged(path, row)
     for known in KNOWN_COLUMNS:
         if all(name in row for name in known):
             against = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
@@ -239,6 +231,20 @@ def _choose(
         f"{path}:1: cannot tell what to train on from the columns {', '.join(row)}: name them "
         "(anchor, positive, negative), or give `columns`"
     )
+
+
+def _check_judged(path: Path, row: dict[str, Any]) -> None:
+    """Refuse texts with a judgement that training would not read."""
+    if "score" in row:
+        raise DataError(
+            f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
+            "give it as `dev`, or name the columns to train on"
+        )
+    if LABEL in row:
+        raise DataError(
+            f"{path}:1: has a column `{LABEL}`, which a contrastive run does not read: set "
+            "objective=classification to learn the labels, or name the columns to train on"
+        )
 
 
 def _labelled(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:

@@ -21,12 +21,13 @@ from trainer import checkpoint
 from trainer.batches import BatchPlan
 from trainer.checkpoint import Judged, Progress
 from trainer.config import Objective, TrainConfig
-from trainer.data import Batch, Examples, read_examples
-from trainer.encoder import Encoder, Role
+from trainer.data import Examples, read_examples
+from trainer.encoder import Encoder
 from trainer.errors import TrainingError
 from trainer.folder import Model
 from trainer.head import sample_texts, turn_head
 from trainer.judging import Judge, Scores, make_judge
+from trainer.models import fingerprint
 from trainer.modules import SentenceModule
 from trainer.objective import Classification, Contrastive
 from trainer.passes import Passes
@@ -101,8 +102,18 @@ def train(
     resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
     process calls this; the first one judges, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
+    The state of the caller's random generators stays as it was.
     """
     check_start(config, resume)
+    # Every update seeds torch's generators, those of all devices.
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        return run_training(config, report, resume)
+
+
+def run_training(
+    config: TrainConfig, report: Callable[[Report], None] | None, resume: bool
+) -> Encoder:
+    """As `train`, with torch's random generators to itself."""
     accelerator, processes = make_accelerator(config)
     labelled = config.objective is Objective.CLASSIFICATION
     examples = read_examples(
@@ -121,11 +132,11 @@ def train(
     sparse_embeddings(trainee)
     optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
     run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
-    digest = examples.digest(config.dev)
+    origin = checkpoint.Origin(examples.digest(config.dev), fingerprint(model))
     tell = functools.partial(make_report, run, plan, report if processes.main else None)
 
     if resume:
-        done, run.best = checkpoint.load(config, digest, trainee, optimizer)
+        done, run.best = checkpoint.load(config, origin, plan.steps, trainee, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = list(done.losses), list(done.judged)
     else:
@@ -142,7 +153,7 @@ def train(
             evaluate(run, model, judge, plan, processes)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
             if processes.main:
-                checkpoint.save(config, digest, run.progress, trainee, optimizer, run.best)
+                checkpoint.save(config, origin, run.progress, trainee, optimizer, run.best)
             processes.wait()
         tell()
 
@@ -216,9 +227,10 @@ def update(
     for number, rows in enumerate(batches):
         seed = pass_seed(config.seed, run.step, number, processes.rank)
         loss = functools.partial(objective.loss, rows=rows, step=run.step)
-        total += passes.backward(objective.views(rows), layers, seed, loss, share)
+        views = objective.views(rows)
+        total += passes.backward(views, layers, seed, loss, share)
         if trainee.language is not None:
-            total += language_backward(passes, rows, seed, processes, share)
+            total += passes.language_backward(views[0], seed, processes, share)
     total = processes.add(total, passes.device)
     moving = [p for p in trainee.parameters() if p.requires_grad]
     for weight in moving:
@@ -240,25 +252,6 @@ def update(
             texts = [row.positive for row in rows[processes.mine(len(rows))]]
             objective.remember(passes.vectors(trainee.momentum, texts), rows)  # type: ignore[arg-type]
         trainee.follow(config.queue_momentum)
-    return total
-
-
-def language_backward(
-    passes: Passes, rows: Batch, seed: int, processes: Processes, share: float
-) -> float:
-    """Add the gradients of the masked-language-model loss on the anchors; returns its value."""
-    language, config = passes.trainee.language, passes.config
-    role: Role = "query" if config.objective is Objective.CONTRASTIVE else "document"
-    assert language is not None
-    texts = [row.anchor for row in rows[processes.mine(len(rows))]]
-    total = 0.0
-    for number, batch in enumerate(passes.batches(texts, role)):
-        torch.manual_seed(seed + 5000 + number)  # masks and dropout; not those of other passes
-        with passes.autocast():
-            value = language(batch) * (config.mlm_weight * share * len(batch.ids) / len(rows))
-        if value.requires_grad:
-            torch.autograd.backward(value)
-        total += value.item()
     return total
 
 

@@ -5,6 +5,7 @@ another token, 10 % stay. The head is the base model's own where its folder has 
 encoder was mostly saved without, and starts with a fresh one, tied to the input embeddings.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from trainer.network import quiet, runs_remote_code
 
 
 class MaskedLanguageModel(nn.Module):
-    """A network with a head that names masked tokens: a Batch to the mean cross-entropy."""
+    """A network with a head that names masked tokens: `masked` draws them, `forward` scores."""
 
     def __init__(self, network: Any, tokenizer: Any, probability: float, seed: int):
         super().__init__()
@@ -39,17 +40,26 @@ class MaskedLanguageModel(nn.Module):
             tokenizer, mlm_probability=probability
         )
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Draws the masked tokens from torch's generator; 0 where it draws none."""
-        special = torch.isin(batch.ids, torch.tensor(self.specials, device=batch.ids.device))
-        ids, labels = self._collator.torch_mask_tokens(
-            batch.ids.cpu().clone(), (special | (batch.mask == 0)).cpu()
-        )
-        if not (labels >= 0).any():
-            return torch.zeros((), device=batch.ids.device)
-        device = batch.ids.device
-        found = self.whole(
-            input_ids=ids.to(device), attention_mask=batch.mask, labels=labels.to(device)
-        )
-        loss: Tensor = found.loss
+    def masked(self, batch: Batch, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(B, T) ids with masks, and labels: the ids that were masked, −100 elsewhere.
+
+        Row i is drawn from seeds[i] alone, whatever other rows and padding stand beside it.
+        """
+        ids = batch.ids.cpu().clone()
+        labels = torch.full_like(ids, -100)
+        special = torch.isin(ids, torch.tensor(self.specials))
+        lengths = batch.mask.sum(dim=1).tolist()
+        for i, (length, seed) in enumerate(zip(lengths, seeds, strict=True)):
+            torch.manual_seed(seed)
+            row = slice(i, i + 1), slice(0, length)
+            ids[row], labels[row] = self._collator.torch_mask_tokens(ids[row], special[row])
+        return ids.to(batch.ids.device), labels.to(batch.ids.device)
+
+    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the cross-entropies of the masked tokens, in nats."""
+        count = (labels >= 0).sum()
+        if count == 0:
+            return torch.zeros((), device=ids.device)
+        found = self.whole(input_ids=ids, attention_mask=mask, labels=labels)
+        loss: Tensor = found.loss * count
         return loss

@@ -17,10 +17,15 @@ from torch import Tensor
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder, Role
 from trainer.modules import Batch
+from trainer.processes import Processes
 from trainer.runtime import token_budget_batches
 from trainer.tokens import TokenIds, Tokenization
 from trainer.torch_runtime import token_budget
 from trainer.trainee import Tower, Trainee
+
+# Added to an update's seed: what the masks of a text are drawn from, and the dropout of the passes
+# that read them.
+MASKS, LANGUAGE_DROPOUT = 5000, 9000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +126,30 @@ class Passes:
             found = [self._run(one, ()) for one in passes]
         return self._arranged(views, passes, found)[0][0]
 
-    def batches(self, texts: Sequence[str], role: Role) -> list[Batch]:
-        """The texts as padded batches, longest first."""
-        return [one.batch for one in self._plan([View(texts, role)], 0)]
+    def language_backward(self, view: View, seed: int, processes: Processes, share: float) -> float:
+        """Add the gradients of the masked-language-model loss on a view; returns its value.
+
+        The mean over all masked tokens of the view, of every process; which are masked depends on
+        a text's place in the view, not on how the view is cut into passes.
+        """
+        language = self.trainee.language
+        assert language is not None
+        passes = self._plan([view], seed + LANGUAGE_DROPOUT)
+        drawn = [
+            language.masked(one.batch, [seed + MASKS + row for _, row in one.places])
+            for one in passes
+        ]
+        count = sum(int((labels >= 0).sum()) for _, labels in drawn)
+        weight = self.config.mlm_weight * share / max(1, processes.add(count, self.device))
+        total = 0.0
+        for one, (ids, labels) in zip(passes, drawn, strict=True):
+            torch.manual_seed(one.seed)  # dropout
+            with self.autocast():
+                value = weight * language(ids, one.batch.mask, labels)
+            if value.requires_grad:  # else nothing is masked
+                torch.autograd.backward(value)
+            total += value.item()
+        return total
 
     def _plan(self, views: Sequence[View], seed: int, tower: Tower | None = None) -> list[Pass]:
         """What runs together: the same tower and prompt. tower: in place of the views' own."""
