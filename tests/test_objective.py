@@ -4,6 +4,7 @@ import functools
 import math
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from trainer.cosines import cosines
 from trainer.encoder import Encoder
 from trainer.losses import distillation, info_nce, layer_distillation
 from trainer.objective import Classification, Contrastive, drawn_prefixes
-from trainer.positives import Drawn
+from trainer.positives import Augment, Drawn, Kind, draw
 from trainer.processes import Processes
 from trainer.trainee import Trainee, text_numbers, with_classifier
 
@@ -52,6 +53,13 @@ def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path)
         [-INF, 0.0, -INF, 0.0, 0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0, -INF, 0.0, 0.0, 0.0],
     ]
+
+
+def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
+    found = contrastive(base)
+    alone = draw(Kind.SENTENCE, ("a b c",), Random(0), Augment.DELETE_WORD)
+    assert [view.role for view in found.views([alone])] == ["document"] * 3
+    assert [view.role for view in found.views(ROWS)] == ["query", "document", "document"]
 
 
 def test_own_hard_negatives_are_weighed(base: Path) -> None:

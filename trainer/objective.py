@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy, normalize
 from trainer.config import TrainConfig
 from trainer.cosines import cosines, nested_cosines
 from trainer.data import Batch
+from trainer.encoder import Role
 from trainer.losses import (
     distillation,
     info_nce,
@@ -47,8 +48,10 @@ class Contrastive:
         mine = rows[self.processes.mine(len(rows))]
         against = [text for row in mine for text in row.negatives]
         other = self.config.encoders - 1
+        # Two views of one sentence are no question and answer: a prompt would tell them apart.
+        role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
         return [
-            View([row.anchor for row in mine], "query"),
+            View([row.anchor for row in mine], role),
             View([row.positive for row in mine], "document", other),
             View(against, "document", other),
         ]

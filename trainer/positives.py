@@ -37,12 +37,17 @@ class Augment(StrEnum):
 
 
 class Drawn(NamedTuple):
-    """One row of a batch. label: of labelled text, whose positive is unused."""
+    """One row of a batch.
+
+    label: of labelled text, whose positive is unused. one_text: anchor and positive are two views
+    of one sentence.
+    """
 
     anchor: str
     positive: str = ""
     negatives: Texts = ()
     label: str = ""
+    one_text: bool = False
 
 
 def draw(
@@ -57,7 +62,7 @@ def draw(
         case Kind.PAIR | Kind.TRIPLET:
             return Drawn(texts[0], texts[1], texts[2:])
         case Kind.SENTENCE:
-            return Drawn(texts[0], augmented(texts[0], augment, share, rng))
+            return Drawn(texts[0], augmented(texts[0], augment, share, rng), one_text=True)
         case Kind.PARAPHRASES:
             anchor, positive = rng.sample(texts, 2)
             return Drawn(anchor, positive)

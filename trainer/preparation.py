@@ -9,16 +9,18 @@ import torch
 from trainer import checkpoint
 from trainer.config import Objective, TrainConfig
 from trainer.data import Examples
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, ModelError
 from trainer.folder import Model
 from trainer.head import with_linear_head
 from trainer.models import read
-from trainer.modules import Dense
+from trainer.modules import Batch, Dense
+from trainer.network import truncated
 from trainer.positives import Augment, Kind
 from trainer.precision import Precision
 from trainer.processes import Processes, launched_count
 from trainer.saving import check_replaceable
 from trainer.source import Source
+from trainer.tokens import TokenIds, Tokenization
 from trainer.torch_runtime import pick_device, pick_precision
 from trainer.trainee import Trainee, set_dropout, with_classifier, with_pooling
 
@@ -95,6 +97,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
+    _check_views(config, model, examples)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
@@ -112,16 +115,53 @@ def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
 
 
 def _check_layers(config: TrainConfig, model: Model) -> None:
-    network = model.module.transformer
+    """Refuse shallower encoders where a cut network gives other vectors than its layer did."""
     if config.layers_per_step == 0:
         return
-    if any(hasattr(network, name) for name in ("final_norm", "norm", "ln_f")):
-        raise ConfigError(
-            f"layers_per_step with {config.base}: its network ends in a norm that a shallower one "
-            "would need too; choose a base such as BERT, RoBERTa, MPNet or MiniLM"
-        )
     if model.module.mix is not None:
         raise ConfigError(f"layers_per_step with {config.base}: it averages several layers")
+    network: Any = model.module.transformer
+    inputs = _sample_inputs(model)
+    with torch.no_grad():
+        whole = network(**inputs, output_hidden_states=True)
+        try:
+            first = truncated(network, 1)(**inputs)[0]
+        except ModelError:
+            first = None  # layers that share their weights, as ALBERT's do
+    pairs = ((first, whole.hidden_states[1]), (whole[0], whole.hidden_states[-1]))
+    if any(x is None or not torch.allclose(x, y, atol=1e-4) for x, y in pairs):
+        raise ConfigError(
+            f"layers_per_step with {config.base}: a {network.config.model_type} network cut after "
+            "a layer gives other vectors than that layer (it ends in a norm, or its layers share "
+            "weights); choose a base such as BERT, RoBERTa, MPNet or MiniLM"
+        )
+
+
+def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
+    """Refuse sentences as their own positives where no dropout tells the two views apart."""
+    alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+    wanted = config.fixed_dropout or config.dropout == 0 or config.head_only
+    if not alone or config.augment is not Augment.NONE or wanted:
+        return
+    network: Any = model.module.transformer
+    inputs = _sample_inputs(model)
+    network.train()
+    with torch.no_grad():
+        views = [network(**inputs)[0] for _ in range(2)]
+    network.eval()
+    if torch.equal(*views):
+        dropout = "dropout (SimCSE has 0.1), " if config.dropout is None else ""
+        raise ConfigError(
+            f"{config.base} is a {network.config.model_type} network without dropout, so that the "
+            f"two views of a sentence are equal: set {dropout}an `augment`, or give pairs"
+        )
+
+
+def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
+    """A sentence, as the network takes it."""
+    ids = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
+    batch = Batch.of(ids.pad(ids(["two views of one sentence"])), torch.device("cpu"))
+    return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 
 def turns(config: TrainConfig, model: Model) -> bool:
