@@ -1,6 +1,7 @@
 """A training run as the command line shows it: settings put together, progress, logs, pictures."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from searchengine.console import print_line, stderr_console
 from searchengine.plots.style import check_installed
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainingWarning
 from trainer.loop import Report, train
 from trainer.presets import preset
 from trainer.processes import launched_rank
@@ -86,14 +87,10 @@ def train_with_progress(
             for listener in listeners:
                 listener(report)
 
-        encoder = train(config, tell, resume)
-    best = encoder.recipe["best_step"]
-    kept = (
-        "the last step"
-        if config.keep_last
-        else f"step {best}" + ("" if best else ", untrained: no later step judged better")
-    )
-    print_line(console, f"The model is in {config.out} ({kept})")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)  # the line below says the same
+            encoder = train(config, tell, resume)
+    print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
     if plots is not None:
         from searchengine.plots.training import draw_training
 
@@ -135,7 +132,7 @@ class Shown:
             left_out = f"{report.excluded} left out for a sentence of the exclude files"
             print_line(self._console, f"{report.examples} examples; {left_out}")
             if report.scores is None and not self._resume:
-                last = "No --dev and too few pairs to hold out: the last step is kept"
+                last = "No --dev and too few examples to hold out: the last step is kept"
                 print_line(self._console, last)
             self._told = True
         if report.scores is not None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.classifier import Classifier, accuracy, classify
+from trainer import loop
+from trainer.classifier import C, Classifier, accuracy, classify
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
@@ -25,9 +27,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(base: Path, tmp_path: Path) -> TrainConfig:
-    """A text with "not" is a no."""
-    rows = [(f"the {n} {v}", "yes") for n in NOUNS for v in VERBS]
-    rows += [(f"the {n} {v} not", "no") for n in NOUNS for v in VERBS]
+    """A text with "not" is a no; 240 texts, of which 24 are held out."""
+    told = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
+    rows = [(text, "yes") for text in told] + [(f"{text} not", "no") for text in told]
     path = tmp_path / "labelled.tsv"
     path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     return TrainConfig(
@@ -52,13 +54,50 @@ def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -
     best = lines[-1].best_step
     scores = next(line.scores for line in lines if line.step == best)
     assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
-    assert lines[0].examples == 54  # a tenth is held out
+    assert lines[0].examples == 216  # a tenth is held out
     again = Encoder.load(config.out, precision="fp32")
     assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
     assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
     texts = [("the cat eats not", "no"), ("the cat eats", "no"), ("a dog", "maybe")]
     assert [(row.dim, row.n) for row in accuracy(again, texts)] == [(32, 3), (8, 3)]
     assert accuracy(again, texts, [32])[0].accuracy == pytest.approx(1 / 3)
+
+
+def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 8)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = [("a", "b", "c")[int(row[:3].argmax())] for row in x]
+    classifier = Classifier(8, ["a", "b", "c"])
+    classifier.fit(torch.from_numpy(x), labels, {8: 1.0})
+    expected = LogisticRegression(C=C, max_iter=2000, tol=1e-8).fit(x, labels).predict_proba(x)
+    found = classifier(torch.from_numpy(x)).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
+def test_a_few_updates_suffice(config: TrainConfig, share: float) -> None:
+    """A classifier that begins with random weights knows nothing after three updates."""
+    encoder = train(replace(config, label_weight=share, max_steps=3, learning_rate=1e-4))
+    rows = [(f"the {n} {v}{end}", "no" if end else "yes")
+            for n in NOUNS for v in VERBS for end in ("", " not")]  # fmt: skip
+    assert min(row.accuracy for row in accuracy(encoder, rows)) > 0.9
+    assert "step 0, a logistic regression on the base model's vectors" in encoder.recipe["chosen"]
+
+
+def test_what_was_held_out_teaches_the_classifier_in_the_end(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    monkeypatch.setattr(
+        loop, "fit_classifier", lambda _, examples, __: counts.append(len(examples))
+    )
+    train(replace(config, max_steps=1))
+    assert counts == [216, 216, 216, 240]  # step 0, rotated, step 1, the kept step
+    monkeypatch.setattr(loop, "CLASSIFIED", 100)
+    counts.clear()
+    train(replace(config, max_steps=1))
+    assert counts == [216, 216]  # then its own updates train it
 
 
 def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
@@ -91,7 +130,7 @@ def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
     dev.write_text("text\tlabel\nthe dog sleeps not\tno\nthe dog sleeps\tyes\n")
     lines: list[Report] = []
     encoder = train(replace(config, dev=(dev,), max_steps=10), lines.append)
-    assert lines[0].examples == 60 and encoder.recipe["judged_by"] == "accuracy on dev"
+    assert lines[0].examples == 240 and encoder.recipe["judged_by"] == "accuracy on dev"
     assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_train_loop import base, config  # noqa: F401  (fixtures)
+from tests.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.loop import train
@@ -31,8 +31,8 @@ CASES = {
     "cached": {"gradient_cache": True, "prefix_distillation": 0.5, "accumulation": 2},
     "queue": {"queue_size": 20, "queue_momentum": 0.5, "batch_size": 7},
     "layers": {"layers_per_step": 1, "hard_negative_weight": 2.0},
-    # 59 triplets in batches of 58: one is left over, for one process of the two.
-    "left over": {"batch_size": 53, "layers_per_step": 1, "epochs": 2, "max_steps": None},
+    # 60 triplets in batches of 59: one is left over, for one process of the two.
+    "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},
     "turned": {"rotate": True, "encoders": 2},
 }
 
@@ -45,6 +45,8 @@ def test_two_processes_equal_one(
 ) -> None:
     # Without dropout: its masks are drawn for rows, which lie elsewhere.
     settings = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, **CASES[case]}
+    if case == "turned":  # of few texts the last axes are rounding, which AdamW makes steps of
+        config = with_held_out(config)
     config = replace(config, **settings)  # type: ignore[arg-type]
     run_in_two_processes(replace(config, out=tmp_path / "two"))
     two, one = Encoder.load(tmp_path / "two"), train(replace(config, out=tmp_path / "one"))

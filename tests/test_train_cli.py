@@ -122,6 +122,13 @@ def test_labels_and_their_map(folder: Path) -> None:
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
     assert done.returncode == 0, done.stderr
+    assert "The model is in m: step 30, the last: nothing to choose by" in done.stderr
+    judged = run(
+        folder,
+        *("train", "labelled.tsv", "--base", "base", "--out", "judged", "--config", "c.json"),
+        *("--dev", "labelled.tsv"),
+    )
+    assert "for step 0, a logistic regression on the base model's vectors" in judged.stderr
     (row,) = json.loads(
         run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainer.batches import BatchPlan
+from trainer.config import TrainConfig
 from trainer.data import (
     Examples,
     epoch_batches,
-    hold_out,
     key,
     read_examples,
     read_labelled,
 )
 from trainer.errors import DataError
-from trainer.positives import Drawn, Kind
+from trainer.positives import Kind
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 
@@ -190,17 +192,6 @@ def test_no_text_twice_in_a_batch_where_avoidable() -> None:
     assert sum(map(len, epoch_batches(same, 4, 0, 0))) == 10
 
 
-def test_hold_out() -> None:
-    data = examples({Kind.PAIR: 30, Kind.SENTENCE: 10})
-    rest, held = hold_out(data, seed=3)
-    assert len(held) == 3 and len(rest) == 37
-    assert hold_out(data, seed=3) == (rest, held) != hold_out(data, seed=4)
-    kept = {texts[0] for _, texts in rest.examples}
-    assert all(isinstance(row, Drawn) and row.anchor not in kept for row in held)
-    few = examples({Kind.PAIR: 10, Kind.SENTENCE: 30})
-    assert hold_out(few, seed=0) == (few, [])
-
-
 def test_digest_follows_the_texts() -> None:
     one, other = examples({Kind.PAIR: 3}), examples({Kind.PAIR: 4})
     assert one.digest() == examples({Kind.PAIR: 3}).digest() != other.digest()
@@ -291,3 +282,14 @@ def test_labels_and_texts_without_letters_are_not_excluded_by_chance(tmp_path: P
     assert [texts[0] for _, texts in found.examples] == ["fine", "!!!"] and found.excluded == 1
     with pytest.raises(DataError, match="no sentence has another after it"):
         read_examples([write(tmp_path / "c.tsv", "sentence\none\n")], next_sentence=True)
+
+
+def test_plan_by_hand() -> None:
+    config = TrainConfig(train=(Path("x"),), out=Path("y"), learning_rate=2e-3)
+    data = Examples(tuple((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20)))
+    plan = BatchPlan(replace(config, batch_size=4, accumulation=2, max_steps=10), data)
+    assert plan.per_epoch == 2 and plan.steps == 10  # 5 batches, the fifth fills no update
+    rates = [plan.learning_rate(step) / config.learning_rate for step in range(10)]
+    assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
+    assert plan.at(7) == BatchPlan(plan.config, data).at(7)  # without the steps before it
+    assert plan.at(0) + plan.at(1) == epoch_batches(data, 4, 0, 0)[:4]

@@ -4,7 +4,7 @@ import itertools
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,15 @@ import torch
 
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer import checkpoint, loop, objective
-from trainer.batches import BatchPlan
 from trainer.config import TrainConfig
-from trainer.data import Examples, epoch_batches
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError, ModelError, TrainingError
+from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
 from trainer.evaluation import read_sts, sts
+from trainer.holdout import Split
 from trainer.judging import Judgement
 from trainer.loop import Report, train
 from trainer.modules import Dense, SentenceModule
-from trainer.positives import Kind
+from trainer.run import mean
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"
@@ -36,19 +35,32 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
-@pytest.fixture
-def config(base: Path, tmp_path: Path) -> TrainConfig:
-    """Word order does not matter: "dog sleeps near the sea" means "near the sea sleeps dog"."""
-    pairs = [
+def write_triplets(path: Path, ends: Sequence[str]) -> Path:
+    triplets = [
         (f"the {n} {v} {w}", f"{w} {v} the {n}", f"the {n} {v} not {w}")
         for n in NOUNS
         for v in VERBS
-        for w in ("fast", "slowly")
+        for w in ends
     ]
-    lines = ["anchor\tpositive\tnegative", *map("\t".join, pairs)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    lines = ["anchor\tpositive\tnegative", *map("\t".join, triplets)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def with_held_out(config: TrainConfig) -> TrainConfig:
+    """210 examples, of which 21 are held out."""
+    path = config.out.parent / "more.tsv"
+    return replace(config, train=(write_triplets(path, [*WORDS[15:20], "fast", "slowly"]),))
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """Word order does not matter: "dog sleeps near the sea" means "near the sea sleeps dog".
+
+    60 examples: too few to hold some out.
+    """
     return TrainConfig(
-        train=(tmp_path / "pairs.tsv",),
+        train=(write_triplets(tmp_path / "pairs.tsv", ("fast", "slowly")),),
         out=tmp_path / "out",
         base=str(base),
         prefixes=(32, 8),
@@ -74,28 +86,39 @@ def interrupt_at(step: int) -> Callable[[Report], None]:
     return report
 
 
-def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every judgement is better than all before, so that `out` holds the last weights."""
-    rising = itertools.count()
+def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
+    """These judgements, in this order."""
+    left = iter(scores)
     monkeypatch.setattr(
         loop,
         "make_judge",
-        lambda _, examples: (lambda encoder: Judgement({32: next(rising)}), examples),
+        lambda _, examples: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
     )
+
+
+def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every judgement is better than all before, so that `out` holds the last weights."""
+    judge_as(monkeypatch, itertools.count())
 
 
 def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     lines: list[Report] = []
-    encoder = train(replace(config, max_steps=40, eval_every=10), lines.append)
-    assert [line.step for line in lines] == list(range(41))
+    config = with_held_out(config)
+    encoder = train(replace(config, max_steps=120, eval_every=30), lines.append)
+    assert [line.step for line in lines] == list(range(121))
     losses = [line.loss for line in lines if line.loss is not None]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     judged = {line.step: line.scores for line in lines if line.scores is not None}
-    assert list(judged) == [0, 10, 20, 30, 40] and set(judged[0]) == {32, 8}
-    mean = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
+    assert list(judged) == [0, 30, 60, 90, 120] and set(judged[0]) == {32, 8}
+    means = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
     best = lines[-1].best_step
-    assert mean[best] == max(mean.values()) > mean[0]
-    assert lines[0].loss is None and lines[0].examples == 54 and lines[0].steps == 40
+    assert means[best] == max(means.values()) > means[0]
+    assert encoder.recipe["chosen"] == (
+        f"step {best}, the best: {means[best]:.4f} against {means[0]:.4f} for step 0, before "
+        "training (top-1 accuracy on held-out examples, mean over the prefixes)"
+    )
+    assert encoder.recipe["held_out"] == 21
+    assert lines[0].loss is None and lines[0].examples == 189 and lines[0].steps == 120
     again = Encoder.load(config.out, precision="fp32")
     assert again.fingerprint == encoder.fingerprint and again.matryoshka_dims == (32, 8)
     assert again.recipe["best_step"] == best
@@ -283,7 +306,7 @@ def test_head_only_leaves_the_network_alone(
 
 def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig) -> None:
     lines: list[Report] = []
-    tiny_rate = replace(config, rotate=True, max_steps=1, learning_rate=1e-12)
+    tiny_rate = replace(with_held_out(config), rotate=True, max_steps=1, learning_rate=1e-12)
     encoder = train(tiny_rate, lines.append)
     assert [line.step for line in lines] == [0, 0, 1]
     untrained, turned = lines[0].scores, lines[1].scores
@@ -306,8 +329,30 @@ def test_sentences_alone_keep_the_last_step(config: TrainConfig, tmp_path: Path)
     encoder = train(replace(config, train=(sentences,)), reports.append)
     assert all(report.scores is None for report in reports)
     assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
+    assert encoder.recipe["chosen"].startswith("step 12, the last: nothing to choose by")
     assert encoder.recipe["best_step"] == reports[-1].step == 12
     assert not torch.equal(weights(encoder)[LAYER], weights(Encoder.load(config.base))[LAYER])
+
+
+def test_of_equal_steps_the_latest_is_kept(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_as(monkeypatch, [1.0, 0.9, 1.0, 0.9])
+    assert train(config).recipe["best_step"] == 8
+
+
+def test_a_run_that_gains_nothing_says_so(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
+    with pytest.warns(TrainingWarning, match="step 0, before training: no later step") as told:
+        encoder = train(config)
+    assert str(told[0].message) == encoder.recipe["chosen"]
+    assert "scored 0.9000 or more, the best was step 8 with 0.8000" in encoder.recipe["chosen"]
+    assert torch.equal(*(weights(e)[LAYER] for e in (encoder, Encoder.load(config.base))))
+    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
+    with pytest.warns(TrainingWarning, match="step 12, the last, as keep_last asks: 0.6000 again"):
+        train(replace(config, keep_last=True))
 
 
 def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
@@ -345,15 +390,5 @@ def test_missing_packages_name_the_extra(
 
 
 def test_the_mean_is_weighted() -> None:
-    assert loop.mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
-    assert loop.mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)
-
-
-def test_plan_by_hand(config: TrainConfig) -> None:
-    data = Examples(tuple((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20)))
-    plan = BatchPlan(replace(config, batch_size=4, accumulation=2, max_steps=10), data)
-    assert plan.per_epoch == 2 and plan.steps == 10  # 5 batches, the fifth fills no update
-    rates = [plan.learning_rate(step) / config.learning_rate for step in range(10)]
-    assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
-    assert plan.at(7) == BatchPlan(plan.config, data).at(7)  # without the steps before it
-    assert plan.at(0) + plan.at(1) == epoch_batches(data, 4, 0, 0)[:4]
+    assert mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
+    assert mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)

@@ -5,7 +5,7 @@ first columns. Vectors are scaled to length √d, so that their numbers are near
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from trainer.modules import prefix
 if TYPE_CHECKING:
     from trainer.encoder import Encoder
 
+# Of the fit: the usual inverse strength of L2 on unit vectors, and the most steps of L-BFGS.
+C, ITERATIONS = 10.0, 100
 LabelledText = tuple[str, str]  # text, label
 
 
@@ -30,6 +32,36 @@ class Classifier(nn.Module):
         self.linear = nn.Linear(dim, len(self.labels))
         nn.init.normal_(self.linear.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
         nn.init.zeros_(self.linear.bias)
+
+    def fit(self, vectors: Tensor, labels: Sequence[str], weights: Mapping[int, float]) -> None:
+        """Become the logistic regression of labels on vectors (n, D), by L-BFGS.
+
+        weights: of the cross-entropy over each prefix length; one layer fits them all. The L2
+        penalty is that of scikit-learn's C on unit vectors.
+        """
+        place = {label: i for i, label in enumerate(self.labels)}
+        x = vectors.to(self.linear.weight)
+        targets = torch.tensor([place[label] for label in labels], device=x.device)
+        total = sum(weights.values())
+        penalty = x.shape[1] / (2 * C * len(x))  # the weights are √D smaller than for unit vectors
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        solver = torch.optim.LBFGS(
+            self.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe"
+        )
+
+        def loss() -> Tensor:
+            solver.zero_grad()
+            terms = [
+                weight * nn.functional.cross_entropy(self(x, dim), targets)
+                for dim, weight in weights.items()
+            ]
+            value = torch.stack(terms).sum() / total + penalty * self.linear.weight.square().sum()
+            torch.autograd.backward(value)
+            return value
+
+        solver.step(loss)  # type: ignore[no-untyped-call]
+        solver.zero_grad()
 
     def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
         """Logits (n, labels) of the first `dim` numbers of vectors (n, D), of all by default."""

@@ -62,6 +62,7 @@ _ABOVE_ZERO = (
     "temperature",
     "label_temperature",
     "learning_rate",
+    "classifier_learning_rate",
     "max_grad_norm",
     "hard_negative_weight",
 )
@@ -163,6 +164,7 @@ class TrainConfig:
     epochs: int = 3
     max_steps: int | None = None
     learning_rate: float = 5e-5
+    classifier_learning_rate: float = 1e-3
     warmup_ratio: float = 0.1
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0

@@ -286,26 +286,6 @@ def _all_texts(values: list[Any]) -> bool:
     return all(isinstance(value, str) and value.strip() for value in values)
 
 
-def hold_out(
-    examples: Examples, seed: int, share: float = 0.1, at_most: int = 512
-) -> tuple[Examples, list[Drawn]]:
-    """Some examples with a positive of their own, drawn for judging, and the rest for training.
-
-    Where fewer than 2 can be spared, none are.
-    """
-    rng = random.Random(f"hold out {seed}")
-    alone = Kind.SENTENCE  # has no positive of its own to be found
-    fit = [i for i, (kind, _) in enumerate(examples.examples) if kind is not alone]
-    count = min(at_most, round(share * len(fit)))
-    if count < 2:
-        return examples, []
-    held = sorted(rng.sample(fit, count))
-    drawn = [draw(*examples.examples[i], rng) for i in held]
-    out = set(held)
-    rest = tuple(e for i, e in enumerate(examples.examples) if i not in out)
-    return Examples(rest, examples.excluded), drawn
-
-
 def epoch_batches(
     examples: Examples,
     batch_size: int,

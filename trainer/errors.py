@@ -23,3 +23,7 @@ class TrainingError(TrainerError):
 
 class EngineWarning(UserWarning):
     """A faster engine that is not used, and why."""
+
+
+class TrainingWarning(UserWarning):
+    """A run whose kept step scores no better than what it started from."""

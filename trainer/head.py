@@ -6,7 +6,7 @@ not bring them. Uncentred PCA; the lengths of the axes are not touched.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from trainer.modules import Dense, Normalize, SentenceModule
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the axes are fitted on: a few for each axis of common widths.
 FITTED_ON = 2048
+# Labelled texts that the classifier is fitted on, at most.
+CLASSIFIED = 4096
 
 
 def with_linear_head(model: Model) -> Model:
@@ -66,3 +68,17 @@ def turn_head(encoder: Encoder, texts: Iterable[str]) -> None:
     with torch.no_grad():
         for weight in dense.linear.parameters():
             weight.copy_(turn @ weight.cpu().double())  # in float64, which not every device has
+
+
+def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, float]) -> None:
+    """Make the classifier the logistic regression of the examples' vectors, in place.
+
+    Training starts from there, as in arXiv 2202.10054: random weights would need hundreds of
+    updates, and would distort the vectors meanwhile. weights: by prefix length.
+    """
+    classifier = encoder.model.classifier
+    assert classifier is not None
+    rows = [texts for _, texts in examples.examples]
+    rows = random.Random("classifier").sample(rows, min(CLASSIFIED, len(rows)))
+    vectors = encoder.encode([text for text, _ in rows], role="document")
+    classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], weights)

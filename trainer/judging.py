@@ -7,10 +7,11 @@ import numpy as np
 
 from trainer.classifier import LabelledText, accuracy
 from trainer.config import Objective, TrainConfig
-from trainer.data import Examples, hold_out, read_labelled
+from trainer.data import Examples, read_labelled
 from trainer.encoder import Encoder
 from trainer.evaluation import Remembered, ScoredPair, read_sts, sts
 from trainer.geometry import alignment, uniformity
+from trainer.holdout import Split, hold_out
 from trainer.positives import Drawn
 
 Scores = Mapping[int, float]
@@ -35,26 +36,26 @@ class Judgement:
 Judge = Callable[[Encoder], Judgement]
 
 
-def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Examples]:
-    """The judge of a run, and the examples left for training.
+def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Split]:
+    """The judge of a run, and what is held out from training.
 
     Without `dev` files some examples are held out. None for sentences alone, or too few examples
-    to hold some out.
+    to hold enough out.
     """
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:
         read = read_labelled(config.dev, config.columns)
-        return lambda encoder: _judge_labels(encoder, read), examples
+        return lambda encoder: _judge_labels(encoder, read), Split(examples)
     if config.dev:
         pairs = read_sts(config.dev)
-        return lambda encoder: judge_pairs(encoder, pairs), examples
-    rest, held = hold_out(examples, config.seed)
-    if not held:
-        return None, examples
+        return lambda encoder: judge_pairs(encoder, pairs), Split(examples)
+    split = hold_out(examples, config.seed)
+    if not split.rows:
+        return None, split
     if labels:
-        own = [(row.anchor, row.label) for row in held]
-        return lambda encoder: _judge_labels(encoder, own), rest
-    return lambda encoder: Judgement(top1_accuracy(encoder, held)), rest
+        own = [(row.anchor, row.label) for row in split.rows]
+        return lambda encoder: _judge_labels(encoder, own), split
+    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
 
 
 def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:

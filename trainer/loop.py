@@ -11,22 +11,20 @@ weights as one that was not.
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from importlib import metadata
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from trainer import checkpoint
 from trainer.batches import BatchPlan
-from trainer.checkpoint import Judged, Progress
+from trainer.checkpoint import Judged
 from trainer.config import Objective, TrainConfig
-from trainer.data import Examples, read_examples
+from trainer.data import read_examples
 from trainer.encoder import Encoder
 from trainer.errors import TrainingError
 from trainer.folder import Model
-from trainer.head import sample_texts, turn_head
-from trainer.judging import Judge, Scores, make_judge
+from trainer.head import CLASSIFIED, fit_classifier, sample_texts, turn_head
+from trainer.judging import Judge, make_judge
 from trainer.models import fingerprint
 from trainer.modules import SentenceModule
 from trainer.objective import Classification, Contrastive
@@ -42,6 +40,7 @@ from trainer.preparation import (
     turns,
 )
 from trainer.processes import Processes
+from trainer.run import Run, finished, mean, prefix_weights
 from trainer.saving import remove_folder
 from trainer.trainee import Trainee
 
@@ -69,34 +68,15 @@ class Report:
     excluded: int
 
 
-@dataclass(slots=True)
-class Run:
-    """The moving parts of a run: what a checkpoint stores and the loop changes."""
-
-    trainee: Trainee
-    optimizer: torch.optim.Optimizer
-    best: checkpoint.Weights
-    step: int = 0
-    best_step: int = 0
-    losses: list[float] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
-
-    @property
-    def progress(self) -> Progress:
-        """What a checkpoint stores besides weights."""
-        return Progress(self.step, self.best_step, self.losses, self.judged)
-
-    def scores(self, step: int) -> Scores:
-        """The last judgement of a step; {} where there was none."""
-        return next((one.scores for one in reversed(self.judged) if one.step == step), {})
-
-
 def train(
     config: TrainConfig,
     report: Callable[[Report], None] | None = None,
     resume: bool = False,
 ) -> Encoder:
     """Train as the configuration says; the best step is in `config.out` and returned.
+
+    `recipe["chosen"]` of what is returned says which step that is and why. Where training did not
+    improve the scores, a TrainingWarning says so.
 
     report: called with the base model's scores, again after the turn, then after each update.
     resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
@@ -126,8 +106,8 @@ def run_training(
     )
     check_examples(config, examples)
     model, projection = load_base(config, examples)
-    judge, taught = make_judge(config, examples)
-    plan = BatchPlan(config, taught)
+    judge, split = make_judge(config, examples)
+    plan = BatchPlan(config, split.taught)
     trainee = Trainee(model, config, projection).to(accelerator.device)
     sparse_embeddings(trainee)
     optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
@@ -160,24 +140,14 @@ def run_training(
     if not processes.main:  # only the first one judges and knows what was best
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finished(config, run, model, taught)
+    trained = finished(config, run, model, split)
+    if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIED:
+        # The step is chosen: what chose it may teach too. Few labels are many to go without.
+        fit_classifier(trained, examples, prefix_weights(config, model))
     trained.save(config.out)
     remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
-
-
-def finished(config: TrainConfig, run: Run, model: Model, examples: Examples) -> Encoder:
-    """The encoder of the best step, with what there is to know about it."""
-    run.trainee.kept.load_state_dict(run.best)
-    run.trainee.eval()
-    history = {
-        "losses": run.losses,
-        "judged": [one.to_dict() for one in run.judged],
-        "best_step": run.best_step,
-    }
-    model = replace(model, recipe=make_recipe(config, run, examples), history=history)
-    return Encoder(model, str(config.out.resolve()))
 
 
 def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
@@ -218,7 +188,7 @@ def update(
     """One step of the optimizer over `accumulation` batches; returns the mean loss."""
     config, trainee = plan.config, run.trainee
     for group in run.optimizer.param_groups:
-        group["lr"] = plan.learning_rate(run.step)
+        group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
     trainee.train()
     run.optimizer.zero_grad()
     batches = plan.at(run.step)
@@ -265,30 +235,33 @@ def evaluate(
 ) -> None:
     """Judge the model as it is, and keep its weights if it is the best yet, or the last.
 
-    Best is the highest mean over the prefixes, weighted as in the loss. Of step 0 the last
-    judgement counts: a turn comes after the first, and is what is trained.
+    A classifier is fitted to the vectors first: before training, and where that sees all examples.
+    Its own updates follow vectors that move, but lag behind.
+    Best is the highest mean over the prefixes, weighted as in the loss; of equals the latest. Of
+    step 0 the last judgement counts: the rotation comes after the first, and is what is trained.
     """
-    if not processes.main:
-        return
     config, trainee = plan.config, run.trainee
     trainee.eval()
+    if trainee.classifier is not None and (run.step == 0 or len(plan.examples) <= CLASSIFIED):
+        fit_classifier(
+            view(model, trainee.sentence, config.precision),
+            plan.examples,
+            prefix_weights(config, model),
+        )
+        processes.share(trainee.classifier)
+    if not processes.main:
+        return
     if judge is None:  # nothing to choose by: the last step is kept
         run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
         return
     found = judge(view(model, trainee.sentence, config.precision))
-    weights = dict(zip(model.matryoshka_dims, config.prefix_weights, strict=False))
+    weights = prefix_weights(config, model)
     before = run.scores(run.best_step)
-    better = run.step == 0 or mean(found.scores, weights) > mean(before, weights)
+    better = run.step == 0 or mean(found.scores, weights) >= mean(before, weights)
     if better or config.keep_last:
         run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
     rate = plan.learning_rate(max(0, run.step - 1))
     run.judged.append(Judged(run.step, found.scores, found.alignment, found.uniformity, rate))
-
-
-def mean(scores: Scores, weights: Mapping[int, float]) -> float:
-    """The scores' mean over prefixes, weighted; a prefix without a weight has 1."""
-    total = sum(weights.get(dim, 1.0) for dim in scores)
-    return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
 def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:
@@ -310,28 +283,3 @@ def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | No
             plan.examples.excluded,
         )
     )
-
-
-def judged_by(config: TrainConfig, run: Run) -> str:
-    """What chose the best step, in words."""
-    labels = config.objective is Objective.CLASSIFICATION
-    if not run.judged:
-        return "nothing: the last step is kept"
-    measure = "accuracy" if labels else "spearman" if config.dev else "top-1 accuracy"
-    where = "dev" if config.dev else "held-out examples"
-    return f"{measure} on {where}{', the last step is kept' if config.keep_last else ''}"
-
-
-def make_recipe(config: TrainConfig, run: Run, examples: Examples) -> dict[str, Any]:
-    """What is written beside the weights: how they came about and how good they are."""
-    untrained = run.judged[0].scores if run.judged else {}
-    return {
-        "config": config.to_dict(),
-        "examples": len(examples),
-        "excluded": examples.excluded,
-        "judged_by": judged_by(config, run),
-        "untrained": {str(k): v for k, v in untrained.items()},
-        "best_step": run.best_step,
-        "best": {str(k): v for k, v in run.scores(run.best_step).items()},
-        "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
-    }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trainer import checkpoint
-from trainer.config import Objective, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data import Examples
 from trainer.errors import ConfigError, ModelError
 from trainer.folder import Model
@@ -165,9 +165,8 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
 
 
 def turns(config: TrainConfig, model: Model) -> bool:
-    """Whether the run begins with a turn: the full width alone would not change by it."""
-    labels = config.objective is Objective.CLASSIFICATION
-    return config.rotate and len(model.matryoshka_dims) > 1 and not labels
+    """Whether the run begins with a rotation: the full width alone would not change by it."""
+    return config.rotate and len(model.matryoshka_dims) > 1
 
 
 def sparse_embeddings(trainee: Trainee) -> None:
@@ -183,12 +182,21 @@ def sparse_embeddings(trainee: Trainee) -> None:
 def make_optimizer(
     trainee: Trainee, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """AdamW; weight matrices decay, biases and norms do not."""
+    """AdamW; weight matrices decay, biases and norms do not.
+
+    rate_factor: of a group's learning rate to the run's, which the classifier has its own of.
+    """
     if config.head_only:
         trainee.sentence.transformer.requires_grad_(False)
-    moving = [p for p in trainee.parameters() if p.requires_grad]
-    groups = [
+    classifier = set() if trainee.classifier is None else set(trainee.classifier.parameters())
+    moving = [p for p in trainee.parameters() if p.requires_grad and p not in classifier]
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in moving if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
     ]
+    groups = [{**group, "rate_factor": 1.0} for group in groups]
+    if classifier:
+        factor = config.classifier_learning_rate / config.learning_rate
+        own = {"params": list(classifier), "weight_decay": 0.0, "rate_factor": factor}
+        groups.append(own)
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))
