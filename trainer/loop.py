@@ -22,10 +22,10 @@ from trainer.config import Objective, TrainConfig
 from trainer.data import read_examples
 from trainer.encoder import Encoder
 from trainer.errors import TrainingError
+from trainer.fingerprint import fingerprints
 from trainer.folder import Model
 from trainer.head import CLASSIFIED, fit_classifier, sample_texts, turn_head
 from trainer.judging import Judge, make_judge
-from trainer.models import fingerprint
 from trainer.modules import SentenceModule
 from trainer.objective import Classification, Contrastive
 from trainer.passes import Passes
@@ -112,7 +112,7 @@ def run_training(
     sparse_embeddings(trainee)
     optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
     run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
-    origin = checkpoint.Origin(examples.digest(config.dev), fingerprint(model))
+    origin = checkpoint.Origin(examples.digest(config.dev), fingerprints(model)[0])
     tell = functools.partial(make_report, run, plan, report if processes.main else None)
 
     if resume:
