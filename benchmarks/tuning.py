@@ -65,7 +65,7 @@ def main(rows: str, runs: str, dim: int, target: float, confidence: float, judge
             tally = Tally()
             for run in range(count):
                 tally.add(outcome(size, run, source, goal, dim, judges), target)
-            alpha, tuned = 1 - confidence, max(1, tally.runs - tally.refused)
+            alpha, tuned = 1 - confidence, tally.runs - tally.refused
             bound = tuned * alpha + 3 * (tuned * alpha * confidence) ** 0.5
             figures[f"{size} {source}"] = {**vars(tally), "bound": round(bound, 1)}
             click.echo(f"{size:6} {source:10} {figures[f'{size} {source}']}")
