@@ -231,7 +231,7 @@ def committed(engine: SearchEngine) -> tuple[list[SegmentRow], int]:
 
 
 def rebuild(engine: SearchEngine, _: Path) -> None:
-    measured = engine.collection.segments
+    measured = {row: (segment, None) for row, segment in engine.collection.segments.items()}
     engine.collection.rebuild(measured, SegmentConfig(prefix=12), {"goal": {}})
 
 
