@@ -1,6 +1,7 @@
 """Labels: learnt, judged, saved, and refused where they teach nothing."""
 
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trainer.classifier import C, Classifier, accuracy, classify
 from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
+from trainer.head import FOLDS
 from trainer.loop import Report, train
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
@@ -73,6 +75,37 @@ def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
     expected = LogisticRegression(C=C, max_iter=2000, tol=1e-8).fit(x, labels).predict_proba(x)
     found = classifier(torch.from_numpy(x)).softmax(dim=1).detach().numpy()
     np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_run_that_nothing_judges_tells_the_baseline(config: TrainConfig, tmp_path: Path) -> None:
+    texts = [f"the {n} {v}{end}" for n in NOUNS[:5] for v in VERBS[:3] for end in ("", " not")]
+    rows = [(text, "no" if text.endswith("not") else "yes") for text in texts]
+    rows.append(("the only one", "rare"))  # cannot be fitted and tested
+    few = tmp_path / "few.tsv"
+    few.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    encoder = train(replace(config, train=(few,), max_steps=1, keep_last=True))
+    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
+
+    base = Encoder.load(config.base, precision="fp32")
+    rows = random.Random("classifier").sample(rows[:-1], len(rows) - 1)
+    rows.sort(key=lambda row: row[1])
+    labels = np.array([label for _, label in rows])
+    expected = {}
+    for dim in (32, 8):
+        x = base.encode([text for text, _ in rows], role="document")[:, :dim]
+        x, right = x / np.linalg.norm(x, axis=1, keepdims=True), 0
+        for fold in range(FOLDS):
+            tested = np.arange(len(rows)) % FOLDS == fold
+            found = LogisticRegression(C=C, max_iter=2000).fit(x[~tested], labels[~tested])
+            right += (found.predict(x[tested]) == labels[tested]).sum()
+        expected[str(dim)] = right / len(rows)
+    assert 0.5 < expected["32"]
+    weights = replace(config, train=(few,), prefixes=(32,), max_steps=1, keep_last=True)
+    assert train(weights).recipe["baseline"] == {"32": expected["32"]}
+    baseline = encoder.recipe["baseline"]  # both prefixes share one layer, so it is a little worse
+    assert baseline == pytest.approx(expected, abs=0.15)
+    mean = (baseline["32"] + baseline["8"]) / 2
+    assert f"an accuracy of {mean:.4f} in 5-fold cross-validation" in encoder.recipe["chosen"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])

@@ -6,12 +6,14 @@ not bring them. Uncentred PCA; the lengths of the axes are not touched.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from trainer.classifier import Classifier
 from trainer.data import Examples
 from trainer.encoder import Encoder
 from trainer.folder import Model
@@ -22,6 +24,8 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 FITTED_ON = 2048
 # Labelled texts that the classifier is fitted on, at most.
 CLASSIFIED = 4096
+# Parts of a cross-validation.
+FOLDS = 5
 
 
 def with_linear_head(model: Model) -> Model:
@@ -82,3 +86,32 @@ def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, f
     rows = random.Random("classifier").sample(rows, min(CLASSIFIED, len(rows)))
     vectors = encoder.encode([text for text, _ in rows], role="document")
     classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], weights)
+
+
+def cross_validate(
+    encoder: Encoder, examples: Examples, weights: Mapping[int, float]
+) -> dict[int, float]:
+    """Accuracy of a logistic regression on the vectors of texts that it was not fitted on.
+
+    Stratified over FOLDS parts; the network is not trained. Texts whose label no other text has
+    are left out. Returns accuracy by prefix length, {} where every label has one text.
+    """
+    counts = Counter(label for _, (_, label) in examples.examples)
+    rows = [texts for _, texts in examples.examples if counts[texts[1]] > 1]
+    if not rows:
+        return {}
+    rows = random.Random("classifier").sample(rows, min(CLASSIFIED, len(rows)))
+    rows.sort(key=lambda row: row[1])  # texts of a label go to the parts in turn
+    vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
+    labels = [label for _, label in rows]
+    part = torch.arange(len(rows)) % FOLDS
+    right = dict.fromkeys(weights, 0)
+    for fold in range(FOLDS):
+        fitted, tested = (torch.nonzero(part != fold), torch.nonzero(part == fold))
+        classifier = Classifier(encoder.dim, sorted(counts))
+        classifier.fit(vectors[fitted[:, 0]], [labels[i] for i in fitted[:, 0]], weights)
+        for dim in weights:
+            predicted = classifier(vectors[tested[:, 0]], dim).argmax(dim=1).tolist()
+            pairs = zip(predicted, tested[:, 0].tolist(), strict=True)
+            right[dim] += sum(classifier.labels[label] == labels[i] for label, i in pairs)
+    return {dim: count / len(rows) for dim, count in right.items()}

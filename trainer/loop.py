@@ -24,7 +24,7 @@ from trainer.encoder import Encoder
 from trainer.errors import TrainingError
 from trainer.fingerprint import fingerprints
 from trainer.folder import Model
-from trainer.head import CLASSIFIED, fit_classifier, sample_texts, turn_head
+from trainer.head import CLASSIFIED, cross_validate, fit_classifier, sample_texts, turn_head
 from trainer.judging import Judge, make_judge
 from trainer.modules import SentenceModule
 from trainer.objective import Classification, Contrastive
@@ -114,6 +114,9 @@ def run_training(
     run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
     origin = checkpoint.Origin(examples.digest(config.dev), fingerprints(model)[0])
     tell = functools.partial(make_report, run, plan, report if processes.main else None)
+    if labelled and judge is None and processes.main:  # no score of step 0 to compare with
+        encoder = view(model, trainee.sentence, config.precision)
+        run.baseline = cross_validate(encoder, examples, prefix_weights(config, model))
 
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, trainee, optimizer)
