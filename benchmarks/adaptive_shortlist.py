@@ -22,11 +22,11 @@ import numpy.typing as npt
 from record import record, spread
 
 from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers
-from indexer.cascade import Cascade
-from indexer.coarse import CoarseIndex, faiss
-from indexer.prefix import prefix
-from indexer.rerank import SearchResult
-from indexer.rotation import pca
+from indexer.search.cascade import Cascade
+from indexer.search.coarse import CoarseIndex, faiss
+from indexer.search.rerank import SearchResult
+from indexer.storage.prefix import prefix
+from indexer.storage.rotation import pca
 
 Array = npt.NDArray[Any]
 Rule = Callable[[float], Array]  # 0..1, rising -> rows to re-score per query

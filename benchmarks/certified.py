@@ -21,13 +21,13 @@ import numpy as np
 from record import record, spread
 
 from indexer.arrays import BLOCK_ROWS, Floats, unit_rows
-from indexer.certify import ROUNDING, Bounds, certify
-from indexer.coarse import CoarseIndex
 from indexer.config import Storage
-from indexer.prefix import prefix
-from indexer.rerank import SearchResult, rerank
-from indexer.rotation import pca
-from indexer.vectors import VectorFile, VectorWriter
+from indexer.search.coarse import CoarseIndex
+from indexer.search.exact import ROUNDING, Bounds, certify
+from indexer.search.rerank import SearchResult, rerank
+from indexer.storage.prefix import prefix
+from indexer.storage.rotation import pca
+from indexer.storage.vectors import VectorFile, VectorWriter
 
 START = 192
 

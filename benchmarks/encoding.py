@@ -176,8 +176,8 @@ class Judged:
     """SciFact's test questions, and nDCG@10 of exact search with someone's vectors."""
 
     def __init__(self, data: Path) -> None:
-        from searchengine.corpus import read_corpus
-        from searchengine.judgements import read_qrels, read_queries
+        from searchengine.corpus.files import read_corpus
+        from searchengine.evaluate.judgements import read_qrels, read_queries
 
         folder = data / "beir" / "scifact"
         self.qrels = read_qrels(folder / "qrels" / "test.tsv")
@@ -223,7 +223,7 @@ class Judged:
 
 def scifact(data: Path, most: int) -> list[str]:
     """The first so many abstracts with their titles, or all."""
-    from searchengine.corpus import read_corpus
+    from searchengine.corpus.files import read_corpus
 
     documents = read_corpus(data / "beir" / "scifact")
     return [document.full_text for document in islice(documents, most or None)]
@@ -311,7 +311,7 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     """sentence-transformers with its defaults, but for the number type where one is named."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     options = {"dtype": dtype} if dtype else {}
     model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)

@@ -19,9 +19,9 @@ from typing import Any
 import click
 from record import DATA, record
 
-from trainer.classifier import accuracy
-from trainer.config import TrainConfig
-from trainer.loop import train
+from trainer.model.classifier import accuracy
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
 
 LOSSES: dict[str, dict[str, Any]] = {
     "cross-entropy": {"label_weight": 0.0},

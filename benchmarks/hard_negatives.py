@@ -18,9 +18,9 @@ import click
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer.config import TrainConfig
-from trainer.loop import train
-from trainer.presets import preset
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
+from trainer.training.presets import preset
 
 ARMS: dict[str, dict[str, Any]] = {
     "pairs": {"columns": ["premise", "entailment"]},

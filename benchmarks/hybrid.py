@@ -3,7 +3,7 @@
     python benchmarks/hybrid.py
 
 Documents read whole, and cut into passages, by the starter encoder; meaning is exact search. What
-`searchengine.lexical` and docs/hybrid.md take as defaults was chosen on the training questions of
+`documents.lexical` and docs/hybrid.md take as defaults was chosen on the training questions of
 SciFact and the development questions of NFCorpus (`--training`), not on those that are shown.
 """
 
@@ -16,10 +16,10 @@ import ir_measures
 from record import DATA, record
 
 from searchengine import SearchEngine
-from searchengine.corpus import read_corpus
-from searchengine.judgements import Qrels, read_qrels, read_queries
-from searchengine.lexical import reciprocal_rank
-from searchengine.ranking import FUSED
+from searchengine.corpus.files import read_corpus
+from searchengine.evaluate.judgements import Qrels, read_qrels, read_queries
+from searchengine.query.ranking import FUSED
+from searchengine.storage.documents.lexical import reciprocal_rank
 from trainer.encoder import Encoder
 
 SPLITS = {"scifact": ("train", "test"), "nfcorpus": ("dev", "test"), "cranfield": (None, "test")}

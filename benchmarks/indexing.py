@@ -80,7 +80,7 @@ def once(side: str, data: Path, most: int | None) -> dict[str, Any]:
 def ours(data: Path, most: int | None, **loading: Any) -> Timed:
     """Seconds to read, encode, build and commit, and the number of documents."""
     from searchengine import SearchEngine
-    from searchengine.corpus import read_corpus
+    from searchengine.corpus.files import read_corpus
     from trainer.encoder import Encoder
 
     encoder = Encoder.load("starter", **loading)
@@ -96,7 +96,7 @@ def theirs(data: Path, most: int | None) -> Timed:
     """Seconds for encode with its defaults on the same texts."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     texts = read(data, most)
     model = SentenceTransformer(str(starter_folder()))
@@ -110,7 +110,7 @@ def txtai(data: Path, most: int | None, **settings: Any) -> Timed:
     """Seconds to index and save the same texts with txtai's defaults, but for these settings."""
     from txtai import Embeddings
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     texts = read(data, most)
     embeddings = Embeddings(path=str(starter_folder()), content=True, **settings)
@@ -124,7 +124,7 @@ def txtai(data: Path, most: int | None, **settings: Any) -> Timed:
 
 def read(data: Path, most: int | None) -> list[str]:
     """The texts, titles in front, as this project's reader gives them."""
-    from searchengine.corpus import read_corpus
+    from searchengine.corpus.files import read_corpus
 
     return [d.full_text for d in islice(read_corpus(data / "beir" / "scifact"), most)]
 

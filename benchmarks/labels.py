@@ -21,10 +21,10 @@ from few_shot import Labelled, drawn, write
 from record import DATA, record
 from sklearn.linear_model import LogisticRegression
 
-from trainer.classifier import C, accuracy
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.loop import train
+from trainer.model.classifier import C, accuracy
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
 
 PICTURES, CAPTIONS = 77, 270
 

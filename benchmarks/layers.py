@@ -21,10 +21,10 @@ from encoding import Judged
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.evaluation import ScoredPair, read_sts, sts
-from trainer.loop import train
+from trainer.evaluation.sts import ScoredPair, read_sts, sts
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
 
 ARMS: dict[str, dict[str, Any]] = {
     "without layers": {},

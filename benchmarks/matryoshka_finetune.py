@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 from record import DATA, record
 
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.evaluation import StsRow, read_sts, sts
-from trainer.loop import Report, train
+from trainer.evaluation.sts import StsRow, read_sts, sts
+from trainer.training.config import TrainConfig
+from trainer.training.loop import Report, train
 
 # SICK whole, because benchmarks/sts.py evaluates on all of its pairs.
 SICK = ("sickr_train", "sickr_dev", "sickr_test")

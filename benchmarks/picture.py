@@ -13,8 +13,8 @@ from typing import Any
 import click
 from record import REPOSITORY
 
-from searchengine.plots.style import save
-from searchengine.plots.vectors import prefix_scores
+from searchengine.report.plots.style import save
+from searchengine.report.plots.vectors import prefix_scores
 
 
 @click.command()

@@ -18,10 +18,11 @@ import numpy as np
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer import manifold, posthoc
-from trainer.data import read_examples
+from trainer import manifold
 from trainer.encoder import Encoder
-from trainer.evaluation import read_sts, sts
+from trainer.evaluation.sts import read_sts, sts
+from trainer.training import posthoc
+from trainer.training.data.files import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)

@@ -87,7 +87,7 @@ def main(
 
 def real(data: Path) -> list[str]:
     """Distinct questions of three retrieval sets, in a fixed disorder."""
-    from searchengine.judgements import read_queries
+    from searchengine.evaluate.judgements import read_queries
 
     sets = [read_queries(path) for path in sorted((data / "beir").glob("*/queries.jsonl*"))]
     # What begins with "select" is a statement to txtai, not a question.
@@ -213,7 +213,7 @@ def build_txtai(work: Path, texts: list[str]) -> None:
     """
     from txtai import Embeddings
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     embeddings = Embeddings(path=str(starter_folder()), content=True)
     vectors = np.load(work / "vectors.npy")
@@ -320,7 +320,7 @@ def sentence_transformers(work: Path) -> Any:
     import torch
     from sentence_transformers import SentenceTransformer, util
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     model = SentenceTransformer(str(starter_folder()))
     matrix = torch.from_numpy(np.load(work / "vectors.npy"))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from record import DATA
 
-from searchengine.console import progress
+from searchengine.cli.console import progress
 
 BLOCK = 8192
 SPARE = 12_000

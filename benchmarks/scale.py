@@ -23,9 +23,9 @@ import numpy as np
 from record import record, spread
 from synthetic import Synthetic
 
-from indexer.bench import recall
-from indexer.footprint import footprint
 from indexer.segment import Segment, SegmentConfig
+from indexer.tuning.footprint import footprint
+from indexer.tuning.points import recall
 
 K = 10
 QUERIES = 1000

@@ -24,10 +24,10 @@ import usearch.index
 from real_vectors import VECTORS, split
 from record import record, spread
 
-from indexer.bench import recall
 from indexer.segment import Segment, SegmentConfig
 from indexer.threads import threads
-from indexer.tune import Goal, tune
+from indexer.tuning.points import recall
+from indexer.tuning.tune import Goal, tune
 
 K = 10
 TARGETS = (0.95, 0.98)

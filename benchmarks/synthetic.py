@@ -26,8 +26,8 @@ import numpy as np
 from record import record
 
 from indexer.arrays import Floats
-from indexer.prefix import prefix
-from indexer.rotation import pca
+from indexer.storage.prefix import prefix
+from indexer.storage.rotation import pca
 
 BLOCK_ROWS = 16384
 QUERIES = 500

@@ -67,7 +67,7 @@ def updates(steps: int) -> int:
 
 def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, **more: Any) -> Any:
     """What ours is told, as a TrainConfig. more: further fields."""
-    from trainer.config import TrainConfig
+    from trainer.training.config import TrainConfig
 
     dev = scratch / "dev.tsv"  # else a tenth of the examples would be held out
     dev.write_text("score\tsentence1\tsentence2\n5\ta dog\tthe dog\n0\ta dog\tthe sea\n")
@@ -94,7 +94,7 @@ def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, *
 
 def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) -> dict[str, Any]:
     """A run of ours. more: further fields of TrainConfig."""
-    from trainer.loop import Report, train
+    from trainer.training.loop import Report, train
 
     watch = Watch()
 
@@ -111,8 +111,8 @@ def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) ->
 
 def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
-    from trainer.batches import BatchPlan
-    from trainer.data import read_examples
+    from trainer.training.data.batches import BatchPlan
+    from trainer.training.data.files import read_examples
 
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)
@@ -142,7 +142,7 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     from torch.utils.data import SequentialSampler
     from transformers import TrainerCallback
 
-    from trainer.starter import starter_folder
+    from trainer.model.starter import starter_folder
 
     watch = Watch()
     found: list[torch.Tensor] = []

@@ -19,12 +19,12 @@ from record import record
 from synthetic import Synthetic
 
 from indexer.arrays import Floats, RowNumbers
-from indexer.bench import recall
 from indexer.errors import TuneError
 from indexer.segment import Segment, SegmentConfig
-from indexer.tune import Goal, Tuning, tune
+from indexer.tuning.points import recall
+from indexer.tuning.tune import Goal, Tuning, tune
 from searchengine.errors import QueryError
-from searchengine.tuning import check_enough, questions_of
+from searchengine.maintenance.tuning import check_enough, questions_of
 
 GIVEN = 600
 

@@ -13,19 +13,26 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from indexer import searching
-from indexer.allowed import Allowed, restriction
 from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers, unit_rows
-from indexer.basis import Basis
-from indexer.build import MANIFEST, Blocks, Progress, check_same, rewrite_segment, write_segment
+from indexer.building.build import (
+    MANIFEST,
+    Blocks,
+    Progress,
+    check_same,
+    rewrite_segment,
+    write_segment,
+)
+from indexer.building.merge import Part, write_merged
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
-from indexer.durable import sha256
 from indexer.errors import SegmentError
-from indexer.manifest import Manifest
-from indexer.merge import Part, write_merged
-from indexer.parts import Parts, check_file
-from indexer.rerank import SearchResult, rerank
-from indexer.vectors import Prefixes
+from indexer.search import searching
+from indexer.search.allowed import Allowed, restriction
+from indexer.search.parts import Parts, check_file
+from indexer.search.rerank import SearchResult, rerank
+from indexer.storage.basis import Basis
+from indexer.storage.durable import sha256
+from indexer.storage.manifest import Manifest
+from indexer.storage.vectors import Prefixes
 
 __all__ = [
     "Code",
@@ -117,7 +124,7 @@ class Segment:
                 each other in this order, numbered from 0, and may be closed afterwards.
             config: how to build.
             refit: fit the rotation again, on all the rows; None does it when they have grown
-                enough (indexer.merge.GROWTH), or no part has a rotation of this kind.
+                enough (indexer.building.merge.GROWTH), or no part has a rotation of this kind.
             provenance, tuning: for the manifest.
             progress: called with the step, rows just done and rows in all.
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from searchengine.corpus import Document
+    from searchengine.corpus.files import Document
     from searchengine.engine import Hit, SearchEngine
 
 __version__ = "0.1.0"
@@ -13,7 +13,7 @@ __all__ = ["Document", "Hit", "SearchEngine"]
 def __getattr__(name: str) -> object:
     """Load the engine when it is first asked for, so that `import searchengine` stays light."""
     if name == "Document":
-        from searchengine.corpus import Document
+        from searchengine.corpus.files import Document
 
         return Document
     if name in __all__:

@@ -15,16 +15,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from indexer.build import Progress
+from indexer.building.build import Progress
 from indexer.config import SegmentConfig
-from indexer.tune import Goal, Tuning
-from searchengine import answers, care, forks
-from searchengine.adding import AddOptions, AddSummary
-from searchengine.blueprint import Blueprint
-from searchengine.coalescing import Coalescer
-from searchengine.collection import Collection
-from searchengine.corpus import Document, LeftOut
-from searchengine.encoding import (
+from indexer.tuning.tune import Goal, Tuning
+from searchengine.corpus.files import Document, LeftOut
+from searchengine.errors import CollectionError, QueryError
+from searchengine.ingest.adding import AddOptions, AddSummary
+from searchengine.ingest.encoding import (
     PassageReader,
     TextEncoder,
     as_array,
@@ -35,18 +32,23 @@ from searchengine.encoding import (
     load_built_by,
     renamed,
 )
-from searchengine.errors import CollectionError, QueryError
-from searchengine.lexical import Tokenizer
-from searchengine.passages import PassageConfig
-from searchengine.query import Mode, Options, Query
-from searchengine.questions import QuestionEncoder, Questions, parted
-from searchengine.ranking import nearest_to, rank
-from searchengine.records import DataFrame, as_documents, checked_patches, explaining
-from searchengine.repair import repair
-from searchengine.results import Hit, Hits, Stats
-from searchengine.tuning import tune_collection
-from trainer.engines import RuntimeConfig
+from searchengine.ingest.passages import PassageConfig
+from searchengine.ingest.records import DataFrame, as_documents, checked_patches, explaining
+from searchengine.ingest.settings import Blueprint
+from searchengine.maintenance import upkeep as care
+from searchengine.maintenance.repair import repair
+from searchengine.maintenance.tuning import tune_collection
+from searchengine.query import hits as answers
+from searchengine.query.coalescing import Coalescer
+from searchengine.query.questions import QuestionEncoder, Questions, parted
+from searchengine.query.ranking import nearest_to, rank
+from searchengine.query.request import Mode, Options, Query
+from searchengine.query.results import Hit, Hits, Stats
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents import forks
+from searchengine.storage.documents.lexical import Tokenizer
 from trainer.errors import TrainerError
+from trainer.runtimes.config import RuntimeConfig
 
 __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 
@@ -103,7 +105,7 @@ class SearchEngine:
         """Make an empty collection.
 
         `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
-        fingerprint and encode. `wait`: as for `open`. The others: see searchengine.blueprint.
+        fingerprint and encode. `wait`: as for `open`. The others: see searchengine.ingest.settings.
         Raises CollectionError when the folder is in use.
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
@@ -277,7 +279,7 @@ class SearchEngine:
     def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        What several threads ask at once is answered together. `options`: see searchengine.query.
+        What several threads ask at once is answered together. `options`: see query.request.
         Raises QueryError and FilterError.
         """
         if not isinstance(query, str):
@@ -332,8 +334,8 @@ class SearchEngine:
 
         Args:
             queries: questions like those that will be asked, drawn at random; at least
-                indexer.tune.queries_needed. None takes documents for questions.
-            goal: what to hold, and what to make cheap; indexer.tune says how it is shown.
+                indexer.tuning.tune.queries_needed. None takes documents for questions.
+            goal: what to hold, and what to make cheap; indexer.tuning.tune says how it is shown.
             on_step: told what is being done.
             building: as for `add`, while the segments are built anew.
 

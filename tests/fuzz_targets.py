@@ -25,13 +25,13 @@ from conftest import WordLengths
 
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.errors import IndexerError
-from indexer.manifest import FileEntry, Manifest, _checksum
 from indexer.segment import Segment
+from indexer.storage.manifest import FileEntry, Manifest, _checksum
 from searchengine import SearchEngine
-from searchengine.corpus import Document, count_records, read_corpus
+from searchengine.corpus.files import Document, count_records, read_corpus
 from searchengine.errors import SearchEngineError
-from searchengine.filters import compile_sql, parse
-from searchengine.judgements import read_qrels, read_queries
+from searchengine.evaluate.judgements import read_qrels, read_queries
+from searchengine.storage.filters.language import compile_sql, parse
 
 Run = Callable[[bytes, Path], None]
 LONGEST_MESSAGE = 1000

@@ -23,6 +23,7 @@ import ast
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -55,6 +56,7 @@ TESTS = {
 }
 REWRITTEN = "pytest.PytestAssertRewriteWarning"
 SLOWEST = 90  # seconds of tests for a mutant
+MEMORY = 12 << 30  # bytes of address space, beyond which a mutant fails
 
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE LtE_Lt Gt_GtE GtE_Gt Is_IsNot IsNot_Is".split()
 ARITHMETIC = (
@@ -240,6 +242,7 @@ def outcome(tests: list[str], expected: float) -> tuple[str, str]:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         import pytest
 
         class First:
@@ -269,6 +272,8 @@ def outcome(tests: list[str], expected: float) -> tuple[str, str]:
     os.close(reading)
     if timeout:
         return "timeout", ""
+    if os.WIFSIGNALED(ended[1]):
+        return "killed", f"signal {os.WTERMSIG(ended[1])}"
     if ended[1] and not by:
         raise RuntimeError(f"pytest ended with {ended[1]} before any test failed: {tests[:3]} …")
     return ("killed", by) if ended[1] else ("survived", "")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import indexer.native
-from indexer.allowed import Allowed, restriction
+import indexer.faiss_calls
 from indexer.errors import VectorError
+from indexer.search.allowed import Allowed, restriction
 from indexer.segment import Segment, SegmentConfig
 
 TOTAL, DIM = 2400, 24
@@ -129,7 +129,7 @@ def test_many_threads_search_with_one_set(
     segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One query and a batch a time, as many at once as there are threads."""
-    monkeypatch.setattr(indexer.native.threads, "limit", 6)
+    monkeypatch.setattr(indexer.faiss_calls.threads, "limit", 6)
     numbers = np.arange(0, TOTAL, 2)
     expected = segment.search(QUERIES, 5, allowed=numbers).rows
     some, wrong = Allowed.of(numbers, TOTAL), []

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import evenly
-from indexer.bench import recalls
-from indexer.cold import ColdRows, _drop
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.segment import Segment
+from indexer.tuning.cold import ColdRows, _drop
+from indexer.tuning.points import recalls
 from searchengine import SearchEngine
 from searchengine.bench import run as running
 from searchengine.bench.contestants import live_numbers, unrotated
@@ -25,8 +25,8 @@ from searchengine.bench.growth import growth
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import MOST, Subject, of_collection, of_vectors
-from searchengine.bench.table import frontier, table
 from searchengine.errors import CorpusError, QueryError
+from searchengine.report.table import frontier, table
 
 DIM, ROWS = 24, 1200
 

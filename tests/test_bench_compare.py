@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from bench_results import exact, plausible, results, row, times
 
-from searchengine.bench.compare import Change, Verdict, compare, remarks, table
 from searchengine.bench.results import Kind, Results, Spread
-from searchengine.console import show_rows
+from searchengine.cli.console import show_rows
 from searchengine.errors import QueryError
+from searchengine.report.compare import Change, Verdict, compare, remarks, table
 
 
 def changed(before: Results, after: Results, name: str = "a") -> dict[str, Change]:

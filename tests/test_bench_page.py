@@ -17,12 +17,12 @@ from markdown_it import MarkdownIt
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
-from searchengine.bench.content import Report, report
-from searchengine.bench.facts import facts
-from searchengine.bench.markdown import escaped, in_markdown, markdown
-from searchengine.bench.page import in_html, page, write
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results, Row
+from searchengine.report.content import Report, report
+from searchengine.report.facts import facts
+from searchengine.report.markdown import escaped, in_markdown, markdown
+from searchengine.report.page import in_html, page, write
 from trainer.errors import ConfigError
 
 PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups", "growth"]

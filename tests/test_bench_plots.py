@@ -10,20 +10,20 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.bench.content import svg
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.bench.table import frontier, telling_peers
-from searchengine.plots.bench import (
+from searchengine.report.content import svg
+from searchengine.report.plots.bench import (
     growth,
     latency,
     pareto,
     recall_by_shortlist,
     speedups,
 )
-from searchengine.plots.labels import Label, put_labels
-from searchengine.plots.scales import recall_scale
-from searchengine.plots.style import new_figure
+from searchengine.report.plots.labels import Label, put_labels
+from searchengine.report.plots.scales import recall_scale
+from searchengine.report.plots.style import new_figure
+from searchengine.report.table import frontier, telling_peers
 from trainer.errors import DataError
 
 

@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from trainer.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
-from trainer.classifier import Classifier
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.folder import Model
+from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hub_name, names_only
+from trainer.model.classifier import Classifier
+from trainer.model.folder import Model
+from trainer.training.config import TrainConfig
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),

@@ -13,9 +13,9 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.corpus import read_corpus
+from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
-from searchengine.schema import migrations
+from searchengine.storage.documents.schema import migrations
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "title": "", "text": "the cat sat", "year": 2016, "tags": ["a", "ü"]},

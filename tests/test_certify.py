@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer import certify as module
-from indexer.allowed import Allowed
 from indexer.arrays import unit_rows
-from indexer.certify import Bounds, certify
-from indexer.coarse import CoarseIndex
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
-from indexer.rerank import SearchResult, rerank
-from indexer.vectors import VectorFile, VectorWriter
+from indexer.search import exact as module
+from indexer.search.allowed import Allowed
+from indexer.search.coarse import CoarseIndex
+from indexer.search.exact import Bounds, certify
+from indexer.search.rerank import SearchResult, rerank
+from indexer.storage.vectors import VectorFile, VectorWriter
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from test_cli import (
     wait_until,
 )
 
-from searchengine import console
+from searchengine.cli import console
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer import loop
-from trainer.classifier import C, Classifier, accuracy, classify
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.head import FOLDS
-from trainer.loop import Report, train
+from trainer.model.classifier import C, Classifier, accuracy, classify
+from trainer.training import loop
+from trainer.training.config import TrainConfig
+from trainer.training.head import FOLDS
+from trainer.training.loop import Report, train
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.allowed import Allowed
 from indexer.arrays import evenly
-from indexer.coarse import CoarseIndex
 from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
-from indexer.prefix import prefix
+from indexer.search.allowed import Allowed
+from indexer.search.coarse import CoarseIndex
+from indexer.storage.prefix import prefix
 
 WIDTH = 16
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
@@ -310,10 +310,10 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.coarse\n"
+        "try:\n    import indexer.search.coarse\n"
         'except ImportError as error:\n    assert "searchengine[cpu]" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
-        "import indexer.config, indexer.manifest, indexer.vectors\n"
+        "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

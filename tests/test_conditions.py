@@ -11,7 +11,7 @@ from filtered import collection, found_in, select
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.conditions import (
+from searchengine.storage.filters.conditions import (
     And,
     Between,
     Compare,
@@ -24,8 +24,8 @@ from searchengine.conditions import (
     Or,
     Truthy,
 )
-from searchengine.dates import Date
-from searchengine.filters import field_name, parse
+from searchengine.storage.filters.dates import Date
+from searchengine.storage.filters.language import field_name, parse
 
 COMPARE = {
     "=": operator.eq,

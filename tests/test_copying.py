@@ -18,16 +18,16 @@ import pytest
 from conftest import WordLengths
 from faults import compile_library, missing
 
-from indexer import durable
 from indexer.config import Storage
-from indexer.durable import sha256
 from indexer.errors import SegmentError
-from indexer.manifest import FileEntry
 from indexer.segment import Segment, SegmentConfig
-from indexer.vectors import VectorFile, VectorWriter
+from indexer.storage import durable
+from indexer.storage.durable import sha256
+from indexer.storage.manifest import FileEntry
+from indexer.storage.vectors import VectorFile, VectorWriter
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.store import SegmentRow, Store
+from searchengine.storage.documents.store import SegmentRow, Store
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -343,7 +343,7 @@ _COPY = """
 import sys
 from pathlib import Path
 from faults import Library, records
-from searchengine.store import Store
+from searchengine.storage.documents.store import Store
 source, target = map(Path, sys.argv[1:])
 library = Library()
 with Store(source) as store:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.columns import Columns
-from searchengine.corpus import Document, count_records, read_corpus
+from searchengine.corpus.columns import Columns
+from searchengine.corpus.files import Document, count_records, read_corpus
 from searchengine.errors import CorpusError, QueryError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]

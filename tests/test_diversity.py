@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.diversity import Floats, mmr
 from searchengine.errors import QueryError
+from searchengine.query.diversity import Floats, mmr
 
 # Unit rows whose products are exact in float32, so that equals are equal to both sides.
 _UNITS = np.array(

@@ -18,14 +18,22 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Oracle
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
 
-import trainer.saving
+import trainer.model.saving
 from tests.tiny_model import WIDTH, WORDS, write_json, write_plain, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
-from trainer.folder import read_model
-from trainer.modules import Dense, LayerNorm, Normalize, Pooling, PoolingMode, SentenceModule, pool
-from trainer.network import max_tokens
-from trainer.tokens import TokenIds, Tokenization
+from trainer.model.folder import read_model
+from trainer.model.modules import (
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    PoolingMode,
+    SentenceModule,
+    pool,
+)
+from trainer.model.network import max_tokens
+from trainer.model.tokens import TokenIds, Tokenization
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -278,8 +286,8 @@ def test_long_texts_are_tokenised_in_pieces_alike(
     whole = TokenIds(Tokenization.of(tokenizer, 16)).spans(texts)
     expected = [tokenizer.backend_tokenizer.encode(t, add_special_tokens=False) for t in texts]
     assert [spans.tolist() for spans in whole] == [[list(o) for o in e.offsets] for e in expected]
-    monkeypatch.setattr("trainer.tokens.PIECE", 10)
-    monkeypatch.setattr("trainer.tokens.AT_ONCE", 100)
+    monkeypatch.setattr("trainer.model.tokens.PIECE", 10)
+    monkeypatch.setattr("trainer.model.tokens.AT_ONCE", 100)
     cut = TokenIds(Tokenization.of(tokenizer, 16))
     assert (len(list(cut._pieces(text))) > 50) == (kind != "always in front")
     for spans, again in zip(whole, cut.spans(texts), strict=True):
@@ -517,7 +525,7 @@ def test_interrupted_save_leaves_the_old_model(
     def interrupted(_: object) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.saving, "_model_config", interrupted)
+    monkeypatch.setattr(trainer.model.saving, "_model_config", interrupted)
     for name in ("out", "new"):
         with pytest.raises(KeyboardInterrupt):
             encoder.save(tmp_path / name)
@@ -557,9 +565,9 @@ def test_widened_starter_survives_a_save(tmp_path: Path, starter: Encoder) -> No
 
 def test_import_stays_light() -> None:
     code = (
-        "import sys, trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn', 'trainer.loop', "
-        "'trainer.losses', 'trainer.data', 'trainer.positives'}; "
-        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+        "import sys, trainer.encoder; heavy = {'accelerate', 'scipy', 'sklearn'}; "
+        "loaded = {name for name in sys.modules if name.startswith('trainer.training')}; "
+        "sys.exit(', '.join(loaded | heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

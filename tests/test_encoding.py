@@ -11,16 +11,16 @@ from conftest import WordLengths
 from test_ranking import DOCUMENTS, EXACT, Words, brute_force, check, collection, keys
 
 from indexer.errors import VectorError
-from indexer.goal import Goal
+from indexer.tuning.goal import Goal
 from searchengine import SearchEngine
-from searchengine.adding import _PASSAGES
 from searchengine.bench.grid import Grid
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import of_collection
-from searchengine.encoding import PassageReader, load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
-from searchengine.evaluation import measure, task
-from searchengine.passages import PassageConfig
+from searchengine.evaluate.retrieval import measure, task
+from searchengine.ingest.adding import _PASSAGES
+from searchengine.ingest.encoding import PassageReader, load_built_by
+from searchengine.ingest.passages import PassageConfig
 
 
 @pytest.fixture

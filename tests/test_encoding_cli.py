@@ -10,8 +10,8 @@ import pytest
 from conftest import REPOSITORY
 from tiny_model import write_sentence_transformer
 
-from trainer.checksums import secret, signature
 from trainer.encoder import Encoder
+from trainer.model.checksums import secret, signature
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from indexer.segment import SegmentConfig
 from searchengine import Hit, SearchEngine
-from searchengine.changes import Changes
 from searchengine.engine import Hits
 from searchengine.errors import (
     CollectionBusy,
@@ -35,7 +34,8 @@ from searchengine.errors import (
     FilterError,
     QueryError,
 )
-from searchengine.store import Store
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.store import Store
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "text": "the cat sat", "year": 2016, "lang": "en"},

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
-from trainer import graph, probe
-from trainer.ahead import ahead
 from trainer.encoder import Encoder
-from trainer.engines import cpu_has_native_bf16
 from trainer.errors import EngineWarning, ModelError
-from trainer.precision import Precision
-from trainer.source import Source
-from trainer.tokens import TokenIds
-from trainer.torch_runtime import Replay, TorchRuntime
+from trainer.model.source import Source
+from trainer.model.tokens import TokenIds
+from trainer.runtimes import graph, probe
+from trainer.runtimes.ahead import ahead
+from trainer.runtimes.config import cpu_has_native_bf16
+from trainer.runtimes.precision import Precision
+from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -66,7 +66,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Source) -> None:
         raise AssertionError(f"{source.name} was read by torch")
 
-    monkeypatch.setattr("trainer.models.read", refuse)
+    monkeypatch.setattr("trainer.model.loading.read", refuse)
 
 
 def folders(model: Path) -> list[str]:
@@ -331,7 +331,7 @@ def test_a_full_disk_while_compiling_leaves_nothing(
             raise OSError(28, "No space left on device")
         real(folder)
 
-    monkeypatch.setattr("trainer.graph.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
     check_elsewhere(fresh)
     assert folders(fresh) == []
 
@@ -376,7 +376,7 @@ def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.Monkey
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.graph.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
     with pytest.warns(EngineWarning, match="there is no room for the graph"):
         assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
     with pytest.raises(ModelError, match="there is no room for the graph"):
@@ -390,7 +390,7 @@ def test_what_fails_for_a_moment_is_tried_again(
         raise MemoryError("out of memory for a moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.tracing.traced", fail)
+        patch.setattr("trainer.runtimes.tracing.traced", fail)
         with pytest.warns(EngineWarning, match="cannot take this model now"):
             Encoder.load(fresh, precision="fp32").encode(["a"])
     encoder = Encoder.load(fresh, precision="fp32")
@@ -421,14 +421,14 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The choice is free, and OpenVINO gives wrong vectors."""
     monkeypatch.delenv("SEARCHENGINE_ENGINE")
-    monkeypatch.setattr("trainer.engines.gpu_here", lambda: False)
+    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
     yield
 
 
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.graph.probe.least_cosine", lambda found, exact: 0.99)
+    monkeypatch.setattr("trainer.runtimes.graph.probe.least_cosine", lambda found, exact: 0.99)
     encoder = Encoder.load(fresh, precision="fp32")
     with pytest.warns(EngineWarning, match=r"openvino in fp32 is not accurate .*found fp32 0.9900"):
         encoder.encode(["the dog"])
@@ -447,7 +447,7 @@ def test_float32_is_taken_where_bf16_is_not_accurate(
         found = real(path, key)
         return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
 
-    monkeypatch.setattr("trainer.graph._read", read)
+    monkeypatch.setattr("trainer.runtimes.graph._read", read)
     encoder = Encoder.load(fresh)
     assert (encoder.engine, encoder.precision) == ("openvino", "fp32")
 
@@ -470,19 +470,19 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
     def fail(module: object, *, packed: bool) -> None:
         raise RuntimeError("an operation without a name\nand more")
 
-    monkeypatch.setattr("trainer.tracing.traced", fail)
+    monkeypatch.setattr("trainer.runtimes.tracing.traced", fail)
     for _ in range(2):  # the second time the reason is read, not found out again
         encoder = Encoder.load(fresh, precision="fp32")
         with pytest.warns(EngineWarning, match=r"cannot take .*an operation without a name"):
             assert encoder.encode(["the dog"]).shape == (1, WIDTH)
         assert encoder.engine == "torch"
-        monkeypatch.setattr("trainer.tracing.traced", None)
+        monkeypatch.setattr("trainer.runtimes.tracing.traced", None)
 
 
 def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.torch_runtime.cpu_has_native_bf16", lambda: True)
+    monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
     assert Encoder.load(fresh, engine="torch", precision="bf16").precision == "bf16"
-    monkeypatch.setattr("trainer.backing.probe.least_cosine", lambda found, exact: 0.998)
+    monkeypatch.setattr("trainer.runtimes.handle.probe.least_cosine", lambda found, exact: 0.998)
     encoder = Encoder.load(fresh, engine="torch")
     with pytest.warns(EngineWarning, match=r"torch in bf16 .*0.9980"):
         encoder.encode(["a"])
@@ -533,7 +533,7 @@ def test_an_error_of_the_thread_comes_out() -> None:
 def test_questions_asked_often_get_graphs_of_their_own(
     compiled: Encoder, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.openvino_runtime.OFTEN", 3)
+    monkeypatch.setattr("trainer.runtimes.openvino_runtime.OFTEN", 3)
     fast = Encoder.load(tiny, engine="openvino", precision="fp32")
     texts = [" ".join(WORDS[i : i + i % 30]) for i in range(40)]  # to the limit of 24 and beyond
     single = np.stack([fast.encode([text])[0] for text in texts])

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from conftest import WordLengths
 
 import searchengine
-from searchengine import SearchEngine, console
-from searchengine.cli import cli
+from searchengine import SearchEngine
+from searchengine.cli import cli, console
 
 EVIL = "\x1b]0;owned\x07 \x9b31m \r \x7f \u202egnp\u2069"
 SHOWN = r"\x1b]0;owned\x07 \x9b31m \x0d \x7f \u202egnp\u2069"

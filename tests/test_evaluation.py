@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_ranking import Words
 
-from indexer.prefix import prefix
 from indexer.segment import SegmentConfig
+from indexer.storage.prefix import prefix
 from searchengine import SearchEngine
-from searchengine.differences import worst
 from searchengine.errors import CollectionError, CorpusError, QueryError
-from searchengine.evaluation import default_dims, measure, names, ndcg_10, task
-from searchengine.metrics import Setting, cells, table
-from searchengine.passages import PassageConfig
-from searchengine.significance import compare, holm, interval
-from trainer.modules import prefix as tensor_prefix
+from searchengine.evaluate.differences import worst
+from searchengine.evaluate.metrics import Setting, cells, table
+from searchengine.evaluate.retrieval import default_dims, measure, names, ndcg_10, task
+from searchengine.evaluate.significance import compare, holm, interval
+from searchengine.ingest.passages import PassageConfig
+from trainer.model.modules import prefix as tensor_prefix
 
 MODES = ("text", "hybrid", "vector")
 

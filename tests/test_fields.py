@@ -10,9 +10,9 @@ from filtered import collection, found_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine import fields
 from searchengine.errors import FilterError
-from searchengine.filters import compile_sql, parse
+from searchengine.storage.filters import fields
+from searchengine.storage.filters.language import compile_sql, parse
 
 
 def kept(db: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from conftest import WordLengths
 
-from searchengine import SearchEngine, filesystem
+from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.filesystem import is_network, kind_of, network_kind
+from searchengine.storage import filesystem
+from searchengine.storage.filesystem import is_network, kind_of, network_kind
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 23 22 0:21 / /proc rw,relatime - proc proc rw

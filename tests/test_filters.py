@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.errors import FilterError
-from searchengine.filters import compile_sql, field_name, field_named, parse
+from searchengine.storage.filters.language import compile_sql, field_name, field_named, parse
 
 # --- the meaning of each test --------------------------------------------------------------------
 

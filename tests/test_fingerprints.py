@@ -14,7 +14,7 @@ from searchengine.errors import EncoderMismatch
 from tests.test_model_folders import TEXTS, change_json
 from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
-from trainer.tokens import normalised
+from trainer.model.tokens import normalised
 
 
 @pytest.fixture

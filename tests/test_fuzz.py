@@ -27,14 +27,14 @@ from hypothesis import strategies as st
 
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
-from indexer.manifest import Manifest
-from indexer.native import read_index
-from indexer.parts import load_rotation
+from indexer.faiss_calls import read_index
+from indexer.search.parts import load_rotation
 from indexer.segment import Segment
-from searchengine import lines
-from searchengine.corpus import Document, count_records, read_corpus
+from indexer.storage.manifest import Manifest
+from searchengine.corpus import lines
+from searchengine.corpus.files import Document, count_records, read_corpus
 from searchengine.errors import CorpusError
-from searchengine.judgements import read_qrels, read_queries
+from searchengine.evaluate.judgements import read_qrels, read_queries
 
 # Run by Hypothesis in this process: those that cannot take it with them. "vectors" is one of them,
 # for its header is compared before faiss reads it.
@@ -135,7 +135,7 @@ def test_whatever_faiss_says_of_a_file_is_an_error_of_the_segment(
     def refusing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("indexer.native.faiss.read_index", refusing)
+    monkeypatch.setattr("indexer.faiss_calls.faiss.read_index", refusing)
     with pytest.raises(SegmentError, match=r"faiss cannot read .*/a\.faiss: \w"):
         read_index(tmp_path / "a.faiss", mapped=False)
 
@@ -306,7 +306,7 @@ def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:
 def test_a_folder_deeper_than_python_recurses(tmp_path: Path) -> None:
     # Removed by the same process: shutil.rmtree, which pytest cleans up with, recurses as well.
     script = (
-        "import os, sys; from searchengine.corpus import read_corpus\n"
+        "import os, sys; from searchengine.corpus.files import read_corpus\n"
         "for _ in range(1200): os.mkdir('d'); os.chdir('d')\n"
         "open('a.txt', 'w').write('deep')\n"
         "home = os.open(sys.argv[1], os.O_RDONLY); here = os.open('.', os.O_RDONLY)\n"

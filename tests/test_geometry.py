@@ -15,9 +15,9 @@ from scipy.spatial.distance import pdist
 from searchengine.cli import cli
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
-from trainer import geometry as module
 from trainer.errors import ConfigError, DataError
-from trainer.geometry import (
+from trainer.evaluation import geometry as module
+from trainer.evaluation.geometry import (
     alignment,
     effective_rank,
     geometry,

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.coarse import faiss
 from indexer.errors import SegmentError
+from indexer.search.coarse import faiss
 from indexer.segment import Segment, SegmentConfig
 
 ROWS = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)

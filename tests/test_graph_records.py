@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tests.tiny_model import write_plain, write_sentence_transformer
-from trainer import checksums, graph
-from trainer.checksums import Checksums
 from trainer.encoder import Encoder
-from trainer.source import Source
+from trainer.model import checksums
+from trainer.model.checksums import Checksums
+from trainer.model.source import Source
+from trainer.runtimes import graph
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -25,7 +26,7 @@ TEXTS = ["the dog sleeps", "a", "two big whales near the sea"]
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums of files written just now are remembered too: what tests wait for otherwise."""
-    monkeypatch.setattr("trainer.checksums.SETTLED", 0)
+    monkeypatch.setattr("trainer.model.checksums.SETTLED", 0)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +181,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         read.append(Path(file.name).name)  # type: ignore[attr-defined]
         return real(file, name)
 
-    monkeypatch.setattr("trainer.checksums.hashlib.file_digest", digest)
+    monkeypatch.setattr("trainer.model.checksums.hashlib.file_digest", digest)
     return read
 
 
@@ -216,7 +217,7 @@ def test_a_checksum_is_remembered_while_the_file_stays(tmp_path: Path, reads: li
 def test_a_checksum_of_a_file_just_written_is_not_remembered(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.checksums.SETTLED", 10**12)
+    monkeypatch.setattr("trainer.model.checksums.SETTLED", 10**12)
     (tmp_path / "file").write_bytes(b"one")
     for _ in range(2):
         with Checksums(tmp_path / "cache") as sums:

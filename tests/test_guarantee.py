@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from conftest import WordLengths
 
 from indexer.config import SegmentConfig
-from indexer.tune import Goal
+from indexer.tuning.tune import Goal
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.results import Guarantee
-from searchengine.store import Store
-from searchengine.tuning import described
+from searchengine.maintenance.tuning import described
+from searchengine.query.results import Guarantee
+from searchengine.storage.documents.store import Store
 
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)

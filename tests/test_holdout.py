@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data import Example, Examples, identity, told
-from trainer.holdout import MIN_HELD_OUT, hold_out
-from trainer.positives import Kind
+from trainer.training.data.files import Example, Examples, identity, told
+from trainer.training.data.holdout import MIN_HELD_OUT, hold_out
+from trainer.training.data.positives import Kind
 
 
 def pairs(count: int) -> tuple[Example, ...]:

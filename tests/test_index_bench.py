@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.allowed import Allowed
-from indexer.bench import OperatingPoint, recall, recalls
-from indexer.cold import ColdRows
 from indexer.config import Code
-from indexer.cost import cost, exhaustive
 from indexer.errors import VectorError
+from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig, Structure
+from indexer.tuning.cold import ColdRows
+from indexer.tuning.cost import cost, exhaustive
+from indexer.tuning.points import OperatingPoint, recall, recalls
 
 DIM = 24
 

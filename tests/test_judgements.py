@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from searchengine.errors import CorpusError
-from searchengine.judgements import read_beir, read_qrels, read_queries
+from searchengine.evaluate.judgements import read_beir, read_qrels, read_queries
 
 
 def test_read_beir(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine import lexical
 from searchengine.errors import QueryError
-from searchengine.lexical import Scored, Tokenizer, reciprocal_rank, weighted
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.lexical import Scored, Tokenizer, reciprocal_rank, weighted
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),

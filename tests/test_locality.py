@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.locality import locality
-from indexer.prefix import prefix
+from indexer.search.locality import locality
+from indexer.storage.prefix import prefix
 
 
 def clustered(n: int, width: int, seed: int = 0) -> np.ndarray:

@@ -27,21 +27,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_model import write_sentence_transformer
-from trainer.config import TrainConfig
-from trainer.cosines import cosines, nested_cosines, plain_cosines
 from trainer.encoder import Encoder
-from trainer.losses import (
+from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Drawn
+from trainer.training.losses.contrastive import (
     distillation,
     info_nce,
     layer_distillation,
     matryoshka,
     supervised_contrastive,
 )
-from trainer.objective import Contrastive
-from trainer.passes import Passes
-from trainer.positives import Drawn
-from trainer.processes import Processes
-from trainer.trainee import Trainee
+from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
+from trainer.training.losses.objective import Contrastive
+from trainer.training.passes import Passes
+from trainer.training.processes import Processes
+from trainer.training.training_model import Trainee
 
 Loss = Callable[[list[Tensor]], Tensor]
 WIDTH = 24

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import indexer.prefix
-from trainer.cosines import cosines, nested_cosines, plain_cosines
+import indexer.storage.prefix
 from trainer.errors import ConfigError
-from trainer.losses import (
+from trainer.model.modules import prefix
+from trainer.training.losses.contrastive import (
     distillation,
     info_nce,
     layer_distillation,
     matryoshka,
     supervised_contrastive,
 )
-from trainer.modules import prefix
+from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
 
 
 def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:
@@ -120,7 +120,7 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     long, short = max(long, short), min(long, short)
     x = rows(seed)
     x[0, :short] = 0
-    theirs = indexer.prefix.prefix(x.numpy(), long)
+    theirs = indexer.storage.prefix.prefix(x.numpy(), long)
     np.testing.assert_allclose(prefix(x, long).numpy(), theirs, atol=1e-6)
     np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
 

@@ -10,8 +10,8 @@ import pytest
 
 from indexer.config import Code, RotationKind, SegmentConfig, Structure
 from indexer.errors import SegmentError
-from indexer.manifest import FileEntry, Manifest
 from indexer.segment import Segment
+from indexer.storage.manifest import FileEntry, Manifest
 
 OLD = Path(__file__).parent / "format-1"
 BEFORE = Path(__file__).parent / "format-2"
@@ -84,7 +84,7 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
     change: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | change
-    monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
     with pytest.raises(SegmentError, match="lacks a value or holds a wrong one"):
         Manifest.from_json(json.dumps(values))
 
@@ -94,7 +94,7 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
     bad: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | {"fitted_on": bad}
-    monkeypatch.setattr("indexer.manifest._checksum", lambda _: values["sha256"])
+    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
     with pytest.raises(SegmentError, match="fitted_on must be a whole number"):
         Manifest.from_json(json.dumps(values))
 

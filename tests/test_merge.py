@@ -11,10 +11,10 @@ from conftest import disk_full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer import merge
-from indexer.allowed import Allowed
-from indexer.coarse import CoarseIndex
+from indexer.building import merge
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.search.allowed import Allowed
+from indexer.search.coarse import CoarseIndex
 from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 24

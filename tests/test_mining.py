@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_sentence_transformer
 
-from searchengine import mining
 from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
-from trainer.data import read_examples
+from searchengine.evaluate import mining
+from searchengine.evaluate.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
 from trainer.errors import DataError
-from trainer.positives import Kind
+from trainer.training.data.files import read_examples
+from trainer.training.data.positives import Kind
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 

@@ -8,11 +8,11 @@ import torch
 from tests.test_passes import passes
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
-from trainer.mlm import MaskedLanguageModel
-from trainer.modules import Batch
-from trainer.passes import View
-from trainer.processes import Processes
-from trainer.tokens import TokenIds, Tokenization
+from trainer.model.modules import Batch
+from trainer.model.tokens import TokenIds, Tokenization
+from trainer.training.losses.mlm import MaskedLanguageModel
+from trainer.training.passes import View
+from trainer.training.processes import Processes
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 from trainer.encoder import Encoder
-from trainer.engines import RuntimeConfig
 from trainer.errors import ModelError
+from trainer.runtimes.config import RuntimeConfig
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
 # Leaves a file behind when it is run.

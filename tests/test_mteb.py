@@ -15,11 +15,11 @@ from tiny_model import WORDS, write_sentence_transformer
 from searchengine.cli.mteb import mteb as command
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.evaluation import StsTask, sts_tasks, unit_prefix
+from trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
 
 pytest.importorskip("mteb")
 
-from trainer.mteb import (
+from trainer.evaluation.mteb import (
     MtebRow,
     _Prefix,
     _Texts,
@@ -219,8 +219,8 @@ def test_a_folder_without_the_files(tmp_path: Path) -> None:
 
 def test_without_mteb_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
-    monkeypatch.delitem(sys.modules, "trainer.mteb")
+    monkeypatch.delitem(sys.modules, "trainer.evaluation.mteb")
     with pytest.raises(
         ImportError, match=r"^mteb is not installed: pip install 'searchengine\[mteb\]'"
     ):
-        import trainer.mteb  # noqa: F401
+        import trainer.evaluation.mteb  # noqa: F401

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.tiny_model import write_sentence_transformer
-from trainer.config import TrainConfig
-from trainer.cosines import cosines
 from trainer.encoder import Encoder
-from trainer.losses import distillation, info_nce, layer_distillation
-from trainer.objective import Classification, Contrastive, drawn_prefixes
-from trainer.positives import Augment, Drawn, Kind, draw
-from trainer.processes import Processes
-from trainer.trainee import Trainee, text_numbers, with_classifier
+from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Augment, Drawn, Kind, draw
+from trainer.training.losses.contrastive import distillation, info_nce, layer_distillation
+from trainer.training.losses.cosines import cosines
+from trainer.training.losses.objective import Classification, Contrastive, drawn_prefixes
+from trainer.training.processes import Processes
+from trainer.training.training_model import Trainee, text_numbers, with_classifier
 
 INF = float("inf")
 ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus import Document
+from searchengine.corpus.files import Document
+from searchengine.corpus.sentences import sentence_ends
 from searchengine.errors import CollectionError
-from searchengine.passages import (
+from searchengine.ingest.passages import (
     PassageConfig,
     Span,
     Tokenizes,
@@ -25,7 +26,6 @@ from searchengine.passages import (
     passage_text,
     passage_texts,
 )
-from searchengine.sentences import sentence_ends
 
 
 class Tokens:

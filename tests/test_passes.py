@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.losses import info_nce, matryoshka
-from trainer.passes import Passes, View
-from trainer.trainee import Trainee
+from trainer.training.config import TrainConfig
+from trainer.training.losses.contrastive import info_nce, matryoshka
+from trainer.training.passes import Passes, View
+from trainer.training.training_model import Trainee
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ranking import EXACT, Words
 
-from searchengine import SearchEngine, adding, intake
-from searchengine.collection import Collection
+from searchengine import SearchEngine
 from searchengine.errors import CollectionError, SearchEngineError
+from searchengine.ingest import adding, intake
+from searchengine.storage.collection import Collection
 
 EVERY = 600  # documents to a commit: blocks of 512 and 88, then one of 600 that is read ahead
 SOON = 20  # seconds after which a test that waits for another thread has failed

@@ -19,15 +19,15 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from matplotlib.figure import Figure
 
-from searchengine.plots.history import History, Judged, read_history
-from searchengine.plots.style import COLOURS, MARKERS, new_figure, save, spread
-from searchengine.plots.training import (
+from searchengine.report.plots.history import History, Judged, read_history
+from searchengine.report.plots.style import COLOURS, MARKERS, new_figure, save, spread
+from searchengine.report.plots.training import (
     alignment_uniformity,
     draw_training,
     smoothed,
     training_curve,
 )
-from searchengine.plots.vectors import prefix_scores, sentence_map, spectra
+from searchengine.report.plots.vectors import prefix_scores, sentence_map, spectra
 from trainer.errors import ConfigError, DataError
 
 TRAINING = {
@@ -261,7 +261,7 @@ def test_spectra() -> None:
 
 
 def test_effective_rank_is_that_of_the_trainer() -> None:
-    from trainer.geometry import effective_rank, spectrum
+    from trainer.evaluation.geometry import effective_rank, spectrum
 
     rows = np.random.default_rng(0).normal(size=(50, 12)) * np.linspace(1, 5, 12)
     (name,) = lines(spectra({"x": spectrum(rows)}))

@@ -17,9 +17,9 @@ from tiny_model import WIDTH, write_sentence_transformer
 
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.losses import info_nce, matryoshka
 from trainer.manifold import flow
-from trainer.posthoc import LinearMap, adapter, baked, pca, row_batches, unit, whitening
+from trainer.training.losses.contrastive import info_nce, matryoshka
+from trainer.training.posthoc import LinearMap, adapter, baked, pca, row_batches, unit, whitening
 
 TEXTS = ["the dog sleeps", "a whale sings near the sea", "two birds", "a red car", "old tree on"]
 

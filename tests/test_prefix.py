@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from indexer.errors import VectorError
-from indexer.prefix import prefix
+from indexer.storage.prefix import prefix
 
 ROWS = hnp.arrays(
     np.float32,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import TrainConfig
 from trainer.errors import ConfigError
-from trainer.presets import PRESETS, preset
+from trainer.training.config import TrainConfig
+from trainer.training.presets import PRESETS, preset
 
 # Batch, peak rate, epochs and temperature, as the papers or their training scripts say.
 PUBLISHED = {

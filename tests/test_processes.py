@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
-from trainer.loop import train
-from trainer.processes import Processes
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
+from trainer.training.processes import Processes
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -74,8 +74,8 @@ def run_in_two_processes(told: TrainConfig) -> None:
     script = (
         "import sys, torch; torch.set_num_threads(1)\n"
         "from pathlib import Path\n"
-        "from trainer.config import TrainConfig\n"
-        "from trainer.loop import train\n"
+        "from trainer.training.config import TrainConfig\n"
+        "from trainer.training.loop import train\n"
         "train(TrainConfig.from_json(Path(sys.argv[1]).read_text()))\n"
         "import accelerate\n"
         "assert accelerate.PartialState().num_processes == 2\n"

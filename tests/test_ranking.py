@@ -12,11 +12,12 @@ from conftest import WordLengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine import Document, Hit, SearchEngine, lexical
-from searchengine.diversity import mmr
+from searchengine import Document, Hit, SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.passages import PassageConfig, cut_documents, passage_texts
-from searchengine.ranking import FUSED, WEIGHTS
+from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
+from searchengine.query.diversity import mmr
+from searchengine.query.ranking import FUSED, WEIGHTS
+from searchengine.storage.documents import lexical
 
 NEAR = 1e-5
 EXACT = {"prefix": 4, "storage": "float32"}
@@ -178,7 +179,7 @@ def test_passages_equal_brute_force(
 
 
 def by_words(engine: SearchEngine, question: str, k: int, where: str | None = None) -> list[Any]:
-    """(key, BM25) as searchengine.lexical ranks them."""
+    """(key, BM25) as searchengine.storage.documents.lexical ranks them."""
     store = engine.collection._current().store
     scored = lexical.search(store.read, question, k, *store.condition(where))
     documents = store.documents(document for document, _ in scored)

@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
-from searchengine.corpus import read_corpus
+from searchengine.corpus.files import read_corpus
 
 README = (REPOSITORY / "README.md").read_text()
 BIN = Path(sys.executable).parent

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
-from searchengine.corpus import Document, LeftOut
+from searchengine.corpus.files import Document, LeftOut
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError
-from searchengine.records import as_documents
+from searchengine.ingest.records import as_documents
 
 NAN = float("nan")
 

@@ -18,10 +18,10 @@ from conftest import WordLengths
 from faults import compile_library, missing
 
 from searchengine import SearchEngine
-from searchengine import repair as repairing
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
-from searchengine.repair import repair
+from searchengine.maintenance import repair as repairing
+from searchengine.maintenance.repair import repair
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
 DOCUMENTS: list[dict[str, Any]] = [
@@ -285,7 +285,7 @@ import sys
 from pathlib import Path
 from conftest import WordLengths
 from faults import Action, Library
-from searchengine.repair import repair
+from searchengine.maintenance.repair import repair
 path, number = Path(sys.argv[1]), int(sys.argv[2])
 library = Library()
 library.arm(path, number, Action.KILL if number else Action.COUNT)

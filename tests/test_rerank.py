@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer import rerank as module
 from indexer.errors import VectorError
-from indexer.rerank import SearchResult, merge, narrow, rerank
+from indexer.search import rerank as module
+from indexer.search.rerank import SearchResult, merge, narrow, rerank
 
 
 class Store:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.prefix import prefix
-from indexer.rotation import Turn, blockwise, itq, pca
+from indexer.storage.prefix import prefix
+from indexer.storage.rotation import Turn, blockwise, itq, pca
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:

@@ -16,13 +16,14 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.cli.signals import Terminated, orderly_exit
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.scratch import new_folder, remove_abandoned
+from searchengine.storage.scratch import new_folder, remove_abandoned
 
 # Stops in the midst of a backup or of creating a collection, and says so.
 PROGRAM = """\
 import shutil, sys, time
-import searchengine.care, searchengine.changes
+import searchengine.storage.documents.changes
 from searchengine import SearchEngine
+from searchengine.maintenance import upkeep
 from searchengine.cli import cli
 from conftest import WordLengths
 
@@ -31,14 +32,14 @@ def stop(*_):
     while True:
         time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
 
-searchengine.care.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
+upkeep.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
 what, source, target = sys.argv[1:]
 if what == "create":
-    searchengine.changes.Changes.index_text = stop
+    searchengine.storage.documents.changes.Changes.index_text = stop
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":
-        searchengine.care._passages = stop
+        searchengine.maintenance.upkeep._passages = stop
     cli([what, source, target])
 """
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from indexer.config import CODES
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.prefix import prefix
 from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage, Structure
+from indexer.storage.prefix import prefix
 
 DIM = 48
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
@@ -321,7 +321,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(
     manifest = json.loads((victim / "manifest.json").read_text())
     del manifest["files"]["coarse.faiss"]
     (victim / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr("indexer.manifest._checksum", lambda _: manifest["sha256"])
+    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: manifest["sha256"])
     with pytest.raises(SegmentError, match=r"lists no coarse\.faiss"):
         Segment.open(victim)
 
@@ -406,7 +406,7 @@ def test_bad_vectors_are_refused_and_leave_nothing(
 def test_a_bad_row_is_named_although_the_rotation_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.build.ROTATION_SAMPLE", 2)
+    monkeypatch.setattr("indexer.building.build.ROTATION_SAMPLE", 2)
     rows = ROWS.copy()
     rows[2499] = np.nan
     with pytest.raises(VectorError, match="row 2499 holds NaN"):

@@ -21,9 +21,8 @@ import pytest
 from conftest import WordLengths
 from faults import in_child
 
-from indexer.tune import Goal
+from indexer.tuning.tune import Goal
 from searchengine import Document, SearchEngine
-from searchengine.connections import turns
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -31,7 +30,8 @@ from searchengine.errors import (
     EncoderMismatch,
     QueryError,
 )
-from searchengine.store import Store
+from searchengine.storage.documents.connections import turns
+from searchengine.storage.documents.store import Store
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
 
@@ -554,7 +554,7 @@ def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is replaced after the lock was taken: the other's segments are no garbage."""
-    from searchengine import writer
+    from searchengine.storage import writer
 
     other = tmp_path / "other"
     with SearchEngine.create(other, WordLengths(), FLAT) as engine:
@@ -761,7 +761,7 @@ def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
 
 def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
     """They are begun one after the other: those that a commit came between are let go of."""
-    from searchengine import database as module
+    from searchengine.storage.documents import database as module
 
     begun = module._begun
     calls: list[int] = []

@@ -12,7 +12,7 @@ from test_ranking import DOCUMENTS, EXACT, NEAR, Words, brute_force, check, coll
 
 from searchengine import Document, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.passages import PassageConfig, cut_documents, passage_texts
+from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 
 
 @pytest.fixture

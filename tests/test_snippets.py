@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.snippets import best_passage, snippet
+from searchengine.query.snippets import best_passage, snippet
 
 WHALES = (
     "Whales are mammals of the open sea. Dolphins and porpoises belong to them. "

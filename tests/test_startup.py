@@ -9,8 +9,8 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.schema import migrations
-from searchengine.version import MIGRATIONS
+from searchengine.storage.documents.schema import migrations
+from searchengine.storage.documents.version import MIGRATIONS
 
 HEAVY = {
     "huggingface_hub", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine.changes import Changes
-from searchengine.corpus import Document
+from searchengine.corpus.files import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
-from searchengine.store import Passage, SegmentRow, Store
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.store import Passage, SegmentRow, Store
 
 DOCUMENTS = [
     Document(f"k{i}", f"text {i}", f"title {i}", {"n": i, "tags": ["ü"]}) for i in range(8)

@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 from synthetic import BLOCK_ROWS, Synthetic, measure, recall
 
-from indexer.rotation import pca
+from indexer.storage.rotation import pca
 
 SMALL = Synthetic(dim=48, knee=20.0)
 

@@ -10,9 +10,9 @@ pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not instal
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from searchengine.tensorboard import TensorBoard, scalars
+from searchengine.cli.tensorboard import TensorBoard, scalars
 from trainer.errors import ConfigError
-from trainer.loop import Report
+from trainer.training.loop import Report
 
 
 def told(step: int, loss: float | None, **more: Any) -> Report:

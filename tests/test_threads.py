@@ -10,8 +10,8 @@ import faiss
 import numpy as np
 import pytest
 
-from indexer.coarse import native_threads
 from indexer.errors import VectorError
+from indexer.search.coarse import native_threads
 from indexer.segment import Segment, SegmentConfig
 from indexer.threads import ThreadBudget, available_cores, threads
 

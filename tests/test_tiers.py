@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.tiers import FAN, FLOOR, due, tier
+from searchengine.storage.tiers import FAN, FLOOR, due, tier
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer import checkpoint
 from trainer.encoder import Encoder
+from trainer.training import checkpoint
 
 SEARCHENGINE = str(Path(sys.executable).with_name("searchengine"))
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]

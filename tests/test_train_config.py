@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import REPOSITORY
-from trainer.config import TrainConfig
 from trainer.errors import ConfigError
+from trainer.training.config import TrainConfig
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.batches import BatchPlan
-from trainer.config import TrainConfig
-from trainer.data import (
+from trainer.errors import DataError
+from trainer.training.config import TrainConfig
+from trainer.training.data.batches import BatchPlan
+from trainer.training.data.files import (
     Examples,
     epoch_batches,
     key,
     read_examples,
     read_labelled,
 )
-from trainer.errors import DataError
-from trainer.positives import Kind
+from trainer.training.data.positives import Kind
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 

@@ -14,16 +14,17 @@ import pytest
 import torch
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer import checkpoint, loop, objective
-from trainer.config import TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
-from trainer.evaluation import read_sts, sts
-from trainer.holdout import Split
-from trainer.judging import Judgement
-from trainer.loop import Report, train
-from trainer.modules import Dense, SentenceModule
-from trainer.run import mean
+from trainer.evaluation.sts import read_sts, sts
+from trainer.model.modules import Dense, SentenceModule
+from trainer.training import checkpoint, loop
+from trainer.training.config import TrainConfig
+from trainer.training.data.holdout import Split
+from trainer.training.judging import Judgement
+from trainer.training.loop import Report, train
+from trainer.training.losses import objective
+from trainer.training.run import mean
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"

@@ -10,12 +10,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.tiny_model import WORDS, write_sentence_transformer
-from trainer.config import Pooler, TrainConfig
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError
-from trainer.loop import train
-from trainer.modules import Dense
-from trainer.trainee import Queue, Trainee, set_dropout, text_numbers, with_pooling
+from trainer.model.modules import Dense
+from trainer.training.config import Pooler, TrainConfig
+from trainer.training.loop import train
+from trainer.training.training_model import Queue, Trainee, set_dropout, text_numbers, with_pooling
 
 TEXTS = ["the dog sleeps", "a whale", "three birds sing slowly near the sea"]
 

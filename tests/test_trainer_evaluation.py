@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from indexer.prefix import prefix
+from indexer.storage.prefix import prefix
 from searchengine.cli import cli
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.evaluation import (
+from trainer.evaluation.sts import (
     StsTask,
     averages,
     encode_once,
@@ -25,8 +25,8 @@ from trainer.evaluation import (
     sts_tasks,
     unit_prefix,
 )
-from trainer.judging import top1_accuracy
-from trainer.positives import Drawn
+from trainer.training.data.positives import Drawn
+from trainer.training.judging import top1_accuracy
 
 PAIRS = [
     (5.0, "1 0 0", "2 0 0"),  # cosine 1 and, over 2 dims, 1

@@ -20,8 +20,8 @@ from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
-from trainer.evaluation import encode_once
-from trainer.transfer import (
+from trainer.evaluation.sts import encode_once
+from trainer.evaluation.transfer import (
     CS,
     SEED,
     TASKS,

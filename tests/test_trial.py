@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer import gpu
 from indexer.arrays import unit_rows
-from indexer.coarse import CoarseIndex
-from indexer.native import faiss
+from indexer.faiss_calls import faiss
+from indexer.search import gpu
+from indexer.search.coarse import CoarseIndex
 from indexer.segment import Segment, SegmentConfig
 
 DIM = 24
@@ -56,7 +56,7 @@ def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -
 
 
 def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
-    """What indexer.gpu.flat makes, of an index in the CPU's memory."""
+    """What indexer.search.gpu.flat makes, of an index in the CPU's memory."""
     index = faiss.IndexFlatIP(rows.width)
     for block in rows.blocks():
         index.add(block)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from indexer.arrays import unit_rows
-from indexer.bench import recall
-from indexer.candidates import Questions, candidates, ranks
-from indexer.confidence import smallest_sample
 from indexer.errors import TuneError
 from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tune import (
+from indexer.tuning.candidates import Questions, candidates, ranks
+from indexer.tuning.confidence import smallest_sample
+from indexer.tuning.points import recall
+from indexer.tuning.tune import (
     Goal,
     Objective,
     Point,

@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 from tiny_model import WORDS, write_sentence_transformer
 
 from indexer.config import Code, RotationKind, Structure
-from indexer.tune import Objective
+from indexer.tuning.tune import Objective
 from searchengine.cli import cli
 from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
-from searchengine.cli.tuning import tune
-from searchengine.lexical import Tokenizer
-from trainer.engines import Engine
-from trainer.precision import Precision
+from searchengine.cli.tune import tune
+from searchengine.storage.documents.lexical import Tokenizer
+from trainer.runtimes.config import Engine
+from trainer.runtimes.precision import Precision
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 

@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
-from indexer.allowed import Allowed
-from indexer.confidence import holds
 from indexer.config import SegmentConfig
 from indexer.errors import TuneError
-from indexer.tune import Goal, Tuning
+from indexer.search.allowed import Allowed
+from indexer.tuning.confidence import holds
+from indexer.tuning.tune import Goal, Tuning
 from searchengine import SearchEngine
-from searchengine import tuning as tuning_module
-from searchengine.changes import Changes
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
-from searchengine.store import Store
-from searchengine.tuning import (
+from searchengine.maintenance import tuning as tuning_module
+from searchengine.maintenance.tuning import (
     described,
     documents_taken,
     in_words,
@@ -32,6 +30,8 @@ from searchengine.tuning import (
     questions_of,
     summary,
 )
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.store import Store
 
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)
@@ -131,7 +131,7 @@ def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: 
 def test_without_questions_documents_are_taken(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.tuning.MOST", 200)
+    monkeypatch.setattr("searchengine.maintenance.tuning.MOST", 200)
     tuning = engine.tune(goal=GOAL)
     assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 130, 65)
     assert "held-out documents taken for questions" in summary(tuning, WIDTH)

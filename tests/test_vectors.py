@@ -9,8 +9,8 @@ import pytest
 from indexer.arrays import row_numbers, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
-from indexer.prefix import prefix
-from indexer.vectors import Prefixes, VectorFile, VectorWriter, header, widen
+from indexer.storage.prefix import prefix
+from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter, header, widen
 
 
 def some(n: int, dim: int) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_take_gives_unit_rows_in_any_shape(tmp_path: Path, storage: str, toleran
 def test_prefixes_are_renormalised_and_come_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.vectors.BLOCK_ROWS", 7)
+    monkeypatch.setattr("indexer.storage.vectors.BLOCK_ROWS", 7)
     stored = write(tmp_path / "v", some(30, 12), Storage.FLOAT16)
     prefixes = Prefixes(stored, 5)
     expected = prefix(stored.take(slice(0, 30)), 5)

@@ -1,4 +1,4 @@
-"""The encoder: text to unit vectors. Inference only; `trainer.loop` trains.
+"""The encoder: text to unit vectors. Inference only; `trainer.training.loop` trains.
 
 encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.ahead import ahead
-from trainer.backing import Backing
-from trainer.engines import Engine, RuntimeConfig
 from trainer.errors import ModelError
-from trainer.precision import Precision
-from trainer.runtime import Vectors, token_budget_batches
-from trainer.source import Source
-from trainer.starter import Starter
-from trainer.tokens import Ids, TokenIds
+from trainer.model.source import Source
+from trainer.model.starter import Starter
+from trainer.model.tokens import Ids, TokenIds
+from trainer.runtimes.ahead import ahead
+from trainer.runtimes.config import Engine, RuntimeConfig
+from trainer.runtimes.handle import Backing
+from trainer.runtimes.precision import Precision
+from trainer.runtimes.runtime import Vectors, token_budget_batches
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
-    from trainer.folder import Model
-    from trainer.modules import SentenceModule
+    from trainer.model.folder import Model
+    from trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
@@ -87,7 +87,7 @@ class Encoder:
 
         Args:
             source: a folder, a hub name, or a packaged model.
-            engine: what runs the network; see trainer.engines.RuntimeConfig, also for the next two.
+            engine: what runs the network; see config.RuntimeConfig, also for the next two.
             precision: of the transformer; pooling and head are always float32.
             device: a torch device name; by default the fastest there is.
             layers: the first so many layers of the network alone, as `truncate` does.
@@ -282,7 +282,7 @@ class Encoder:
         if type(layers) is not int or not 1 <= layers <= self.layers:
             raise ModelError(f"layers is {layers!r}: expected 1 to {self.layers}, what it has")
         if self._backing.source is None:
-            from trainer.models import shallower
+            from trainer.model.loading import shallower
 
             return Encoder._of(Backing(config, shallower(self.model, layers), None), self.source)
         source = replace(self._backing.source, layers=layers)
@@ -294,7 +294,7 @@ class Encoder:
         The folder appears at once or not at all; an older model there is replaced, anything else
         refused with a ModelError.
         """
-        from trainer.saving import write_model
+        from trainer.model.saving import write_model
 
         write_model(self.model, Path(path))
 

@@ -1,6 +1,6 @@
 """Shorter vectors by maps that bend: a normalising flow, and UMAP.
 
-What Matryoshka training is held against, beside the linear maps of trainer.posthoc. Neither can be
+What Matryoshka training is held against, beside the linear maps of training.posthoc. Neither can be
 a layer of a model folder.
 """
 
@@ -16,7 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from trainer.errors import ConfigError, DataError
-from trainer.posthoc import LinearMap, Rows, check_width, pca, row_batches, unit, vectors_of
+from trainer.training.posthoc import (
+    LinearMap,
+    Rows,
+    check_width,
+    pca,
+    row_batches,
+    unit,
+    vectors_of,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

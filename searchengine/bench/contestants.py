@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
-from indexer.bench import OperatingPoint, Seconds
-from indexer.build import Progress
+from indexer.building.build import Progress
 from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
-from indexer.cost import cost, exhaustive
-from indexer.footprint import footprint
 from indexer.segment import Segment
+from indexer.tuning.cost import cost, exhaustive
+from indexer.tuning.footprint import footprint
+from indexer.tuning.points import OperatingPoint, Seconds
 from searchengine.bench.grid import Grid, Recipe, kind_of
 from searchengine.bench.results import CONFIGURED, Kind
 from searchengine.bench.subject import Subject

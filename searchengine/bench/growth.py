@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, evenly
-from indexer.bench import OperatingPoint, recall
 from indexer.config import Code, Storage, Structure
 from indexer.segment import Segment
+from indexer.tuning.points import OperatingPoint, recall
 from searchengine.bench.results import Growth, Spread
 
 PARTS = (8, 4, 2, 1)

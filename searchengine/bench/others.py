@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from indexer.arrays import RowNumbers, unit_rows
-from indexer.bench import Seconds
-from indexer.build import Progress
+from indexer.building.build import Progress
+from indexer.tuning.points import Seconds
 from searchengine.bench.contestants import Contestant, live_numbers, unrotated
 from searchengine.bench.peers import Peer, PeerFailed, peer_files
 from searchengine.bench.results import Kind

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.errors import QueryError
-from trainer.durable import write_json
+from trainer.model.durable import write_json
 
 FORMAT = 1
 RESULTS = "results.json"

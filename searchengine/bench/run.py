@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from indexer.arrays import RowNumbers, evenly
-from indexer.bench import Seconds, recalls
-from indexer.build import Progress
-from indexer.cold import ColdRows
+from indexer.building.build import Progress
+from indexer.tuning.cold import ColdRows
+from indexer.tuning.points import Seconds, recalls
 from searchengine.bench.contestants import Contestant, Field, Ours
 from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth
@@ -21,7 +21,7 @@ from searchengine.bench.peers import PeerFailed
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Growth, Kind, Results, Row, Spread
 from searchengine.bench.subject import Subject
-from searchengine.significance import intervals
+from searchengine.evaluate.significance import intervals
 
 TIMED = 100
 """Queries timed one by one in a round."""

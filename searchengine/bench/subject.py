@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.allowed import Allowed
 from indexer.arrays import Floats, RowNumbers, evenly, unit_rows
-from indexer.bench import Shares
 from indexer.config import SegmentConfig
 from indexer.errors import VectorError
+from indexer.search.allowed import Allowed
 from indexer.segment import Segment
+from indexer.tuning.points import Shares
 from searchengine.bench.results import Spread
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.judgements import Qrels, judged
-from searchengine.snapshot import Snapshot
+from searchengine.evaluate.judgements import Qrels, judged
+from searchengine.storage.snapshot import Snapshot
 
 MOST = 1000
 """Questions that are searched, evenly drawn where there are more."""
@@ -162,7 +162,7 @@ def _encode_ms(engine: SearchEngine, texts: list[str]) -> Spread:
 
 def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Shares]:
     """nDCG@10 of every question, of rows numbered through the segments."""
-    from searchengine.evaluation import ndcg_10
+    from searchengine.evaluate.retrieval import ndcg_10
 
     ends = np.cumsum([row.rows for row in snapshot.segments])
     starts = np.concatenate([[0], ends[:-1]])

@@ -9,21 +9,16 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import (
-    bench,
-    changing,
-    collection,
-    measuring,
-    mining,
-    mteb,
-    repairing,
-    retrieving,
-    searching,
-    training,
-    tuning,
-)
+from searchengine.cli import bench, collection, mining, mteb
+from searchengine.cli import evaluate as measuring
+from searchengine.cli import maintenance as changing
+from searchengine.cli import repair as repairing
+from searchengine.cli import retrieval as retrieving
+from searchengine.cli import search as searching
+from searchengine.cli import train as training
+from searchengine.cli import tune as tuning
+from searchengine.cli.console import PrintableFormatter, note, printable
 from searchengine.cli.signals import Terminated, orderly_exit
-from searchengine.console import PrintableFormatter, note, printable
 from searchengine.errors import SearchEngineError
 from trainer.errors import EngineWarning, TrainerError
 

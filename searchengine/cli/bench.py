@@ -129,10 +129,10 @@ def _check_together(
 
 
 def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
-    from searchengine.bench.compare import compare as changes
-    from searchengine.bench.compare import remarks, table
     from searchengine.bench.results import Results
-    from searchengine.console import note, show_json, show_rows
+    from searchengine.cli.console import note, show_json, show_rows
+    from searchengine.report.compare import compare as changes
+    from searchengine.report.compare import remarks, table
 
     before, after = map(Results.read_all, compare)
     both = [name for name in before if name in after]
@@ -154,12 +154,12 @@ def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
 def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
-    from searchengine.bench.table import table
-    from searchengine.console import note, say, show_json, show_rows, steps
+    from searchengine.cli.console import note, say, show_json, show_rows, steps
+    from searchengine.report.table import table
 
     out, target = options["out"], options["target"]
     if out is not None:
-        from searchengine.plots.style import check_installed
+        from searchengine.report.plots.style import check_installed
 
         check_installed()  # before minutes are spent
         out.mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
 
 
 def _written(results: "Results", out: Path, target: float) -> str:
-    from searchengine.bench.page import write
+    from searchengine.report.page import write
 
     return ", ".join(map(str, write(results, out, target)))
 
@@ -216,7 +216,7 @@ def _subject(
             yield subject
         return
     from searchengine.engine import SearchEngine
-    from searchengine.judgements import read_qrels, read_queries
+    from searchengine.evaluate.judgements import read_qrels, read_queries
 
     asked = read_queries(queries)
     qrels = None if options["qrels"] is None else read_qrels(options["qrels"])

@@ -21,9 +21,9 @@ from searchengine.cli.options import (
     tell_compiling,
 )
 from searchengine.cli.signals import Terminated
-from searchengine.corpus import LeftOut
+from searchengine.corpus.files import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, UnknownFields
-from searchengine.lexical import Tokenizer
+from searchengine.storage.documents.lexical import Tokenizer
 
 COMMIT_EVERY = 5000
 
@@ -115,11 +115,11 @@ def index(
         searchengine index notes/ notes.index
         searchengine index papers.csv papers.index --text-field abstract
     """
-    from searchengine.columns import Columns
-    from searchengine.console import counted, indexing, note, show_json
-    from searchengine.corpus import check_corpus, count_records, read_corpus
+    from searchengine.cli.console import counted, indexing, note, show_json
+    from searchengine.corpus.columns import Columns
+    from searchengine.corpus.files import check_corpus, count_records, read_corpus
     from searchengine.engine import SearchEngine
-    from searchengine.records import explaining
+    from searchengine.ingest.records import explaining
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
@@ -219,7 +219,7 @@ def _committed(engine: Any) -> int:
 
 def _interrupted(collection: Path, kept: int) -> str:
     """What is left of a run that Ctrl-C or a signal ended."""
-    from searchengine.console import counted
+    from searchengine.cli.console import counted
 
     if not kept:
         return (
@@ -235,7 +235,7 @@ def _interrupted(collection: Path, kept: int) -> str:
 
 def _passages(options: dict[str, Any]) -> Any:
     """What the options say of passages: PassageConfig, True, False, or None if nothing."""
-    from searchengine.passages import PassageConfig
+    from searchengine.ingest.passages import PassageConfig
 
     wanted = options.pop("passages")
     given = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
@@ -264,7 +264,7 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
     Example:
         searchengine info my.index
     """
-    from searchengine.console import say, show_json
+    from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection, runtime=runtime) as engine:
@@ -273,7 +273,7 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
     if as_json:
         show_json(asdict(stats) | {"engine": runs_on})
         return
-    from searchengine.tuning import described
+    from searchengine.maintenance.tuning import described
 
     for name, value in (described(stats) | {"engine": runs_on}).items():
         say(f"{name:12} {value}")
@@ -289,7 +289,7 @@ def verify(collection: Path, as_json: bool) -> None:
     Example:
         searchengine verify my.index
     """
-    from searchengine.console import say, show_json
+    from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection) as engine:
@@ -309,6 +309,6 @@ def demo(folder: Path) -> None:
     Example:
         searchengine demo
     """
-    from searchengine.demo import run_demo
+    from searchengine.cli.demo import run_demo
 
     run_demo(folder)

@@ -16,7 +16,7 @@ class FieldName(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name as it was given."""
         from searchengine.errors import FilterError
-        from searchengine.filters import field_named
+        from searchengine.storage.filters.language import field_named
 
         try:
             field_named(value)
@@ -43,8 +43,8 @@ def tell_unknown(engine: "SearchEngine", filter_: str | None) -> None:
 
     Cheap where there is such a field; to see that there is none, all metadata are read.
     """
-    from searchengine.console import note
-    from searchengine.filters import field_name, parse
+    from searchengine.cli.console import note
+    from searchengine.storage.filters.language import field_name, parse
 
     if filter_ is None:
         return
@@ -58,7 +58,7 @@ def tell_unknown(engine: "SearchEngine", filter_: str | None) -> None:
 
 def _fields(node: Any) -> list[tuple[str, ...]]:
     """The fields of a filter's tree, in their order."""
-    from searchengine.conditions import And, Not, Or
+    from searchengine.storage.filters.conditions import And, Not, Or
 
     if isinstance(node, And | Or):
         return [field for operand in node.operands for field in _fields(operand)]

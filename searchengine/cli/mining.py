@@ -46,9 +46,9 @@ def mine(
     Example:
         searchengine mine data/pairs.tsv --out triplets.tsv
     """
-    from searchengine.console import note, progress, show_json
-    from searchengine.corpus import read_corpus
-    from searchengine.mining import Miner, MiningConfig, check_output, read_pairs
+    from searchengine.cli.console import note, progress, show_json
+    from searchengine.corpus.files import read_corpus
+    from searchengine.evaluate.mining import Miner, MiningConfig, check_output, read_pairs
 
     check_output(out)  # before what takes seconds to load
     config = MiningConfig(**settings)

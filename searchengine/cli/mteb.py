@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.measuring import MODEL, PREFIXES, NamedFile
+from searchengine.cli.evaluate import MODEL, PREFIXES, NamedFile
 from searchengine.cli.options import AS_JSON, runs
 
 if TYPE_CHECKING:
-    from searchengine.judgements import Qrels
+    from searchengine.evaluate.judgements import Qrels
 
 Named = tuple[str, Path]
 
@@ -71,10 +71,10 @@ def mteb(
     if not own:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
-    from searchengine.console import progress, show_json, show_rows
-    from searchengine.encoding import load
-    from trainer.evaluation import read_task
-    from trainer.mteb import evaluate, own_task, retrieval_task, sts_task
+    from searchengine.cli.console import progress, show_json, show_rows
+    from searchengine.ingest.encoding import load
+    from trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
+    from trainer.evaluation.sts import read_task
 
     # All are read before the first is measured, which takes minutes.
     folders, files = named[: len(retrieval)], named[len(retrieval) :]
@@ -103,9 +103,9 @@ def _named(files: tuple[Named, ...]) -> list[str]:
 
 def _read(folder: Path) -> tuple[Iterator[tuple[str, str, str]], dict[str, str], "Qrels"]:
     """The documents, questions and judgements of a folder in BEIR's layout."""
-    from searchengine.corpus import read_corpus
-    from searchengine.judgements import plain_or_gzipped, read_beir
-    from searchengine.lines import bad
+    from searchengine.corpus.files import read_corpus
+    from searchengine.corpus.lines import bad
+    from searchengine.evaluate.judgements import plain_or_gzipped, read_beir
 
     corpus = plain_or_gzipped(folder / "corpus.jsonl")
     if corpus is None:

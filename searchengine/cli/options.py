@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from searchengine.console import note
-from trainer.engines import Engine, RuntimeConfig
-from trainer.precision import Precision
+from searchengine.cli.console import note
+from trainer.runtimes.config import Engine, RuntimeConfig
+from trainer.runtimes.precision import Precision
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):

@@ -1,0 +1,1 @@
+"""Segments written: built from vectors, merged from segments."""

@@ -1,0 +1,307 @@
+"""Writing a segment: rotate, store, index, and only then the manifest."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.search.coarse import CoarseIndex
+from indexer.search.exact import Bounds
+from indexer.storage.basis import Basis, turned
+from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
+from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
+from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
+
+MANIFEST = "manifest.json"
+VECTORS = "vectors.faiss"
+COARSE = "coarse.faiss"
+BOUNDS = "bounds.faiss"
+_PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
+_SPOOL = "spool.tmp"
+_BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once
+
+ROTATION_SAMPLE = 100_000
+"""Most rows that a rotation is fitted on; more are sampled evenly."""
+
+Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many rows were just done, and of how many."""
+
+
+class _Source(Protocol):
+    """Unit rows that can be walked and sampled, in blocks of the same sizes whatever came in."""
+
+    rows: int
+
+    def blocks(self) -> Iterator[Floats]: ...
+
+    def sample(self) -> Iterator[Floats]: ...
+
+
+class _Array:
+    """Rows that are already in one array."""
+
+    def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
+        self._vectors = vectors
+        self.rows = len(vectors)
+
+    def blocks(self) -> Iterator[Floats]:
+        for start in range(0, len(self._vectors), BLOCK_ROWS):
+            yield unit_rows(self._vectors[start : start + BLOCK_ROWS], first=start)
+
+    def sample(self) -> Iterator[Floats]:
+        for numbers in evenly_in_blocks(len(self._vectors), ROTATION_SAMPLE):
+            try:
+                yield unit_rows(self._vectors[numbers])
+            except VectorError:
+                for _ in self.blocks():  # fails too, and names the row by its number in the array
+                    pass
+                raise
+
+
+class _Spool:
+    """Rows that come as a stream, written to a temporary file of the segment's own folder."""
+
+    def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
+        with VectorWriter(path, dim, Storage.FLOAT32) as writer:
+            for block in stream:
+                writer.append(block)
+            writer.seal()
+        self._file = VectorFile(path, writer.rows, dim, Storage.FLOAT32)
+        self.rows = writer.rows
+
+    def blocks(self) -> Iterator[Floats]:
+        return self._file.blocks()
+
+    def sample(self) -> Iterator[Floats]:
+        return self._file.sample(ROTATION_SAMPLE)
+
+
+def write_segment(
+    path: Path,
+    vectors: Blocks,
+    config: SegmentConfig,
+    provenance: Mapping[str, str],
+    progress: Progress | None = None,
+    adopted: Basis | None = None,
+) -> None:
+    """Write a whole segment into a new folder; see Segment.build for the contract."""
+    with new_folder(path) as folder:
+        stored, entry, basis = _write_vectors(folder, vectors, config, progress or silent, adopted)
+        finish_segment(stored, entry, config, basis, provenance, progress=progress)
+
+
+def rewrite_segment(
+    path: Path,
+    file: VectorFile,
+    basis: Basis,
+    manifest: Manifest,
+    config: SegmentConfig,
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
+    config.check_buildable(file.dim)
+    check_same(manifest.config, config, ("rotation", "blocks", "storage"))
+    entry = manifest.files[manifest.vectors_file]
+    with new_folder(path) as folder:
+        link_verified(file.path, folder / VECTORS, entry)
+        linked = VectorFile(folder / VECTORS, file.rows, file.dim, file.storage)
+        for i, rows in enumerate(linked.blocks()):
+            numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
+            check_unit(file.path, rows, file.storage, numbers)
+        finish_segment(
+            linked,
+            entry,
+            config,
+            basis.linked(folder),
+            manifest.provenance,
+            tuning=tuning,
+            progress=progress,
+        )
+
+
+def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str]) -> None:
+    """Raise SegmentConfigError if a recipe asks for other stored rows than there are."""
+    for name in names:
+        made, asked = getattr(stored, name), getattr(config, name)
+        if made != asked:
+            raise SegmentConfigError(
+                f"{name} is {made} in the stored vectors, got {asked}; index again to change it"
+            )
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Where to write a segment; its folder gets its name, `path`, when the block has filled it.
+
+    It is synced then, or removed if the block fails. It is filled under a name that nothing else
+    can have: if another folder takes the place of the one above it meanwhile, nothing there is
+    written over.
+    """
+    if path.exists():
+        raise SegmentError(f"{path} already exists and segments never change: name a new folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
+    with open_folder(path.parent) as parent:
+        name, target = below(scratch, parent), below(path, parent)
+        os.mkdir(name, dir_fd=parent)
+        try:
+            yield scratch
+            sync_folder(scratch)
+            os.rename(name, target, src_dir_fd=parent, dst_dir_fd=parent)
+            name = target
+            if parent is not None:
+                sync(parent)
+        except BaseException:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+            raise
+
+
+def finish_segment(
+    stored: VectorFile,
+    entry: FileEntry,
+    config: SegmentConfig,
+    basis: Basis,
+    provenance: Mapping[str, str],
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Build what is searched over vectors (and a rotation) that are there, and the manifest.
+
+    Args:
+        stored: the rows, in the folder of the new segment.
+        entry: size and checksum of their file, as they were written or verified.
+        config: the recipe.
+        basis: what the rows are stored in; its file is in that folder too.
+        provenance, tuning: for the manifest.
+        progress: hears of rows "Building".
+    """
+    path = stored.path.parent
+    config = config.fitting(stored.rows, stored.dim)
+    heard = progress or silent
+    files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, heard)}
+    if basis.entry is not None:
+        files[ROTATION] = basis.entry
+    if config.bounds:
+        sample = np.concatenate(list(stored.sample(_BOUNDS_SAMPLE)))
+        Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
+        sync_file(path / BOUNDS)
+        files[BOUNDS] = FileEntry.of(path / BOUNDS)
+    manifest = Manifest(
+        rows=stored.rows,
+        dim=stored.dim,
+        config=config,
+        vectors_file=VECTORS,
+        vectors_offset=stored.offset,
+        vectors_dtype=DTYPES[config.storage],
+        files=files,
+        provenance=provenance,
+        tuning=tuning,
+        fitted_on=basis.fitted_on,
+    )
+    FileEntry.written(path / MANIFEST, manifest.to_json().encode())
+    return manifest
+
+
+def silent(_doing: str, _done: int, _total: int) -> None:
+    """No progress is wanted."""
+
+
+def _write_coarse(
+    path: Path, stored: VectorFile, config: SegmentConfig, heard: Progress
+) -> FileEntry:
+    """Build what is searched first, and force it to the disk."""
+    prefixes = Prefixes(stored, config.prefix)
+    storage = _PLAIN.get(config.code)
+    if config.structure is Structure.FLAT and storage is not None:
+        # Its file is laid out as that of the vectors: written row by row, memory stays bounded.
+        with VectorWriter(path, config.prefix, storage, stored.rows) as writer:
+            for block in prefixes.blocks():
+                rows = np.ascontiguousarray(block, DTYPES[storage])
+                writer.append_stored(rows.view(np.uint8))
+                heard("Building", len(block), stored.rows)
+            return writer.seal()
+    coarse = CoarseIndex.build(prefixes, config, lambda done: heard("Building", done, stored.rows))
+    coarse.save(path)
+    sync_file(path)
+    return FileEntry.of(path)
+
+
+def _write_vectors(
+    path: Path,
+    vectors: Blocks,
+    config: SegmentConfig,
+    progress: Progress,
+    adopted: Basis | None,
+) -> tuple[VectorFile, FileEntry, Basis]:
+    """Store the unit rows in their basis: the adopted one, or one fitted on all of them."""
+    dim, stream = _opened(vectors)
+    config.check_buildable(dim)
+    expected = len(vectors) if isinstance(vectors, np.ndarray) else None
+    with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
+        if adopted is not None or config.rotation is RotationKind.IDENTITY:
+            basis = _linked(adopted, dim, path)
+            turning = basis.turning()
+            for block in stream:
+                if turning is not None:
+                    block = turned(unit_rows(block, dim=dim, first=writer.rows), turning)
+                writer.append(block)
+        else:
+            spool = path / _SPOOL
+            source: _Source
+            if isinstance(vectors, np.ndarray):
+                source = _Array(vectors)
+            else:
+                source = _Spool(spool, stream, dim)
+            basis = Basis.fitted(source.sample, source.rows, config, path)
+            turning = basis.turning()
+            for block in source.blocks():
+                writer.append(turned(block, turning))
+                progress("Rotating", len(block), source.rows)
+            del source  # unmap before the file goes
+            spool.unlink(missing_ok=True)
+        entry = writer.seal()
+    return VectorFile(path / VECTORS, writer.rows, dim, config.storage), entry, basis
+
+
+def _linked(adopted: Basis | None, dim: int, path: Path) -> Basis:
+    """The adopted basis, its file in the folder; the identity if there is none."""
+    if adopted is None or adopted.matrix is None:
+        return Basis()
+    if len(adopted.matrix) != dim:
+        raise VectorError(
+            f"vectors must be {len(adopted.matrix)} wide, as those of the segment whose rotation "
+            f"is taken, got {dim}"
+        )
+    return adopted.linked(path)
+
+
+def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:
+    """The width of the vectors, and all of them as blocks, the first one included."""
+    if isinstance(vectors, np.ndarray):
+        unit_rows(vectors[:1])  # names what is wrong with the whole array, not with a block of it
+        blocks = (vectors[i : i + BLOCK_ROWS] for i in range(0, len(vectors), BLOCK_ROWS))
+        return vectors.shape[1], blocks
+    stream = iter(vectors)
+    first = next(stream, None)
+    if first is None:
+        raise VectorError("a segment needs at least one vector, got none")
+    dim = unit_rows(first).shape[1]
+
+    def chained() -> Iterator[npt.NDArray[np.floating]]:
+        yield first
+        yield from stream
+
+    return dim, chained()

@@ -1,0 +1,373 @@
+"""Exact search, proven: only rows that can be among the best k are read at full width.
+
+Cut a row x into a prefix x_p and the tail x_t after it. Keep an 8-bit code x' of the prefix and,
+of everything that the code leaves out, nothing but lengths. By Cauchy and Schwarz
+
+    <q, x>  <=  <q_p, x'> + |q_p| |x_p - x'| + |q_t| |x_t|,
+
+and the right side is itself an inner product, of (q_p, |q_p|, |q_t|) with (x', |x_p - x'|, |x_t|):
+one scan of short codes bounds every score from above, as a vector-approximation file does with
+cells (Weber, Schek and Blott 1998). A row bounded below the k-th best score of any k rows at hand
+cannot be one of the best k; the others are scored. A tail cut into blocks, each with its length,
+was no tighter than a longer prefix: after a rotation by energy the tails of all rows are alike.
+
+The query is rounded to 8 bits too, which adds a term of the same kind, so that the whole scan is
+a sum of products of small integers: it is exact, and twice as fast as one of floats. Lengths are
+rounded up. What is left of rounding is that of the float32 scores of `rerank`, for which the
+bounds hold: see Bounds.score_slack.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats, RowNumbers, at_least_one
+from indexer.config import BOUNDS_DIMS
+from indexer.errors import SegmentError, VectorError
+from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
+from indexer.search.allowed import Allowed
+from indexer.search.coarse import CoarseIndex
+from indexer.search.rerank import RowStore, SearchResult, rerank
+
+LENGTHS = 3
+"""Lengths in a code after its prefix: what the code leaves out of it, the tail, the code itself.
+A prefix of 32 n - 3 numbers makes a code that faiss compares as integers."""
+
+LONGEST = 1.01
+"""No row is longer than this: rows are of length one, rounded to float16."""
+
+ROOM = np.array([16.0, 1.25, 1.25])
+"""How far lengths may go beyond the sample's; most for what the code leaves out, for a single
+number outside its range lengthens that. The steps of a length are so fine that it costs nothing."""
+
+FEW = 1 / 400
+"""Up to this share of all rows candidates are gathered one by one; more are filtered by a scan."""
+
+ROUNDING = 32
+"""Rows taken beyond k from a scan, whose rounding differs from rerank's in the last bits."""
+
+_EXACT = 2.0**24  # whole numbers below it are float32 numbers
+_UP = 1 + 1e-9  # outweighs the rounding of the few float64 operations behind a length
+_TINY = 1e-30
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Bounds:
+    """An upper bound of every row's score, from width + 3 bytes a row and 8 for its number.
+
+    faiss compares a flat scalar quantizer with a limit by unpacking one row after the other (590
+    ns a row at 192 numbers), and an inverted list in one pass over the codes (15 ns). So the codes
+    lie in two lists, both always searched: the second has the few rows with lengths outside the
+    sample's ranges, which are candidates whatever comes out. The centroids hold these ranges.
+
+    Attributes:
+        rows, dim: how many rows are bounded, and how wide they are.
+        width: how many leading numbers of each are kept as 8-bit codes.
+        score_slack: no float32 score of a unit query is further than this from the true product.
+    """
+
+    def __init__(self, index: Any, dim: int) -> None:
+        self._index = index
+        self._code = _Code(index.quantizer.reconstruct_n(0, 2))
+        self.rows = int(index.ntotal)
+        self.dim = dim
+        self.width = self._code.width
+        self.score_slack = score_slack(dim)
+        loose = index.invlists.list_size(1)
+        ids = faiss.rev_swig_ptr(index.invlists.get_ids(1), loose) if loose else ()
+        self._loose: RowNumbers = np.array(ids, np.int64)
+
+    @classmethod
+    def build(cls, blocks: Iterable[Floats], width: int, sample: Floats) -> Self:
+        """Bound rows that arrive in blocks (n_i, D), exactly as the vectors file gives them back.
+
+        Args:
+            blocks: float32 rows of length one, in row order. Their energy should fall along the
+                numbers (storage.rotation), for of the numbers after `width` only lengths are kept.
+            width: dimensions kept as codes, 1 to min(D, BOUNDS_DIMS); 32 n - 3 is scanned fastest.
+            sample: (n, D) of these rows, n >= 1. It sets the ranges of the codes; rows far
+                outside them cannot be bounded and are always candidates.
+
+        Raises:
+            VectorError: `width` is out of range, the sample is empty, a block is of another
+                width, a row is longer than one, or there are no rows.
+        """
+        most = min(sample.shape[-1], BOUNDS_DIMS) if sample.ndim else 0
+        if sample.ndim != 2 or not len(sample) or not 1 <= width <= most:
+            raise VectorError(
+                "bounds need a sample (n, D) with n >= 1 and a width from 1 to D and "
+                f"{BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
+            )
+        dim = sample.shape[1]
+        code = _Code.fit(sample, width)
+        index = _empty(code)
+        for block in blocks:
+            if block.ndim != 2 or block.shape[1] != dim or not (_norms(block) <= LONGEST).all():
+                raise VectorError(
+                    f"bounds are of rows (n, {dim}) of length one: got a block of shape "
+                    f"{block.shape}, or a longer row; build them from what the vectors file holds"
+                )
+            codes, fits = code.encode(block)
+            ids = np.arange(index.ntotal, index.ntotal + len(block))
+            for number, part in enumerate((fits, ~fits)):
+                some, of = codes[part], ids[part]
+                index.invlists.add_entries(
+                    number, len(of), faiss.swig_ptr(of), faiss.swig_ptr(some)
+                )
+            index.ntotal += len(ids)
+        if index.ntotal == 0:
+            raise VectorError("bounds need at least one row, got none")
+        return cls(index, dim)
+
+    @classmethod
+    def open(cls, path: Path, dim: int) -> Self:
+        """Map a saved file. The caller has verified its checksum, and knows the rows' width D.
+
+        Raises:
+            SegmentError: faiss cannot read it, or it holds no bounds of rows D wide.
+        """
+        index = read_index(path, mapped=True)
+        ours = isinstance(index, faiss.IndexIVFScalarQuantizer) and index.nlist == 2
+        if not ours or not 1 <= index.d - LENGTHS <= dim:
+            raise SegmentError(f"{path} holds no bounds of rows {dim} wide; index again")
+        return cls(index, dim)
+
+    def save(self, path: Path) -> None:
+        """Write the codes to a file. OSError if the disk does not take it."""
+        write_index(self._index, path)
+
+    def candidates(
+        self, rotated: Floats, at_least: Floats, allowed: Allowed | None = None
+    ) -> list[RowNumbers]:
+        """Every row whose score, as `rerank` computes it, can be `at_least` or more.
+
+        Args:
+            rotated: (q, D) float32 queries in the basis of the rows.
+            at_least: (q,) one score per query; -inf asks for all rows.
+            allowed: the rows to consider; None for all.
+
+        Returns:
+            One rising array of row numbers per query.
+        """
+        selector = None if allowed is None else allowed.selector
+        parameters = faiss.SearchParametersIVF(nprobe=2, sel=selector)
+        loose = self._loose if allowed is None else self._loose[allowed.mask[self._loose]]
+        found = []
+        for query, wanted in zip(rotated.astype(np.float64), at_least, strict=True):
+            slack = self.score_slack * np.linalg.norm(query)
+            whole, limit = self._code.bounding(query, float(wanted) - float(slack))
+            with native_threads(1):
+                _, _, rows = self._index.range_search(whole[None], limit, params=parameters)
+            found.append(np.union1d(rows, loose))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The true best k, and what it took.
+
+    Attributes:
+        result: rows and scores, as a rerank of all rows would give them.
+        read: (q,) int64 rows whose full-width vector was read, each counted once.
+    """
+
+    result: SearchResult
+    read: RowNumbers
+
+
+def certify(
+    bounds: Bounds,
+    store: RowStore,
+    full: CoarseIndex,
+    rotated: Floats,
+    k: int,
+    found: RowNumbers,
+    allowed: Allowed | None = None,
+) -> Certified:
+    """Turn any answer into the exact one.
+
+    Args:
+        bounds: of the rows of `store`.
+        store: the full-width rows.
+        full: the same rows, mapped by faiss: filters the candidates where they are many.
+        rotated: (q, D) float32 unit queries in the basis of the rows.
+        k: rows per query, >= 1.
+        found: (q, s) row numbers without repeats in a line, -1 for none: the answer to start from.
+            The better its k-th score, the fewer rows are read; the result is the same.
+        allowed: the rows that may be found; None for all.
+
+    Returns:
+        Rows and scores equal to `rerank` over all (allowed) rows, to the last bit.
+
+    Raises:
+        VectorError: k < 1, or queries of another width.
+    """
+    at_least_one("k", k)
+    if rotated.ndim != 2 or rotated.shape[1] != bounds.dim:
+        raise VectorError(f"queries must be (q, {bounds.dim}), got shape {rotated.shape}")
+    if allowed is not None:
+        found = np.where(allowed.mask[found] & (found >= 0), found, -1)
+    start = rerank(store, rotated, found, k)
+    best_rows, best_scores = np.empty_like(start.rows), np.empty_like(start.scores)
+    read = np.empty(len(rotated), np.int64)
+    for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
+        query = rotated[i : i + 1]
+        read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
+        if rows.size > FEW * bounds.rows:
+            rows = _filtered(full, query, k, rows, bounds.score_slack)
+        one = rerank(store, query, rows[None], k)
+        best_rows[i], best_scores[i] = one.rows[0], one.scores[0]
+    return Certified(SearchResult(best_rows, best_scores), read)
+
+
+def _filtered(
+    full: CoarseIndex, query: Floats, k: int, rows: RowNumbers, slack: float
+) -> RowNumbers:
+    """Those of `rows` that can be among the best k of a query (1, D), by faiss's own scores.
+
+    faiss's score of a row and rerank's each lie within `slack` of the true one. Once the k-th
+    score and the last one asked for are further apart than both can err at both ends, no row
+    beyond the last can be among the best k.
+    """
+    gap = 4 * slack * float(np.linalg.norm(query))
+    parameters = faiss.SearchParameters(sel=selector_of(rows, full.rows))
+    size = k + ROUNDING
+    while size < rows.size:
+        with native_threads(1):
+            scores, best = full.index.search(query, size, params=parameters)
+        if scores[0, -1] < scores[0, k - 1] - gap:
+            return np.asarray(best[0], np.int64)
+        size *= 2
+    return rows
+
+
+def scan(
+    shortlist: Callable[[Floats, int], RowNumbers],
+    store: RowStore,
+    rotated: Floats,
+    k: int,
+    available: int,
+    slack: float,
+) -> SearchResult:
+    """The best k of `available` rows, from a scan whose scores may be off by `slack`.
+
+    A row beyond those that the scan gives can be among the best k only while the k-th exact score
+    and the last are closer than both can err at both ends; for such queries more are asked for.
+
+    Args:
+        shortlist: rotated queries and a size to rows (q, size), by a scan of all available rows.
+        store: the full-width rows.
+        rotated: (q, D) float32 unit queries in the basis of the rows.
+    """
+    rows = np.full((len(rotated), k), -1, np.int64)
+    scores = np.full(rows.shape, -np.inf, np.float32)
+    pending = np.arange(len(rotated))
+    size = min(k + ROUNDING, available)
+    while pending.size:
+        some = rotated[pending]
+        found = rerank(store, some, shortlist(some, size), size)
+        kept = min(k, size)
+        rows[pending, :kept], scores[pending, :kept] = found.rows[:, :kept], found.scores[:, :kept]
+        if size == available:
+            break
+        pending = pending[found.scores[:, kept - 1] - found.scores[:, -1] <= 4 * slack]
+        size = min(2 * size, available)
+    return SearchResult(rows, scores)
+
+
+def score_slack(dim: int) -> float:
+    """No float32 score of a unit query of `dim` numbers is further than this from the true one.
+
+    An inner product of n float32 numbers is off by at most n / 2^24 |q| |x|, terms of higher order
+    apart (Higham 2002), in whatever order it is summed up.
+    """
+    return 1.1 * (dim + 2) * 2.0**-24 * LONGEST
+
+
+class _Code:
+    """How rows and queries become bytes.
+
+    The prefix of a row is middle + step * s with whole numbers s in [-128, 127]; a length is
+    unit * (s + 128), rounded up. Ranges (2, width + 3) are the middles, then three zeros, over
+    the steps, then three units.
+    """
+
+    def __init__(self, ranges: Floats) -> None:
+        self.ranges = ranges
+        self.width = ranges.shape[1] - LENGTHS
+        middle, step = ranges.astype(np.float64)
+        self.middle, self.step, self.unit = middle[:-LENGTHS], step[:-LENGTHS], step[-LENGTHS:]
+
+    @classmethod
+    def fit(cls, sample: Floats, width: int) -> Self:
+        """Ranges that hold all rows of a sample (n, D), and somewhat more."""
+        low, high = sample[:, :width].min(axis=0), sample[:, :width].max(axis=0)
+        ranges = np.zeros((2, width + LENGTHS), np.float32)
+        ranges[0, :width] = (low + high) / 2
+        ranges[1] = _TINY
+        ranges[1, :width] = np.maximum((high - low) / 255, _TINY)
+        most = ROOM * cls(ranges)._parts(sample)[1].max(axis=0)
+        ranges[1, width:] = np.maximum(most / 255, _TINY)
+        return cls(ranges)
+
+    def encode(self, rows: Floats) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        """Codes (n, width + 3) of rows (n, D), and which rows have lengths within the ranges."""
+        steps, lengths = self._parts(rows)
+        counts = np.ceil(_UP * lengths / self.unit)
+        codes = np.concatenate([steps + 128, counts.clip(0, 255)], axis=1)
+        return codes.astype(np.uint8), (counts <= 255).all(axis=1)
+
+    def bounding(self, query: Doubles, at_least: float) -> tuple[Floats, float]:
+        """A query (D,) in whole numbers from -128 to 127, and the limit that its product with a
+        row's signed code exceeds if the row's score can be `at_least` or more.
+
+        With q_p step = grain (w + e), w whole: <q, x> <= <q_p, middle> + grain (<w, s> + |e| |s|)
+        + |q_p| |x_p - x'| + |q_t| |x_t|, and each |.| |.| is at most weight * (s + 128) grains.
+        """
+        head, tail = query[: self.width], query[self.width :]
+        scaled = head * self.step
+        lengths = np.array([np.linalg.norm(head), np.linalg.norm(tail)])
+        grain = max(np.abs(scaled).max(), (lengths * self.unit[:2]).max(), _TINY**2) / 127
+        whole = np.rint(scaled / grain)
+        rest = np.linalg.norm(scaled / grain - whole)
+        weights = np.ceil(_UP * np.append(lengths / grain, rest) * self.unit)
+        small = np.minimum(weights, 127)
+        # What a weight has beyond 127 is lent to every row in full: a length counts to 255.
+        lent = 128 * small.sum() + 255 * (weights - small).sum()
+        limit = np.floor((at_least - 1e-9 - head @ self.middle) / grain - lent) - 1
+        return np.append(whole, small).astype(np.float32), float(np.clip(limit, -_EXACT, _EXACT))
+
+    def _parts(self, rows: Floats) -> tuple[Doubles, Doubles]:
+        """Whole steps (n, width) of the prefix, and lengths (n, 3)."""
+        head, tail = np.split(rows.astype(np.float64), [self.width], axis=1)
+        steps = np.rint((head - self.middle) / self.step).clip(-128, 127)
+        left = head - self.middle - self.step * steps
+        return steps, np.stack([_norms(left), _norms(tail), _norms(steps)], axis=1)
+
+
+def _empty(code: _Code) -> Any:
+    """A faiss index for these codes, whose two centroids are the ranges."""
+    width = code.ranges.shape[1]
+    ranges = faiss.IndexFlatIP(width)
+    ranges.add(code.ranges)
+    index = faiss.IndexIVFScalarQuantizer(
+        ranges,
+        width,
+        2,
+        faiss.ScalarQuantizer.QT_8bit_direct_signed,
+        faiss.METRIC_INNER_PRODUCT,
+        False,
+    )
+    index.is_trained = True
+    return index
+
+
+def _norms(rows: npt.NDArray[np.floating]) -> Doubles:
+    wide = rows.astype(np.float64)
+    squares: Doubles = np.einsum("nd,nd->n", wide, wide)
+    return np.sqrt(squares)

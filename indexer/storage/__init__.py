@@ -1,0 +1,1 @@
+"""The files of a segment: vectors, rotation, manifest; checksums and syncs."""

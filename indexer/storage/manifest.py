@@ -1,0 +1,240 @@
+"""What a segment is, written in it: manifest.json. Unknown formats are refused."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any, Self
+
+from indexer.config import SegmentConfig, whole
+from indexer.errors import SegmentConfigError, SegmentError, shortened, shown
+from indexer.storage.durable import link_or_copy, sha256, sync_file
+
+FORMAT = 3
+READABLE = (1, 2, 3)
+"""Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning; 3
+says what the rotation was fitted on, which may be rows of another segment."""
+METRIC = "cosine"
+ROTATION = "rotation.npy"
+
+MOST_ROWS = 2**40
+MOST_DIM = 2**20
+"""No segment is larger: so many bytes of float32 rows can still be counted in a file's header."""
+
+_MOST_BYTES = 2**63 - 1
+_LONGEST_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size in bytes and hexadecimal SHA-256 of one file of the segment."""
+
+    size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 0, _MOST_BYTES)
+        _text("sha256", self.sha256)
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Measure a file."""
+        return cls(path.stat().st_size, sha256(path))
+
+    @classmethod
+    def written(cls, path: Path, data: bytes) -> Self:
+        """Write a new file, synced. The checksum is that of `data`, whatever the disk keeps."""
+        path.write_bytes(data)
+        sync_file(path)
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+    def check(self, path: Path, *, contents: bool = True) -> None:
+        """Compare a file with this entry: its size, and with `contents` its checksum.
+
+        Raises:
+            SegmentError: the file is missing, truncated or altered.
+        """
+        if not path.is_file():
+            raise SegmentError(f"{path} is missing; restore the segment or index again")
+        if path.stat().st_size != self.size:
+            raise SegmentError(
+                f"{path} has {path.stat().st_size} bytes, expected {self.size}: "
+                "the file is truncated or altered; restore it or index again"
+            )
+        if contents and sha256(path) != self.sha256:
+            raise altered(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The contents of manifest.json.
+
+    Attributes:
+        rows, dim: the shape of the stored vectors.
+        config: how the segment was built and is searched; names the rotation.
+        vectors_file, vectors_offset, vectors_dtype: where the rows lie: (rows, dim) numbers of
+            that numpy dtype, after `vectors_offset` bytes of the file.
+        files: every other file of the folder, the vectors' too, by name.
+        provenance: where the vectors came from, e.g. the encoder's fingerprint.
+        tuning: what the operating point is founded on (tuning.tune), None if it was not tuned.
+        fitted_on: rows that the rotation was fitted on (a sample of them, if they are many), which
+            may be those of another segment; 0 for the identity.
+
+    Raises:
+        SegmentConfigError: at construction, on a value that no segment has; or a file named that
+            does not lie in the folder itself.
+    """
+
+    rows: int
+    dim: int
+    config: SegmentConfig
+    vectors_file: str
+    vectors_offset: int
+    vectors_dtype: str
+    files: Mapping[str, FileEntry]
+    provenance: Mapping[str, str]
+    tuning: Mapping[str, Any] | None = None
+    fitted_on: int = 0
+
+    def __post_init__(self) -> None:
+        whole("rows", self.rows, 1, MOST_ROWS)
+        whole("dim", self.dim, 1, MOST_DIM)
+        whole("offset", self.vectors_offset, 0, _MOST_BYTES)
+        whole("fitted_on", self.fitted_on, 0, MOST_ROWS)
+        _text("dtype", self.vectors_dtype)
+        for name in (self.vectors_file, *self.files):
+            _plain_name(name)
+        if self.tuning is not None and not isinstance(self.tuning, Mapping):
+            raise SegmentConfigError(f"tuning must go by name, got {shown(self.tuning)}")
+
+    @property
+    def rotation_sha256(self) -> str | None:
+        """The checksum of the rotation, None for the identity: equal in segments that share one."""
+        entry = self.files.get(ROTATION)
+        return None if entry is None else entry.sha256
+
+    def to_json(self) -> str:
+        """The text of manifest.json; its last key is the checksum of all that precedes it."""
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "metric": METRIC,
+            "rows": self.rows,
+            "dim": self.dim,
+            "config": self.config.as_dict(),
+            "vectors": {
+                "file": self.vectors_file,
+                "offset": self.vectors_offset,
+                "dtype": self.vectors_dtype,
+            },
+            "files": {
+                name: {"size": entry.size, "sha256": entry.sha256}
+                for name, entry in sorted(self.files.items())
+            },
+            "provenance": dict(sorted(self.provenance.items())),
+            "tuning": self.tuning,
+            "fitted_on": self.fitted_on,
+        }
+        values["sha256"] = _checksum(values)
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "manifest.json") -> Self:
+        """The inverse of `to_json`.
+
+        Raises:
+            SegmentError: naming `source`: no JSON, another format version, altered, or a value
+                missing or out of place.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
+            raise SegmentError(
+                f"{source} is not valid JSON ({shortened(str(error))}); restore it"
+            ) from error
+        if not isinstance(values, dict) or "format" not in values:
+            raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
+        if isinstance(values["format"], bool) or values["format"] not in READABLE:
+            raise SegmentError(
+                f"{source} has format {shown(values['format'])} and this version reads formats "
+                "1 to 3; install the version that wrote it, or index again"
+            )
+        stated = values.pop("sha256", None)
+        try:
+            sound = stated == _checksum(values)
+        except (UnicodeEncodeError, RecursionError):  # what cannot be written was not
+            sound = False
+        if not sound:
+            raise SegmentError(f"{source} was altered after it was written; restore it")
+        try:
+            return cls._from_values(values)
+        except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
+            what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
+            raise SegmentError(
+                f"{source} lacks a value or holds a wrong one: {shortened(what)}; index again"
+            ) from error
+
+    @classmethod
+    def _from_values(cls, values: dict[str, Any]) -> Self:
+        if values["metric"] != METRIC:
+            raise SegmentConfigError(f"metric must be {METRIC!r}, got {shown(values['metric'])}")
+        vectors = values["vectors"]
+        # Before format 3 every rotation was fitted on the rows beside it.
+        fitted_on = values.get("fitted_on", values["rows"] if ROTATION in values["files"] else 0)
+        return cls(
+            rows=values["rows"],
+            dim=values["dim"],
+            config=SegmentConfig.from_dict(values["config"]),
+            vectors_file=vectors["file"],
+            vectors_offset=vectors["offset"],
+            vectors_dtype=vectors["dtype"],
+            files={
+                name: FileEntry(entry["size"], entry["sha256"])
+                for name, entry in values["files"].items()
+            },
+            provenance={str(key): str(value) for key, value in values["provenance"].items()},
+            tuning=values.get("tuning"),
+            fitted_on=fitted_on,
+        )
+
+
+def altered(path: Path) -> SegmentError:
+    """What to raise for a file whose bytes are not those that its checksum was taken of."""
+    return SegmentError(
+        f"{path} does not match its checksum: it was altered; restore it or index again"
+    )
+
+
+def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
+    """Give a segment's file a second name; the new manifest takes over its entry.
+
+    Raises:
+        SegmentError: the file is missing or altered.
+    """
+    entry.check(source, contents=False)
+    link_or_copy(source, target)
+    try:
+        entry.check(target)
+    except SegmentError:
+        entry.check(source)  # names the file that is at fault, not the link
+        raise
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise SegmentConfigError(f"{name} must be text, got {shown(value)}")
+
+
+def _plain_name(name: Any) -> None:
+    """Raise SegmentConfigError unless a file of this name lies in the folder, on any system."""
+    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+    if not text or name == ".." or PureWindowsPath(name).name != name:
+        raise SegmentConfigError(
+            f"a segment's files have plain names and lie in its folder, got {shown(name)}"
+        )
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """SHA-256 of the values as JSON with sorted keys and no spaces, in UTF-8."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,170 @@
+"""The orthogonal turn that packs the most energy into the first numbers of every vector.
+
+An orthogonal matrix leaves every full-width cosine as it was, so the turn costs no accuracy; but
+the best p-dimensional prefix, in the sense of the energy it keeps, is spanned by the leading
+eigenvectors of X^T X (Eckart and Young 1936; uncentred principal components, for cosine does not
+subtract the mean).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats
+from indexer.errors import SegmentConfigError, VectorError
+from indexer.faiss_calls import faiss, native_threads
+from indexer.storage.prefix import prefix
+
+Blocks = Iterable[npt.NDArray[np.floating]]
+_Wide = npt.NDArray[np.float64]
+
+
+A_THREAD = 64
+"""Queries turned by a thread: it does so in less time than it takes to wake another."""
+
+
+class Turn:
+    """A rotation R (D, D), applied to queries as x @ R."""
+
+    def __init__(self, matrix: Floats) -> None:
+        self.matrix = matrix
+        self._rows = np.ascontiguousarray(matrix.T)
+        self._linear = faiss.LinearTransform(len(matrix), len(matrix), False)
+        faiss.copy_array_to_vector(self._rows.ravel(), self._linear.A)
+        self._linear.is_trained = True
+        self._pointer = faiss.swig_ptr(self._rows)
+
+    def apply(self, queries: Floats) -> Floats:
+        """(q, D) float32 turned, in one thread for every so many queries.
+
+        A BLAS would wake a thread for every core, and few queries then wait for the slowest: on a
+        busy machine 1 ms instead of 0.02 for one, up to 13 instead of 0.1 for sixteen.
+        """
+        if len(queries) > 1:
+            with native_threads(-(-len(queries) // A_THREAD)):
+                turned: Floats = self._linear.apply(queries)
+            return turned
+        query, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)
+        pointers = faiss.swig_ptr(out), faiss.swig_ptr(query), self._pointer
+        faiss.fvec_inner_products_ny(*pointers, out.size, out.size)
+        return out
+
+
+def pca(blocks: Blocks) -> Floats:
+    """Fit the rotation on rows that arrive in blocks; memory is one block and two D x D matrices.
+
+    Fewer rows than D is fine: the basis is completed orthogonally, and up to D / 2 rows take a
+    fraction of the time. The sign of each column is chosen so that its largest entry is positive,
+    so equal input gives an equal matrix.
+
+    Args:
+        blocks: arrays (n_i, D) of finite rows.
+
+    Returns:
+        (D, D) float32, orthogonal to 1e-5; `x @ R` has its energy in descending order.
+
+    Raises:
+        VectorError: no rows at all, or blocks of different widths.
+    """
+    return _leading(_energy(blocks)).astype(np.float32)
+
+
+def blockwise(blocks: Blocks, ends: Sequence[int]) -> Floats:
+    """`pca` within blocks of numbers, so that each block keeps its span.
+
+    A prefix that a model was trained for (Matryoshka) then holds the same numbers as before,
+    turned among themselves: its scores stay, and shorter prefixes within it get better.
+
+    Args:
+        blocks: arrays (n_i, D) of finite rows.
+        ends: where each block of numbers ends, rising, below or at D; the rest is one block more.
+
+    Raises:
+        VectorError: as `pca`. SegmentConfigError: a block ends beyond D.
+    """
+    energy = _energy(blocks)
+    few, dim = len(energy) < energy.shape[1], energy.shape[1]
+    if ends[-1] > dim:
+        raise SegmentConfigError(
+            f"blocks end at {ends[-1]}, beyond the width of the vectors, {dim}"
+        )
+    turn = np.zeros((dim, dim))
+    for start, end in pairwise(sorted({0, *ends, dim})):
+        part = energy[:, start:end]
+        turn[start:end, start:end] = _leading(_energy([part]) if few else part[start:end])
+    return turn.astype(np.float32)
+
+
+def itq(turn: Floats, blocks: Blocks, p: int) -> Floats:
+    """`turn`, then the first `p` numbers turned among themselves so that signs lose least.
+
+    After `pca` the leading numbers hold most of the energy, and 1 bit each is badly spent;
+    iterative quantization turns the prefix until its signs are as near to it as they get (Gong and
+    Lazebnik 2011). Its span, and so the energy it keeps, stays.
+
+    Args:
+        turn: (D, D) float32, what `pca` returned.
+        blocks: arrays (n_i, D) of rows, not yet turned; their prefixes are held in memory.
+        p: numbers of the prefix.
+    """
+    fitted = faiss.ITQMatrix(p)
+    heads = [prefix(np.asarray(block, np.float32) @ turn[:, :p], p) for block in blocks]
+    fitted.train(np.concatenate(heads))
+    inner = faiss.vector_to_array(fitted.A).reshape(p, p)
+    turned = turn.astype(np.float64)
+    turned[:, :p] = turned[:, :p] @ _orthonormal(inner.astype(np.float64).T)
+    return turned.astype(np.float32)
+
+
+def _energy(blocks: Blocks) -> _Wide:
+    """All rows X (n, D) where n <= D / 2, else X^T X (D, D); in float64."""
+    gram: _Wide | None = None
+    held: list[_Wide] = []
+    rows, dim = 0, 0
+    for block in blocks:
+        wide = np.asarray(block, dtype=np.float64)
+        if wide.ndim != 2 or dim not in (0, wide.shape[1]):
+            expected = f"(n, {dim or 'D'})"
+            raise VectorError(f"rotation blocks must be {expected}, got shape {wide.shape}")
+        rows, dim = rows + len(wide), wide.shape[1]
+        held.append(wide)
+        if 2 * rows <= dim:
+            continue
+        for each in held:
+            product = each.T @ each
+            gram = product if gram is None else gram + product
+        held.clear()
+    if gram is not None:
+        return gram
+    if rows == 0:
+        raise VectorError("a rotation cannot be fitted on no rows")
+    return np.concatenate(held)
+
+
+def _leading(energy: _Wide) -> _Wide:
+    """Eigenvectors of X^T X as columns, in descending order of energy, largest entries positive.
+
+    Of few rows X, only those with energy are sought, in the span of the rows: X^T = Q R, and an
+    eigenvector w of R R^T, which is n x n, makes one, Q w. The rest of Q completes them. (768 wide,
+    one thread: 11 ms and not 64 for 12 rows, 26 for 100, 42 and not 74 for 300.)
+    """
+    rows = len(energy)
+    if rows < energy.shape[1]:
+        vectors, inner = np.linalg.qr(energy.T, mode="complete")
+        _, within = np.linalg.eigh(inner[:rows] @ inner[:rows].T)
+        vectors[:, :rows] = vectors[:, :rows] @ within[:, ::-1]
+    else:
+        _, vectors = np.linalg.eigh(energy)
+        vectors = vectors[:, ::-1]  # eigh gives ascending energy
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    return np.ascontiguousarray(vectors * signs)
+
+
+def _orthonormal(matrix: _Wide) -> _Wide:
+    """The nearest orthogonal matrix: what float32 has rounded away is put back."""
+    left, _, right = np.linalg.svd(matrix)
+    nearest: _Wide = left @ right
+    return nearest

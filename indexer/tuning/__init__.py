@@ -1,0 +1,1 @@
+"""Which index config and operating point to run: goals, candidates, confidence bounds, costs."""

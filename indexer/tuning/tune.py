@@ -1,0 +1,275 @@
+"""The cheapest recipe and operating point that hold a recall target, with a confidence bound.
+
+Half of the queries are searched over: which prefix, structure, shortlist and effort. The other
+half, which that search never saw, decides. From a ladder of operating points, the most careful
+first, each is tested for a true mean recall above the target (a betting bound, see
+tuning.confidence), down to the first that fails: fixed-sequence testing, which allows any number
+of points at the full confidence. A ladder that fails at its first point hands what is left of the
+permitted error, halved, to the next best. A shortlist of all rows finds every neighbour and needs
+no test: up to SCANNED rows it is tried last, so that a tuning that starts also ends.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats, RowNumbers, unit_rows
+from indexer.config import SegmentConfig, Structure
+from indexer.errors import TuneError
+from indexer.search.allowed import Allowed
+from indexer.search.rerank import SearchResult, merge
+from indexer.segment import Segment
+from indexer.tuning.candidates import EFFORTS, Kept, Questions, candidates
+from indexer.tuning.confidence import certified, holds, smallest_sample
+from indexer.tuning.footprint import footprint
+from indexer.tuning.goal import Goal, Objective, Point, Tuning
+
+__all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
+
+MIN_QUERIES = 100
+"""Queries below which ranks and times mean little, however low the target."""
+_ALONE = 200  # queries timed one by one
+
+Recalls = npt.NDArray[np.float64]
+
+
+def queries_needed(goal: Goal) -> int:
+    """Queries below which nothing can be shown for a goal, even if they find all neighbours.
+
+    Half of them are held out, and the first recipe is tested at half of the permitted error.
+    """
+    return max(MIN_QUERIES, 2 * smallest_sample(goal.recall, 1 - (1 - goal.confidence) / 2))
+
+
+def check_queries(count: int, goal: Goal) -> None:
+    """Raise TuneError where so many queries cannot show what the goal states."""
+    needed = queries_needed(goal)
+    if count < needed:
+        raise TuneError(
+            f"recall@{goal.k} above {goal.recall:g} with confidence {goal.confidence:g} takes at "
+            f"least {needed} queries to show, half of them held out, got {count}; give more "
+            "queries, a lower target or a lower confidence"
+        )
+
+
+def tune(
+    segments: Sequence[Segment],
+    queries: npt.ArrayLike,
+    goal: Goal | None = None,
+    *,
+    live: Sequence[Allowed | None] | None = None,
+    own: npt.ArrayLike | None = None,
+    recipes: Sequence[SegmentConfig] | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Tuning:
+    """Find the cheapest recipe and operating point; nothing is written.
+
+    Args:
+        segments: searched together, by one recipe.
+        queries: (q, D), like those that will be asked: drawn at random, not chosen. At least
+            `queries_needed`; three times as many for a recipe that misses half of what it may.
+        goal: what is asked for.
+        live: the rows of each segment that can be found, none of them empty; None for all. What
+            is tuned is a segment without the others.
+        own: (q,) the row that each query was made of, numbered through all segments; None where
+            the queries are no rows. These rows are left out of everything that is measured: a
+            graph finds the neighbours of its own nodes too easily (recall 0.96 instead of 0.92 at
+            efSearch 24; 20,000 real sentences).
+        recipes: what to try; by default what suits the data. Shortlist and effort are tried
+            anyway.
+        on_step: told what is being done.
+
+    Raises:
+        TuneError: no segment, too few queries, more neighbours than rows, no recipe within
+            max_ram, or none that holds the target (never so up to SCANNED rows).
+        VectorError: queries of another width, or not finite.
+    """
+    goal = goal or Goal()
+    said = on_step or (lambda _: None)
+    if not segments:
+        raise TuneError("tuning needs at least one segment, got none; build one first")
+    vectors = unit_rows(queries, dim=segments[0].dim)
+    check_queries(len(vectors), goal)
+    sizes = _sizes(segments, live)
+    rows = sum(sizes)
+    if goal.k > rows:
+        raise TuneError(f"k must be at most the {rows} rows there are, got {goal.k}")
+    kept = _kept(segments, live, own)
+    said(f"exact search of {len(vectors)} queries over {rows} rows")
+    found = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
+    asked = Questions(vectors, _merged(found, segments, goal.k).rows)
+    # The order of the held-out queries must not depend on them either: confidence.lower_bound.
+    shuffled = np.random.default_rng(0).permutation(len(vectors))
+    seen, held_out = (asked.part(part) for part in np.array_split(shuffled, 2))
+    ladders: list[list[_Step]] = []
+    for config, shortlists in candidates(segments, sizes, kept, seen, goal, recipes):
+        said(f"building {config.structure} {config.code} over {config.prefix} numbers")
+        # As they will be built: without deleted rows a segment may be too small for the structure.
+        views = [
+            s.over(config.fitting(size, s.dim), rows)
+            for s, size, rows in zip(segments, sizes, kept, strict=True)
+        ]
+        for size in shortlists:
+            said(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
+            point = replace(config, shortlist=size)
+            # What costs twice the best so far would not be chosen.
+            likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
+            most = 2 * min(likely, default=float("inf"))
+            ladders.append(list(_ladder(views, sizes, point, seen, held_out, goal, most)))
+        del views  # before the next is built: it may take much memory
+    curve = tuple(step.point for ladder in ladders for step in ladder)
+    best = _decide(ladders, goal, said)
+    if best is None:
+        reached = max(curve, key=lambda point: point.recall)
+        raise TuneError(
+            f"no recipe was shown to exceed recall@{goal.k} {goal.recall} with confidence "
+            f"{goal.confidence} on {len(held_out.vectors)} held-out queries; the best mean on the "
+            f"others was {reached.recall:.4f} (prefix {reached.config.prefix}, shortlist "
+            f"{reached.config.shortlist}): give more queries, a lower target, or use exact search"
+        )
+    return Tuning(
+        config=best.point.config,
+        goal=goal,
+        recall=float(best.sealed.mean()),
+        ms=best.point.ms,
+        rows=rows,
+        queries=len(vectors),
+        held_out=len(held_out.vectors),
+        source="given" if own is None else "documents",
+        tried=len(curve),
+        curve=curve,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A point of a ladder.
+
+    Attributes:
+        point: as measured on the queries seen.
+        likely: whether the target would be shown if those were the held-out ones.
+        sealed: recall of each held-out query, not looked at before the decision.
+        exact: whether all rows are scored, so that the recall is 1 and needs no test.
+    """
+
+    point: Point
+    likely: bool
+    sealed: Recalls
+    exact: bool = False
+
+
+def _ladder(
+    views: Sequence[Segment],
+    sizes: Sequence[int],
+    config: SegmentConfig,
+    seen: Questions,
+    held_out: Questions,
+    goal: Goal,
+    most: float,
+) -> Iterator[_Step]:
+    """Points of one recipe and shortlist, from the cheapest to the most careful.
+
+    It ends where half of what the target permits to miss is missed no longer, or where a query
+    costs more than `most` milliseconds.
+    """
+    efforts: Sequence[int] = [e for e in EFFORTS if e >= config.shortlist] or [config.shortlist]
+    if config.structure is Structure.IVF:
+        lists = max(view.lists for view in views)
+        efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
+    elif config.structure is not Structure.HNSW:
+        efforts = [0]
+    hot = footprint(config, sum(sizes), views[0].dim).hot_row
+    exact = config.shortlist >= max(sizes)
+    for effort in efforts:
+        point = replace(config, effort=effort)
+        searched = [v.over(point.fitting(n, v.dim)) for v, n in zip(views, sizes, strict=True)]
+        reached = _recalls(searched, seen, goal.k)
+        ms = _cost(searched, seen, goal)
+        likely = exact or holds(reached, goal.recall, goal.confidence)
+        sealed = _recalls(searched, held_out, goal.k)
+        yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed, exact)
+        if reached.mean() >= (1 + goal.recall) / 2 or ms > most:
+            return
+
+
+def _decide(
+    ladders: Sequence[Sequence[_Step]], goal: Goal, said: Callable[[str], None]
+) -> _Step | None:
+    """The cheapest point that the held-out queries confirm, ladder by ladder."""
+    likely = [
+        (min(step.point.ms for step in ladder if step.likely), number)
+        for number, ladder in enumerate(ladders)
+        if any(step.likely for step in ladder)
+    ]
+    permitted = 1 - goal.confidence
+    for _, number in sorted(likely):
+        careful_first = ladders[number][::-1]
+        if careful_first[0].exact:
+            return careful_first[0]
+        permitted /= 2
+        last = certified((step.sealed for step in careful_first), goal.recall, 1 - permitted)
+        if last is not None:
+            return careful_first[last]
+        said("the held-out queries do not confirm it; trying the next recipe")
+    return None
+
+
+def _sizes(segments: Sequence[Segment], live: Sequence[Allowed | None] | None) -> list[int]:
+    """How many rows of each segment can be found."""
+    parts = [None] * len(segments) if live is None else live
+    return [s.rows if only is None else only.size for s, only in zip(segments, parts, strict=True)]
+
+
+def _kept(
+    segments: Sequence[Segment],
+    live: Sequence[Allowed | None] | None,
+    own: npt.ArrayLike | None,
+) -> Kept:
+    """The rows that are neither deleted nor queries."""
+    queries = np.array([], np.int64) if own is None else np.asarray(own, np.int64)
+    kept: list[RowNumbers | None] = []
+    first = 0
+    for segment, only in zip(segments, live or [None] * len(segments), strict=True):
+        rows = np.arange(segment.rows) if only is None else only.rows
+        rows = np.setdiff1d(rows, queries - first)
+        kept.append(None if rows.size == segment.rows else rows)
+        first += segment.rows
+        if not rows.size:
+            raise TuneError("all rows of a segment were made into queries; take fewer of them")
+    return kept
+
+
+def _recalls(segments: Sequence[Segment], asked: Questions, k: int) -> Recalls:
+    """recall@k of each query (q,) float64; a batch of them is searched at once."""
+    found = _search(segments, asked.vectors, k).rows
+    shares = [
+        np.isin(truth[truth >= 0], rows).sum() / max(1, (truth >= 0).sum())
+        for truth, rows in zip(asked.truth, found, strict=True)
+    ]
+    return np.asarray(shares, np.float64)
+
+
+def _cost(segments: Sequence[Segment], asked: Questions, goal: Goal) -> float:
+    """Milliseconds a query: the median of queries alone, or the mean in one batch."""
+    if goal.objective is Objective.THROUGHPUT:
+        begin = time.perf_counter()
+        _search(segments, asked.vectors, goal.k)
+        return (time.perf_counter() - begin) * 1e3 / len(asked.vectors)
+    times = []
+    for query in asked.vectors[:_ALONE]:
+        begin = time.perf_counter()
+        _search(segments, query[None], goal.k)
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times)) * 1e3
+
+
+def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResult:
+    return _merged([segment.search(queries, k) for segment in segments], segments, k)
+
+
+def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
+    bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
+    return merge(results, bases, k)

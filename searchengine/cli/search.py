@@ -1,0 +1,126 @@
+"""searchengine search and similar."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.fields import FieldName, tell_unknown
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    LAYERS,
+    SHORTLIST,
+    runs,
+    tell_compiling,
+)
+from searchengine.query.request import Mode
+
+_OPTIONS = (
+    click.option("-k", default=10, show_default=True, help="How many hits."),
+    click.option("--where", help="Filter on metadata: year >= 2015 and lang in ('en', 'ko')"),
+    SHORTLIST,
+    click.option("--exact", is_flag=True, help="Prove that nothing is nearer; slower."),
+    click.option(
+        "--diversity",
+        type=click.FloatRange(0, 1),
+        default=0,
+        help="From 0 (by score alone) to 1 (as little alike as can be).",
+    ),
+    click.option("--group-by", type=FieldName(), help="Only the best of each value of a field."),
+    AS_JSON,
+)
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@COLLECTION
+@click.argument("question")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.VECTOR.value,
+    show_default=True,
+    help="By meaning, by words, or by both.",
+)
+@_options
+@ENCODER
+@LAYERS
+@runs
+def search(
+    collection: Path,
+    question: str,
+    k: int,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print the documents nearest to QUESTION, best first.
+
+    \b
+    Example:
+        searchengine search notes.index "when do whales sleep" -k 3
+    """
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
+        if options["mode"] != Mode.TEXT:
+            tell_compiling(engine)
+        hits = engine.search(question, k, **options)
+        _show(hits, as_json, options)
+        _wonder(engine, hits, options)
+
+
+@click.command()
+@COLLECTION
+@click.argument("key")
+@_options
+def similar(collection: Path, key: str, k: int, as_json: bool, **options: Any) -> None:
+    """Print the documents nearest to the document KEY, best first.
+
+    \b
+    Example:
+        searchengine similar notes.index whales.txt -k 3
+    """
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection) as engine:
+        hits = engine.similar(key, k, **options)
+        _show(hits, as_json, options)
+        _wonder(engine, hits, options)
+
+
+def _wonder(engine: Any, hits: Any, options: dict[str, Any]) -> None:
+    """Say why there may be nothing, or nothing grouped."""
+    from searchengine.cli.console import note
+
+    if not hits:
+        note("nothing found")
+        tell_unknown(engine, options["where"])
+    elif options["group_by"] is not None:
+        tell_unknown(engine, options["group_by"])
+
+
+def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
+    from searchengine.cli.console import note, say, show_json
+
+    if as_json:
+        show_json([hit.as_dict() for hit in hits])
+    else:
+        for hit in hits:
+            say(str(hit))
+    if options["exact"] and hits.proven:
+        of = " that match" if options["where"] else ""
+        read = 0 if hits.read is None else 100 * hits.read
+        note(
+            f"proven: these are the true {len(hits)} nearest{of}; "
+            f"{read:.2f} % of the rows were read at full width"
+        )

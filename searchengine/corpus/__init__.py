@@ -1,0 +1,1 @@
+"""Files to a stream of documents; one reader a format."""

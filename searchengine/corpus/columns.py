@@ -1,0 +1,112 @@
+"""Which fields of a file hold the key, the title and the text.
+
+Without options they are named `_id` (or `id`), `title` and `text`. A file whose text cannot be
+found by name is refused: it would otherwise be indexed by its titles alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from searchengine.corpus.lines import bad, some_fields
+from searchengine.errors import CorpusError, UnknownFields
+
+RESERVED = ("_id", "title", "text")
+"""Fields that belong to the document itself and cannot be metadata."""
+
+_DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of fields, matched without regard to case; None: the default name.
+
+    Attributes:
+        text: holds the text [`text`].
+        title: holds the title [`title`].
+        id: holds the key [`_id`, or else `id`].
+    """
+
+    text: str | None = None
+    title: str | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
+        if len(set(chosen)) < len(chosen):
+            raise CorpusError(
+                "one field cannot serve twice; give --text-field, --title-field and --id-field "
+                f"different names, got {', '.join(map(repr, chosen))}"
+            )
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Option → field, for the options that are given."""
+        named = {"text": self.text, "title": self.title, "id": self.id}
+        return {f"--{option}-field": name for option, name in named.items() if name is not None}
+
+    def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
+        """The fields, the chosen ones under their default names.
+
+        Args:
+            fields: those of a header or record.
+            place: "file:line", for messages.
+            strict: a chosen field that is missing is an error.
+
+        Raises CorpusError.
+        """
+        names = list(fields)
+        for option, name in self.chosen.items():
+            index = _index(fields, name, option, place)
+            if index is not None:
+                names[index] = _DEFAULTS[option]
+            elif strict:
+                raise _unknown(
+                    place, f"no field {name!r} for {option} (fields: {some_fields(fields)})"
+                )
+        for option, name in self.chosen.items():
+            if names.count(_DEFAULTS[option]) > 1:
+                raise _unknown(
+                    place,
+                    f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
+                    "in the file",
+                )
+        return names
+
+    def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
+        """A record, its chosen fields under their default names. Raises CorpusError."""
+        fields = list(record)
+        names = self.names(fields, place, strict=strict)
+        return {new: record[old] for old, new in zip(fields, names, strict=True)}
+
+
+def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
+    """Refuse a file without a text field, unless it has ids and titles and nothing else.
+
+    Args:
+        names: the first record's fields, under their default names.
+        fields: the same as the file has them.
+        place: "file:line", for the message.
+    """
+    if "text" in names or set(names) - {"_id", "id"} == {"title"}:
+        return
+    raise _unknown(
+        place,
+        f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
+        "example: --text-field body",
+    )
+
+
+def _unknown(place: str, what: str) -> UnknownFields:
+    return UnknownFields(str(bad(place, what)))
+
+
+def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
+    """Where a field is: the same name, or else the only one that differs in case alone."""
+    if name in fields:
+        return fields.index(name)
+    similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
+    if len(similar) > 1:
+        names = ", ".join(repr(fields[i]) for i in similar)
+        raise _unknown(place, f"{option} {name} fits several fields: {names}; give the exact name")
+    return similar[0] if similar else None

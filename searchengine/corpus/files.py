@@ -1,0 +1,368 @@
+"""Files → a stream of documents.
+
+JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), each of them
+gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
+`title`, `text`, or as corpus.columns has them; every other field becomes metadata. Text is
+UTF-8. A table's cells that read like numbers (12, -3.50; not 007 or 1e3) or true and false become
+what they read like. What the key of a document is: docs/keys.md.
+
+Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from searchengine.corpus.columns import Columns, check_text
+from searchengine.corpus.lines import (
+    LONGEST,
+    OnBad,
+    bad,
+    kind,
+    read_jsonl,
+    read_lines,
+    report,
+    some_fields,
+    too_long,
+)
+from searchengine.corpus.tables import DIALECTS, read_table
+from searchengine.errors import CorpusError, QueryError
+
+_QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
+_REMEMBERED = 1000  # of what is left out, so that memory stays bounded
+_DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
+_TEXT_SUFFIXES = {".txt", ".md"}
+_HASH_DIGITS = 32  # of SHA-256: 128 bits
+_READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with a key of its own.
+
+    Attributes:
+        key, text, title, metadata: what is stored.
+        origin: where it came from, for error messages.
+        root: absolute path of the folder that the key is relative to, for a text file; else "".
+        derived: the key was computed from the content of the record.
+
+    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
+    """
+
+    key: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = field(default="", compare=False)
+    root: str = field(default="", compare=False)
+    derived: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("key", "text", "title"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                self._refuse(f"{name} must be text, got {type(value).__name__}")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                self._refuse(f"{name} holds half a surrogate pair, which is no character")
+        if not self.key.strip():
+            self._refuse("the key is empty; give every document an _id")
+        try:
+            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
+            written.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            at = _unwritable(self.metadata)
+            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
+        brackets = written.count("[") + written.count("{")
+        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
+            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise bad(self.origin or f"document {self.key!r:.80}", reason)
+
+    @classmethod
+    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
+        """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
+
+        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
+        has none of its own.
+        """
+        if not isinstance(record, Mapping):
+            what = type(record).__name__
+            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
+        rest = dict(record)
+        field_name = "_id" if "_id" in rest else "id"
+        name: Any = rest.pop(field_name, key)
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
+        if name is None or name == "":
+            raise bad(origin or "document", "no _id; give every document one")
+        if "text" not in rest and "title" not in rest:
+            where = origin or f"document {name!r:.80}"
+            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
+        title, text = rest.pop("title", None), rest.pop("text", None)
+        return cls(
+            key=name,
+            text="" if text is None else text,
+            title="" if title is None else title,
+            metadata=rest,
+            origin=origin,
+        )
+
+    @property
+    def full_text(self) -> str:
+        """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""
+        return f"{self.title} {self.text}".strip()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of title and text: documents with equal ones are encoded alike."""
+        return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What was left out: how many, and the first of them."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, what: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.first) < _REMEMBERED:
+            self.first.append(what)
+
+    def extend(self, other: "LeftOut") -> None:
+        """Those of another, too."""
+        self.count += other.count
+        self.first += other.first[: _REMEMBERED - len(self.first)]
+
+
+def check_corpus(path: str | Path) -> Path:
+    """The path of a corpus that exists. Raises CorpusError."""
+    path = Path(path)
+    try:
+        if not path.exists():
+            raise bad(path, "no such file or folder")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return path
+
+
+def read_corpus(
+    path: str | Path,
+    on_bad: OnBad | None = None,
+    *,
+    key_prefix: str = "",
+    record_keys: str = "content",
+    columns: Columns | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of a file or folder in order.
+
+    A malformed record raises CorpusError ("file:line: …"); with `on_bad` the error is handed over
+    and reading goes on. A missing or unreadable file, or one without a text field, always raises.
+    A named pipe is read as it fills.
+
+    Args:
+        path: the file or folder.
+        on_bad: called with the error of every malformed record.
+        key_prefix: text put before the keys of text files and of records without an id.
+        record_keys: what the key of a record without an id is: "content", a hash of the record;
+            or "position", its number in the file, for collections that were made so.
+        columns: which fields hold text, title and key.
+    """
+    if record_keys not in ("content", "position"):
+        raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
+    keys = _Keys(key_prefix, record_keys == "content")
+    columns = Columns() if columns is None else columns
+    path = check_corpus(path)
+    try:
+        if path.is_dir():
+            beir = _beir_corpus(path)
+            if beir:
+                return _read_records(beir, on_bad, keys, columns)
+            files, root = _text_files(path), path
+            if not files:
+                raise bad(path, f"no .txt or .md files in this folder; expected {_READABLE}")
+        elif kind(path) in _TEXT_SUFFIXES:
+            files, root = [path], path.parent
+        else:
+            return _read_records(path, on_bad, keys, columns)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if columns.chosen:
+        raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
+    return _read_texts(files, root, on_bad, keys)
+
+
+def count_records(path: str | Path) -> int | None:
+    """How many records a corpus seems to have, for a progress bar; None when that is not quick."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            beir = _beir_corpus(path)
+            return count_records(beir) if beir else len(_text_files(path))
+        if not path.is_file() or path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
+            return None
+        with open(path, "rb") as file:
+            lines = sum(1 for _ in file)
+    except OSError:
+        return None  # reading it says why
+    return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested more than so many levels."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
+
+
+def _unreadable(path: Path, error: OSError) -> CorpusError:
+    return bad(path, f"cannot be read ({error.strerror or error})")
+
+
+def _unwritable(metadata: Mapping[str, Any]) -> str:
+    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
+    for name, value in metadata.items():
+        try:
+            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            return f" {name!r:.80}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys of documents that have none of their own.
+
+    Attributes:
+        prefix: put before all of them.
+        by_content: records are named by a hash of their content, not by their position.
+    """
+
+    prefix: str
+    by_content: bool
+
+    def of_file(self, file: Path, root: Path) -> str:
+        """The path below the corpus' root."""
+        return self.prefix + file.relative_to(root).as_posix()
+
+    def of_record(self, record: Mapping[str, Any], position: int, place: str) -> Document:
+        """A document from a record without an id."""
+        document = Document.from_mapping(record, origin=place, key=f"{self.prefix}{position}")
+        if not self.by_content:
+            return document
+        content = {**document.metadata, "title": document.title, "text": document.text}
+        written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
+        return replace(document, key=self.prefix + key, derived=True)
+
+
+def _read_records(
+    path: Path, on_bad: OnBad | None, keys: _Keys, columns: Columns
+) -> Iterator[Document]:
+    format_ = kind(path)
+    if format_ in (".jsonl", ".ndjson"):
+        records = _objects(path, on_bad, columns)
+    elif format_ in DIALECTS:
+        records = read_table(path, on_bad, columns)
+    else:
+        raise bad(path, f"expected {_READABLE}")
+    return _to_documents(records, on_bad, keys)
+
+
+def _objects(
+    path: Path, on_bad: OnBad | None, columns: Columns
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and record of every object of a file, whose first one must name the text."""
+    first = True
+    for place, record in read_jsonl(path, on_bad):
+        if first:
+            check_text(columns.names(list(record), place), record, place)
+            first = False
+        try:
+            yield place, columns.renamed(record, place, strict=False)
+        except CorpusError as error:
+            report(error, on_bad)
+
+
+def _to_documents(
+    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None, keys: _Keys
+) -> Iterator[Document]:
+    keyed: bool | None = None
+    for position, (place, record) in enumerate(records, start=1):
+        has_key = "_id" in record or "id" in record
+        keyed = has_key if keyed is None else keyed
+        try:
+            # A record without an id, in a file whose first record has one, is a mistake.
+            if keyed or has_key:
+                yield Document.from_mapping(record, origin=place)
+            else:
+                yield keys.of_record(record, position, place)
+        except CorpusError as error:
+            report(error, on_bad)
+
+
+def _beir_corpus(folder: Path) -> Path | None:
+    inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+    return next((file for file in inner if file.is_file()), None)
+
+
+def _text_files(folder: Path) -> list[Path]:
+    """Text files below a folder; what is hidden (.git, .trash, …) is not meant to be found.
+
+    OSError when a folder cannot be read. Folders that are links are left out: they may loop.
+    """
+    files, folders = [], [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry))
+                elif kind(Path(entry)) in _TEXT_SUFFIXES and Path(entry).is_file():
+                    files.append(Path(entry))
+    return sorted(files)
+
+
+def _read_texts(
+    files: list[Path], root: Path, on_bad: OnBad | None, keys: _Keys
+) -> Iterator[Document]:
+    """One document a file: the key is its path below the root, the title its name."""
+    folder = str(root.resolve())
+    try:
+        folder.encode()
+    except UnicodeEncodeError as error:
+        raise bad(folder, "the name of this folder is not UTF-8; rename it") from error
+    for file in files:
+        try:
+            text = _whole(file)
+            name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
+            # A blank file has nothing to find; its name alone must not make it a document.
+            title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
+            key = keys.of_file(file, root)
+            yield Document(key=key, text=text, title=title, origin=str(file), root=folder)
+        except CorpusError as error:
+            if not file.exists():
+                raise
+            report(error, on_bad)
+
+
+def _whole(file: Path) -> str:
+    text = io.StringIO()
+    for _, line in read_lines(file):
+        text.write(line)
+        if text.tell() > LONGEST:
+            raise bad(file, too_long("text"))
+    return text.getvalue()

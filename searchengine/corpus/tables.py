@@ -1,0 +1,139 @@
+"""CSV and TSV → records, row by row.
+
+A row that is no CSV costs its own line only, and what is read again because of it stays in
+proportion to the file.
+"""
+
+import csv
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from searchengine.corpus.columns import Columns, check_text
+from searchengine.corpus.lines import LONGEST, OnBad, bad, kind, read_lines, report
+from searchengine.errors import CorpusError
+
+DIALECTS: dict[str, dict[str, Any]] = {
+    ".csv": {"strict": True},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+_TEXT_FIELDS = ("_id", "id", "title", "text")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_A_LINE = 100  # bytes of memory that a short line takes besides its text
+
+
+def read_table(
+    path: Path, on_bad: OnBad | None, columns: Columns
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and record of every row; empty cells are left out of the metadata.
+
+    Raises CorpusError where the header does not name the text.
+    """
+    rows = _table_rows(path, on_bad)
+    first = next(rows, None)
+    if first is None:
+        return
+    place, fields = first
+    if len(set(fields)) < len(fields):
+        raise bad(place, "a column name occurs twice in the header")
+    header = columns.names(fields, place)
+    check_text(header, fields, place)
+    for place, row in rows:
+        if len(row) == len(header):
+            cells = {n: _cell(n, v) for n, v in zip(header, row, strict=True)}
+            yield place, {n: v for n, v in cells.items() if v != "" or n in _TEXT_FIELDS}
+        else:
+            what = f"{len(row)} fields where the header has {len(header)}"
+            report(bad(place, what), on_bad)
+
+
+def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
+    """Place and cells of every row that is not blank, the header first.
+
+    After a row that is no CSV, reading goes on with the line after the one where it began: a stray
+    quote would otherwise swallow the rest of the file.
+    """
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
+    header_read = False
+
+    def skip(error: CorpusError) -> None:
+        if not header_read:
+            raise error  # without its header a table means nothing
+        report(error, on_bad)
+
+    lines = _RowLines(read_lines(path, None if on_bad is None else skip))
+    while True:
+        try:
+            for row in csv.reader(lines, **DIALECTS[kind(path)]):
+                if row:
+                    yield f"{path}:{lines.number}", row
+                    header_read = True
+                lines.next_row()
+            return
+        except csv.Error as error:
+            place = f"{path}:{lines.number}"
+            skip(bad(place, f"not {kind(path)[1:].upper()} ({error})"))
+            if not lines.back():
+                what = "the quotes of too many rows do not match to skip them all; mend the file"
+                raise bad(place, what) from error
+
+
+class _RowLines:
+    """The lines of a table, which can go back to the second line of the current row.
+
+    A quote that is never closed costs as many lines as a row may have. What is read again must
+    stay in proportion to what is read at all, or a file of such quotes would take for ever.
+    """
+
+    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
+        self._numbered = numbered
+        self._again: deque[tuple[int, str]] = deque()  # lines to read once more
+        self._taken: list[tuple[int, str]] = []  # lines of the current row
+        self._size = 0  # of those
+        self._patience = 4 * LONGEST
+
+    @property
+    def number(self) -> int:
+        """Where the current row begins."""
+        return self._taken[0][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        fresh = not self._again
+        line = next(self._numbered) if fresh else self._again.popleft()
+        size = len(line[1]) + _A_LINE
+        self._taken.append(line)
+        self._size += size
+        self._patience += 4 * size if fresh else 0
+        if self._size > 2 * LONGEST:
+            count = len(self._taken)
+            raise csv.Error(f"a row goes on for {count:,} lines; is a quote left open?")
+        return line[1]
+
+    def next_row(self) -> None:
+        """The current row has ended."""
+        self._taken.clear()
+        self._size = 0
+
+    def back(self) -> bool:
+        """Go back; False when that was done too often."""
+        self._patience -= self._size
+        self._again.extendleft(reversed(self._taken[1:]))
+        self.next_row()
+        return self._patience >= 0
+
+
+def _cell(name: str, value: str) -> str | int | float | bool:
+    """A table's cell, as the number or truth value that it reads like."""
+    if name in _TEXT_FIELDS:
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer ones would lose digits
+        return value
+    return float(value) if "." in value else int(value)

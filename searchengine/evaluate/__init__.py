@@ -1,0 +1,1 @@
+"""Retrieval against judgements: metrics, significance, run files, hard negatives."""

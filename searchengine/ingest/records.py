@@ -1,0 +1,203 @@
+"""What is given to `add` and `update` → checked documents and metadata.
+
+A mapping may hold what pandas, polars and numpy put there; it is stored as JSON:
+
+    numpy or pandas scalar       a number, text or truth value
+    datetime, date, Timestamp    ISO 8601 text
+    numpy array                  a list
+    NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
+                                 or a nested object: null
+
+Anything else that JSON cannot hold is refused, with the document and the field.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, time
+from typing import Any, Protocol
+
+import numpy as np
+
+from searchengine.corpus.columns import RESERVED
+from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.lines import bad
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
+
+_MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
+_OWN = (*RESERVED, "id")
+
+
+class DataFrame(Protocol):
+    """A table of pandas or polars, a document a row."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+def as_documents(
+    given: Iterable[Document | Mapping[str, Any]] | DataFrame, malformed: LeftOut | None
+) -> Iterator[Document]:
+    """Documents from documents, mappings, or the rows of a pandas or polars DataFrame.
+
+    Args:
+        given: an iterable of Document and mappings, or a DataFrame.
+        malformed: takes the sentence about each that is refused; None: that sentence is raised.
+
+    Raises CorpusError, and QueryError where `given` cannot be iterated.
+    """
+    for position, record in enumerate(_records(given), start=1):
+        place = f"document {position}"
+        try:
+            if isinstance(record, Document):
+                yield _checked(record)
+            elif isinstance(record, Mapping):
+                yield Document.from_mapping(_plain_record(record, place), origin=place)
+            else:
+                what = type(record).__name__
+                raise bad(place, f"expected a Document or a mapping, got {what}")
+        except SearchEngineError as error:
+            if malformed is None:
+                raise
+            malformed.add(str(error))
+
+
+def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The metadata to merge, by key, as JSON holds it. Raises QueryError and CorpusError."""
+    patches = {}
+    for key, patch in metadata.items():
+        if not isinstance(patch, Mapping):
+            raise QueryError(
+                f"update takes metadata by key; for {key!r} it got a {type(patch).__name__}"
+            )
+        for name in RESERVED:
+            if name in patch:
+                raise QueryError(
+                    f"update of {key!r}: {name!r} belongs to the document and cannot be metadata; "
+                    "to change it, add the document again"
+                )
+        place = f"update of {key!r}"
+        patches[key] = _plain_fields(patch, place, refuse_missing=True)
+        Document(key, "", metadata=patches[key], origin=place)  # which checks it
+    return patches
+
+
+@contextmanager
+def explaining(malformed: LeftOut) -> Iterator[None]:
+    """Add to an EmptyCorpus how many records were malformed, and why the first one was."""
+    try:
+        yield
+    except EmptyCorpus as error:
+        if not malformed.count:
+            raise
+        records = "record is" if malformed.count == 1 else "records are"
+        raise EmptyCorpus(
+            f"{error}; {malformed.count} {records} bad, the first: {malformed.first[0]}"
+        ) from error
+
+
+def _records(given: Any) -> Iterable[object]:
+    """The rows of a DataFrame as mappings; anything else as it is."""
+    of_polars = hasattr(given, "iter_rows")
+    if not of_polars and not (hasattr(given, "to_dict") and hasattr(given, "columns")):
+        if not isinstance(given, Iterable):
+            what = type(given).__name__
+            raise QueryError(
+                f"add takes an iterable of documents or a pandas or polars DataFrame, got {what}"
+            )
+        return given
+    if len(set(given.columns)) < len(given.columns):
+        raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
+    rows = given.iter_rows(named=True) if of_polars else given.to_dict(orient="records")
+    return map(_without_missing, rows)
+
+
+def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without metadata that is None: a table has a cell there whether it is known or not."""
+    return {name: value for name, value in row.items() if value is not None or name in _OWN}
+
+
+def _checked(document: Document) -> Document:
+    """A document whose metadata can be told apart from its own fields."""
+    for name in RESERVED:
+        if name in document.metadata:
+            raise bad(
+                document.origin or f"document {document.key!r:.80}",
+                f"{name!r} belongs to the document and cannot be metadata; give it another name",
+            )
+    return document
+
+
+def _plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A record as JSON holds it, without metadata that is missing."""
+    return {
+        name: value
+        for name, value in _plain_fields(record, place).items()
+        if value is not None or record[name] is None or name in _OWN
+    }
+
+
+def _plain_fields(
+    record: Mapping[str, Any], place: str, *, refuse_missing: bool = False
+) -> dict[str, Any]:
+    """A record as JSON holds it; NaN and the like are None, or refused. Raises CorpusError."""
+    try:
+        plain = {name: _plain(value, place, name) for name, value in record.items()}
+        if refuse_missing:
+            for name in record:
+                _refuse_missing(record[name], place, name)
+    except RecursionError as error:
+        raise bad(place, "its fields are nested too deeply; flatten them") from error
+    return plain
+
+
+def _refuse_missing(value: Any, place: str, name: str) -> None:
+    """Refuse NaN, NaT or NA anywhere in a value."""
+    if isinstance(value, Mapping):
+        for inner, each in value.items():
+            _refuse_missing(each, place, f"{name}.{inner}")
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _refuse_missing(each, place, name)
+    elif _is_missing(value):
+        raise bad(
+            place,
+            f"the field {name!r:.80} holds {value}, which cannot be written as JSON; None removes "
+            "a field",
+        )
+
+
+def _plain(value: Any, place: str, name: str) -> Any:
+    """A value as JSON holds it; None for what is missing. Raises CorpusError."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if type(value) in (str, int, bool):
+        return value
+    if value is None or _is_missing(value):
+        return None
+    if isinstance(value, np.datetime64):
+        return str(value)  # as a number, it would lose its unit
+    if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
+        value = value.item()
+    if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {inner: _plain(each, place, f"{name}.{inner}") for inner, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(each, place, name) for each in value]
+    if isinstance(value, str | int | float):
+        return value
+    raise bad(
+        place,
+        f"the field {name!r:.80} holds a value of type {type(value).__name__}, which cannot be "
+        "written as JSON; turn it into text or a number",
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    """NaN, or NaT or NA of pandas or numpy."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return type(value).__name__ in _MISSING_TYPES

@@ -1,0 +1,147 @@
+"""How a collection is built, fixed when it is made."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from indexer.config import RotationKind, SegmentConfig
+from searchengine.errors import CollectionError
+from searchengine.ingest.encoding import TextEncoder, tokenizer_of
+from searchengine.ingest.passages import PassageConfig, Tokenizes
+from searchengine.storage.documents.lexical import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """How a collection is built.
+
+    Attributes:
+        config: how vectors are indexed; `tune` may change it later.
+        passages: how long documents are cut; None keeps them whole.
+        tokenizer: how words are told apart for the modes text and hybrid.
+        layers: how many of the encoder's first layers are used; None: all.
+    """
+
+    config: SegmentConfig
+    passages: PassageConfig | None
+    tokenizer: Tokenizer
+    layers: int | None = None
+
+    @classmethod
+    def for_encoder(
+        cls,
+        encoder: TextEncoder,
+        config: SegmentConfig | Mapping[str, Any] | None = None,
+        passages: PassageConfig | bool = True,
+        tokenizer: Tokenizer | str = Tokenizer.PORTER,
+    ) -> Self:
+        """What is not given is chosen for the encoder.
+
+        Args:
+            encoder: what will encode; with token_spans it lets documents be cut.
+            config: settings, or some fields of them. By default a flat shortlist over the rotated
+                first 64 numbers; the blocks of the rotation "blocks" are the lengths that the
+                encoder was trained for.
+            passages: True cuts where the encoder has a tokenizer, False never.
+            tokenizer: see searchengine.storage.documents.lexical.
+
+        Raises:
+            CollectionError: a prefix wider than the encoder, or what the encoder cannot do.
+            SegmentConfigError: settings that no segment of this width can be built by.
+        """
+        if not isinstance(config, SegmentConfig):
+            fields = {"prefix": min(64, encoder.dim), **(config or {})}
+            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
+                fields["blocks"] = _trained_blocks(encoder)
+            config = SegmentConfig(**fields)
+        for name, width in (("prefix", config.prefix), *(("stage", w) for w, _ in config.stages)):
+            if width > encoder.dim:
+                raise CollectionError(
+                    f"the {name} of {width} is wider than the encoder's {encoder.dim} numbers; "
+                    f"choose at most {encoder.dim}"
+                )
+        config.check_buildable(encoder.dim)  # not when the first documents are encoded
+        cut = None
+        if isinstance(passages, PassageConfig):
+            tokenizer_of(encoder)  # without one it could be made, and never added to
+            cut = passages
+        elif not isinstance(passages, bool):
+            raise CollectionError(
+                f"passages must be True, False or a PassageConfig, got {passages!r}"
+            )
+        elif passages and isinstance(encoder, Tokenizes):
+            cut = PassageConfig()
+        try:
+            chosen = Tokenizer(tokenizer)
+        except ValueError:
+            raise CollectionError(
+                f"tokenizer must be one of {', '.join(Tokenizer)}, got {tokenizer!r}"
+            ) from None
+        return cls(config, cut, chosen, getattr(encoder, "kept_layers", None))
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """What a collection was built by; before passages were, documents were whole."""
+        cut = settings.get("passages")
+        return cls(
+            SegmentConfig.from_dict(settings["index"]),
+            None if cut is None else PassageConfig.from_dict(cut),
+            Tokenizer(settings["tokenizer"]),
+            settings["encoder"].get("layers"),
+        )
+
+    def settings(self, encoder: TextEncoder) -> dict[str, Any]:
+        """What is stored of it, and of the encoder, under the names of settings."""
+        made = {
+            "source": getattr(encoder, "source", None),
+            "fingerprint": encoder.fingerprint,
+            "dim": encoder.dim,
+        }
+        if self.layers is not None:
+            made["layers"] = self.layers
+        return {
+            "encoder": made,
+            "index": self.config.as_dict(),
+            "passages": None if self.passages is None else self.passages.as_dict(),
+        }
+
+    def check_asked(
+        self,
+        path: str | Path,
+        config: Mapping[str, Any],
+        passages: PassageConfig | bool | None,
+        tokenizer: Tokenizer | str | None,
+        layers: int | None,
+    ) -> None:
+        """Raise CollectionError where another thing is asked for than there is; None is no wish."""
+        made = self.config.as_dict()
+        different = [
+            (name, made[name], asked)
+            for name, value in config.items()
+            # as `made` has it: lists, and enums by value
+            if made[name] != (asked := json.loads(json.dumps(value)))
+        ]
+        if passages not in (None, True) and (passages or None) != self.passages:
+            different.append(("passages", self.passages or "none", passages or "none"))
+        if tokenizer is not None and tokenizer != self.tokenizer:
+            different.append(("tokenizer", self.tokenizer, tokenizer))
+        if layers not in (None, self.layers):
+            different.append(("layers", self.layers or "all", layers))
+        for name, there, asked in different:
+            raise CollectionError(
+                f"{path} has {name} {there}, got {asked}; leave it out, or index into a new folder"
+            )
+
+
+def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
+    """The shorter lengths that an encoder was trained for, rising."""
+    trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
+    blocks = tuple(sorted(width for width in trained if width < encoder.dim))
+    if not blocks:
+        raise CollectionError(
+            f"the encoder was trained for its full {encoder.dim} numbers alone, so there are no "
+            "blocks to turn within; choose the rotation pca"
+        )
+    return blocks

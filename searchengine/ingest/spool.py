@@ -1,0 +1,153 @@
+"""Documents and vectors on their way into a commit, kept on the disk: memory stays bounded.
+
+Nothing of it has a name, so nothing is left behind, however the process ends.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.corpus.files import Document
+from searchengine.errors import CollectionError
+from searchengine.storage.documents import forks
+from searchengine.storage.documents.changes import Span, as_json
+from searchengine.storage.documents.connections import Pool
+
+Vectors = npt.NDArray[np.float32]
+_TEMPORARY = "SQLite's temporary folder (SQLITE_TMPDIR)"
+_BLOCK = 4096  # rows read back at a time
+_CHUNK = 500  # documents read back at a time
+
+
+class Spooled(NamedTuple):
+    """A document; if it was encoded, its passages and the row of the first one's vector."""
+
+    document: Document
+    spans: Sequence[Span] | None
+    row: int
+
+
+class Spool:
+    """Documents in the order given, and float32 vectors (n, D) in rows from 0; until `clear`.
+
+    The keys that were seen outlive `clear`. To be used as a context manager.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Vectors are spooled in `folder`, documents where SQLite keeps its temporary files."""
+        self._folder = folder
+        self._pool = Pool()
+        self._rows = self._dim = 0
+        with forks.guarded(self._pool), _room(_TEMPORARY):
+            self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+            self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
+            self._run(
+                "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
+                "metadata, origin, root, spans, row)"
+            )
+        with _room(folder):
+            self._file = TemporaryFile(dir=folder, buffering=0)
+
+    def seen(self, keys: Sequence[str]) -> set[str]:
+        """Those of the keys that were remembered."""
+        marks = ", ".join("?" * len(keys))
+        return {row[0] for row in self._run(f"SELECT key FROM seen WHERE key IN ({marks})", keys)}
+
+    def remember(self, keys: Iterable[str]) -> None:
+        """Remember new keys."""
+        self._many("INSERT INTO seen VALUES (?)", ((key,) for key in keys))
+
+    def add(self, documents: Iterable[Spooled]) -> None:
+        """Documents more."""
+        self._many(
+            "INSERT INTO documents (key, title, text, metadata, origin, root, spans, row) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (d.key, d.title, d.text, as_json(d.metadata), d.origin, d.root, cut, row)
+                for d, spans, row in documents
+                for cut in [None if spans is None else json.dumps(spans)]
+            ),
+        )
+
+    def documents(self) -> Iterator[list[Spooled]]:
+        """All documents, some at a time."""
+        after = 0
+        sql = "SELECT * FROM documents WHERE position > ? ORDER BY position LIMIT ?"
+        while rows := self._run(sql, (after, _CHUNK)):
+            yield [_spooled(*row[1:]) for row in rows]
+            after = rows[-1][0]
+
+    @property
+    def rows(self) -> int:
+        """How many vectors there are."""
+        return self._rows
+
+    def add_vectors(self, vectors: Vectors) -> None:
+        """Rows more."""
+        self._rows, self._dim = self._rows + len(vectors), vectors.shape[1]
+        with _room(self._folder):
+            left = np.ascontiguousarray(vectors, np.float32).data.cast("B")
+            while left:
+                left = left[self._file.write(left) :]
+
+    def vectors(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Vectors]:
+        """The rows from the first to before the second number of each range, in blocks."""
+        for start, end in ranges:
+            for first in range(start, end, _BLOCK):
+                count = min(_BLOCK, end - first)
+                with _room(self._folder):
+                    self._file.seek(4 * self._dim * first)
+                    block = np.fromfile(self._file, np.float32, count * self._dim)
+                yield block.reshape(count, self._dim)
+        self._file.seek(4 * self._dim * self._rows)
+
+    def clear(self) -> None:
+        """Forget documents and vectors; the keys stay."""
+        self._run("DELETE FROM documents")
+        if self._rows:
+            with _room(self._folder):
+                self._file.seek(0)
+                self._file.truncate()
+        self._rows = 0
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._pool.close()
+        self._file.close()
+
+    def _run(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with _room(_TEMPORARY), self._pool.borrow() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+    def _many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with _room(_TEMPORARY), self._pool.borrow() as connection:
+            connection.execute("BEGIN")
+            connection.executemany(sql, rows)
+            connection.execute("COMMIT")
+
+
+def _spooled(
+    key: str, title: str, text: str, metadata: str, origin: str, root: str, spans: str, row: int
+) -> Spooled:
+    document = Document(key, text, title, json.loads(metadata), origin, root)
+    cut = None if spans is None else [(start, end) for start, end in json.loads(spans)]
+    return Spooled(document, cut, row)
+
+
+@contextmanager
+def _room(where: object) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CollectionError(
+            f"{where}: {reason}; nothing was changed since the last commit, make room there or "
+            "choose a folder that can be written"
+        ) from error

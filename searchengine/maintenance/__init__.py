@@ -1,0 +1,1 @@
+"""An existing collection checked, copied, repaired and tuned."""

@@ -1,0 +1,230 @@
+"""Mend a damaged collection: texts are in SQLite, so every vector can be encoded again.
+
+Segments that are whole stay as they are. The documents of the others are encoded into one new
+segment, in one commit: a process that is killed leaves the state before it. They are encoded while
+the write lock is held, for a writer that came between could move the passages; readers go on.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.building.build import Progress
+from indexer.segment import Segment
+from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.ingest.encoding import (
+    PassageReader,
+    TextEncoder,
+    check_built_by,
+    load,
+    load_built_by,
+)
+from searchengine.ingest.settings import Blueprint
+from searchengine.maintenance import salvage
+from searchengine.maintenance import upkeep as care
+from searchengine.maintenance.reconcile import Plan, Report, reconcile
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.writer import Writer, remove_unnamed, writing
+from trainer.runtimes.config import RuntimeConfig
+
+_BATCH = 512  # documents encoded at a time
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair checked, found, mended and lost.
+
+    Attributes:
+        path: the collection.
+        dry_run: whether nothing was to be changed.
+        documents, passages, segments: what was checked.
+        found, mended, lost: sentences.
+        encoded: documents that were encoded again; in a dry run, that would be.
+        whole: whether `verify` passes now.
+        complaint: what `verify` says if it does not.
+    """
+
+    path: str
+    dry_run: bool
+    documents: int
+    passages: int
+    segments: int
+    found: tuple[str, ...]
+    mended: tuple[str, ...]
+    lost: tuple[str, ...]
+    encoded: int
+    whole: bool
+    complaint: str | None
+
+
+def repair(
+    path: str | Path,
+    encoder: TextEncoder | str | Path | None = None,
+    *,
+    dry_run: bool = False,
+    wait: float = 0,
+    runtime: RuntimeConfig | None = None,
+    progress: Progress | None = None,
+) -> Repair:
+    """Check all of a collection and mend what is damaged.
+
+    Args:
+        path: the collection's folder; its segments need not be readable.
+        encoder: as for SearchEngine.open. It is loaded only if something must be encoded.
+        dry_run: change nothing.
+        wait: seconds to wait for another writer before CollectionBusy.
+        runtime: what runs the encoder.
+        progress: called with the step, documents just encoded and documents in all.
+
+    Raises:
+        CollectionError: there is no collection, or nothing of documents.db can be read.
+        CollectionBusy: another process is writing. EncoderMismatch: another encoder.
+    """
+    path = Path(path).absolute()
+    database = path / "documents.db"
+    report = Report()
+    if not dry_run and salvage.finish(database):
+        report.mended.append(f"{database}: an interrupted repair was completed")
+    if not database.is_file():
+        raise CollectionError(f"{database} is missing; {path} is no collection")
+    damage = salvage.complaint(database)
+    if damage is None:
+        try:
+            plan = _trial(path, database)
+        except CollectionError as error:
+            if not salvage.is_damage(error.__cause__):
+                raise
+            damage = str(error.__cause__)
+    if damage is not None:
+        report.found.append(f"{database} is damaged ({damage})")
+        if dry_run:
+            readable = salvage.readable_documents(database)
+            report.found.append(f"{readable} of its documents can be read")
+            return _result(path, report, None, 0, dry_run)
+        saved = salvage.salvage(database)
+        report.lost += saved.lost
+        report.mended.append(
+            f"{database}: {saved.copied['documents']} documents were copied into a new file, the "
+            "damaged one is kept as documents.db.damaged"
+        )
+        plan = _trial(path, database)
+    if plan.report.found and not dry_run:
+        plan = _mend(path, database, encoder, bool(plan.documents), wait, runtime, progress)
+    report.found += plan.report.found
+    report.lost += plan.report.lost
+    report.mended += [] if dry_run else plan.report.mended
+    return _result(path, report, plan.counts, len(plan.documents), dry_run)
+
+
+def _result(
+    path: Path, report: Report, counts: tuple[int, int, int] | None, encoded: int, dry_run: bool
+) -> Repair:
+    complaint = None
+    try:
+        collection = Collection(path)
+        try:
+            care.verify(collection)
+        finally:
+            collection.close()
+    except CollectionBusy:
+        raise
+    except CollectionError as error:
+        complaint = str(error)
+    return Repair(
+        str(path),
+        dry_run,
+        *(counts or (0, 0, 0)),
+        tuple(report.found),
+        tuple(report.mended),
+        tuple(report.lost),
+        encoded,
+        complaint is None,
+        complaint,
+    )
+
+
+def _trial(path: Path, database: Path) -> Plan:
+    """What is to be done, worked out on a copy of the tables: without the lock, nothing changed."""
+    with TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "documents.db"
+        with Store(database) as store:
+            store.copy_to(copy)
+        with Store(copy) as store, store.transaction():
+            plan = reconcile(path, store)
+        plan.close()
+    return plan
+
+
+def _mend(
+    path: Path,
+    database: Path,
+    encoder: TextEncoder | str | Path | None,
+    needs_encoder: bool,
+    wait: float,
+    runtime: RuntimeConfig | None,
+    progress: Progress | None,
+) -> Plan:
+    with Store(database) as store:
+        settings = store.settings()
+        reader = None
+
+        def reading() -> PassageReader:
+            built = settings["encoder"]
+            if encoder is None:
+                loaded = load_built_by(built, path, runtime)
+            elif isinstance(encoder, str | Path):
+                loaded = load(encoder, runtime, built.get("layers"))
+            else:
+                loaded = encoder
+            check_built_by(loaded, built, path)
+            return PassageReader(loaded, Blueprint.from_settings(settings).passages)
+
+        if needs_encoder:
+            reader = reading()  # before the lock is taken: it can take seconds
+        (path / "segments").mkdir(exist_ok=True)
+        opened: dict[SegmentRow, Segment] = {}
+        with writing(path, store, opened.__getitem__, wait) as writer:
+            plan = reconcile(path, store)
+            opened.update(plan.opened)
+            if plan.documents:
+                vectors = _encoded(writer, plan, reader or reading(), progress)
+                first = next(vectors, None)
+                if first is not None:
+                    writer.append(_chained(first, vectors))
+        plan.close()
+        for segment in writer.opened.values():
+            segment.close()
+        with suppress(CollectionBusy):
+            remove_unnamed(path, store, writer.before)
+    return plan
+
+
+def _chained(first: Vectors, rest: Iterator[Vectors]) -> Iterator[Vectors]:
+    yield first
+    yield from rest
+
+
+def _encoded(
+    writer: Writer, plan: Plan, reader: PassageReader, progress: Progress | None
+) -> Iterator[Vectors]:
+    """Write the passages of the documents again, batch by batch, and give their vectors."""
+    passage = writer.changes.next_passage()
+    ids = sorted(plan.documents)
+    for start in range(0, len(ids), _BATCH):
+        batch = ids[start : start + _BATCH]
+        documents = writer.store.documents(batch)
+        spans, _ = reader.cut(documents)
+        writer.changes.cut_again(dict(zip(batch, documents, strict=True)), spans, passage)
+        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
+        passage += len(passages)
+        yield reader.encode(passages, reader.texts(passages), lambda _: None)
+        if progress is not None:
+            progress("Encoding", len(batch), len(ids))

@@ -1,0 +1,278 @@
+"""A damaged documents.db: every row that SQLite can still read, copied into a new file.
+
+The damaged file is kept beside the new one as documents.db.damaged, with its log.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from indexer.storage.durable import sync_folder
+from searchengine.corpus.files import Document
+from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.documents.store import Store
+
+_CHUNK = 200  # rows read at a time where nothing is wrong
+_BEYOND = 100_000  # ids tried behind the last row that could be read, if nobody knows where it ends
+_TABLES = {
+    "settings": ("name", "value"),
+    "documents": ("id", "key", "title", "text", "metadata", "digest", "source", "root"),
+    "passages": ("id", "document", "start", "end"),
+    "segments": ("id", "base", "rows", "manifest_sha256"),
+    "tombstones": ("passage",),
+    "fields": ("id", "path"),
+}
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What could be read of a damaged file: rows by table, and what is lost, in sentences."""
+
+    copied: dict[str, int] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+
+
+def complaint(path: Path) -> str | None:
+    """What SQLite finds wrong with a database besides its index of words; None if nothing.
+
+    Raises CollectionError where the file cannot be read for another reason.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise CollectionError(f"{path} cannot be read: {error}") from error
+        return str(error)
+    wrong = [line for line in lines if line != "ok" and "FTS5" not in line]
+    return wrong[0] if wrong else None
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether SQLite says that the file is at fault, not the disk or another process."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def readable_documents(path: Path) -> int:
+    """How many documents of a damaged file can be read."""
+    with closing(_connect(path)) as connection:
+        _overlook_schema(connection)
+        return sum(1 for _ in _rows(connection, "documents"))
+
+
+def salvage(path: Path) -> Salvage:
+    """Put a new documents.db, with all that can be read, in the place of a damaged one.
+
+    Nobody else may have it open. If no document or setting can be read, nothing changes.
+
+    Raises:
+        CollectionBusy: another process is writing.
+        CollectionError: nothing can be read.
+    """
+    found = Salvage()
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    _remove(unfinished)
+    try:
+        with closing(_connect(path)) as old, Store(unfinished, create=True) as new:
+            _overlook_schema(old)
+            try:
+                old.execute("BEGIN IMMEDIATE")
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise CollectionBusy(
+                        f"{path.parent} is being written to by another process; stop it first"
+                    ) from error
+            with new.transaction():
+                _copy(old, new, found)
+            new.close()
+            _keep(found, path, unfinished)
+            if os.name == "posix":  # while the lock is held; Windows renames no open file
+                path.rename(_unused(path))
+    except BaseException:
+        _remove(unfinished)
+        raise
+    if os.name != "posix":
+        path.rename(_unused(path))
+    finish(path)
+    return found
+
+
+def _keep(found: Salvage, path: Path, unfinished: Path) -> None:
+    """Give the new file the name by which `finish` finds it, if it holds a collection."""
+    if not found.copied["documents"] or not found.copied["settings"]:
+        what = "documents" if found.copied["settings"] else "settings"
+        raise CollectionError(
+            f"{path}: none of its {what} can be read; nothing was changed, "
+            "restore the collection from a copy"
+        )
+    os.replace(unfinished, _repaired(path))
+    sync_folder(path.parent)
+
+
+def finish(path: Path) -> bool:
+    """Complete a salvage that was interrupted after the damaged file was moved aside."""
+    repaired = _repaired(path)
+    if path.exists() or not repaired.exists():
+        return False
+    damaged = max(path.parent.glob(f"{path.name}.damaged*"), key=_age, default=None)
+    for suffix in ("-wal", "-shm"):  # SQLite would apply the old log to the new file
+        log = path.with_name(path.name + suffix)
+        if log.exists():
+            log.rename(f"{damaged or path.with_name(path.name + '.damaged')}{suffix}")
+    sync_folder(path.parent)
+    repaired.rename(path)
+    sync_folder(path.parent)
+    return True
+
+
+def _copy(old: sqlite3.Connection, new: Store, found: Salvage) -> None:
+    changes, connection = Changes(new), new.connection
+    for table, columns in _TABLES.items():
+        marks = ", ".join("?" * len(columns))
+        names = ", ".join(columns)
+        insert = f"INSERT OR ABORT INTO {table} ({names}) VALUES ({marks})"
+        found.copied[table] = 0
+        for row in _rows(old, table, found):
+            values = _checked_document(row, found) if table == "documents" else row
+            try:
+                if values is not None:
+                    connection.execute(insert, values)
+                    found.copied[table] += 1
+            except (sqlite3.IntegrityError, sqlite3.InterfaceError) as error:
+                found.lost.append(f"a row of {table}, {row[0]!r:.80} ({error})")
+    settings = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+    if "record_keys" not in settings:
+        changes.set("record_keys", "position")  # of an older version, as its migration has it
+    changes.set("tombstones_id", uuid4().hex)
+    changes.count_commit()
+    try:
+        tokenizer = Tokenizer(json.loads(settings["tokenizer"]))
+    except (KeyError, ValueError):
+        tokenizer = Tokenizer.PORTER
+    changes.index_text(tokenizer)
+
+
+def _checked_document(row: Sequence[Any], found: Salvage) -> Sequence[Any] | None:
+    """A row of documents that can be one; its metadata are dropped if they are no JSON."""
+    number, key, title, text, metadata, digest, source, root = row
+    if not isinstance(digest, bytes):
+        digest = b""
+    try:
+        kept = json.loads(metadata)
+        Document(key, text, title, kept)
+    except (ValueError, TypeError, RecursionError, AttributeError):
+        kept, metadata = {}, "{}"
+        found.lost.append(f"the metadata of the document {key!r:.80}")
+    try:
+        Document(key, text, title, kept)
+    except (SearchEngineError, TypeError, AttributeError) as error:
+        found.lost[-1] = f"the document with id {number} ({error})"
+        return None
+    if not _is_object(source):
+        source = None
+    return number, key, title, text, metadata, digest, source, root
+
+
+def _is_object(text: object) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    return False
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, found: Salvage | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Every row of a table that can be read, by rowid; ids that cannot are stepped over."""
+    there = set(_TABLES[table])
+    with suppress(sqlite3.DatabaseError):  # a column that an older version did not have is NULL
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        there = {column[1] for column in columns}
+    names = ", ".join(name if name in there else f"NULL AS {name}" for name in _TABLES[table])
+    sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    position, last, skipped = -(1 << 62), None, 0
+    limit = _CHUNK
+    while True:
+        try:
+            rows = connection.execute(sql, (position, limit)).fetchall()
+            rowids = [position, *(row[0] for row in rows)]
+            if any(after <= before for before, after in pairwise(rowids)):
+                raise sqlite3.DatabaseError("rowids that do not rise")  # would be read for ever
+        except sqlite3.DatabaseError:
+            if limit > 1:
+                limit = 1
+                continue
+            if last is None:
+                last = _last(connection, table)
+            position, skipped = max(position, -1) + 1, skipped + 1
+            if position >= last if last is not None else skipped > _BEYOND:
+                return _tell(found, table)
+            continue
+        if skipped:
+            _tell(found, table)
+        if not rows:
+            return None
+        for rowid, *values in rows:
+            yield tuple(values)
+            position = rowid
+        skipped, limit = 0, min(_CHUNK, 2 * limit)
+
+
+def _last(connection: sqlite3.Connection, table: str) -> int | None:
+    """The last rowid of a table; None where that cannot be read either."""
+    with suppress(sqlite3.DatabaseError):
+        last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
+        return last if isinstance(last, int) else None
+    return None
+
+
+def _tell(found: Salvage | None, table: str) -> None:
+    sentence = f"rows of {table} on pages that cannot be read"
+    if found is not None and sentence not in found.lost:
+        found.lost.append(sentence)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    connection.text_factory = lenient
+    return connection
+
+
+def _overlook_schema(connection: sqlite3.Connection) -> None:
+    """Read tables although the definition of another one is damaged."""
+    connection.execute("PRAGMA writable_schema = ON")
+
+
+def lenient(data: bytes) -> str:
+    """A text of which some bytes are no UTF-8: the rest can be read."""
+    return data.decode("utf-8", "replace")
+
+
+def _repaired(path: Path) -> Path:
+    return path.with_name(f"{path.name}.repaired")
+
+
+def _unused(path: Path) -> Path:
+    """The name that the damaged file gets."""
+    names = [f"{path.name}.damaged", *(f"{path.name}.damaged.{i}" for i in range(2, 1000))]
+    return next(name for name in map(path.with_name, names) if not name.exists())
+
+
+def _age(path: Path) -> tuple[int, str]:
+    return len(path.name), path.name
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")

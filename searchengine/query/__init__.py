@@ -1,0 +1,1 @@
+"""A checked question to a ranking to hits."""

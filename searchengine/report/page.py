@@ -1,0 +1,174 @@
+"""A report of a bench as one HTML page that needs nothing else, and the folder it is written to."""
+
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from searchengine.bench.results import Results
+from searchengine.report.content import Picture, Report, Table, report
+from searchengine.report.markdown import in_markdown
+
+PAGE, TEXT = "report.html", "report.md"
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1d2329;--faint:#59636e;--paper:#fff;--line:#d5dbe1;
+--band:#f2f5f8;--chosen:#e3f0fa;--warn:#fff3cd}
+@media (prefers-color-scheme:dark){:root{--ink:#e7ebef;--faint:#a7b1bb;--paper:#14181c;
+--line:#3a434c;--band:#1f262d;--chosen:#173a55;--warn:#4a3c10}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem 1rem 3rem;max-width:80rem;color:var(--ink);
+background:var(--paper);font:1rem/1.55 system-ui,sans-serif;overflow-wrap:break-word}
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));
+gap:2rem 1.5rem;margin:2rem 0}
+h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 1rem}
+h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
+p{max-width:46rem}
+.answer{font-size:1.08rem;border-left:.25rem solid #0072b2;padding-left:1rem}
+.warning{background:var(--warn);padding:.6rem 1rem;border-radius:.4rem}
+figure{margin:0;max-width:46rem;min-width:0}
+.card{background:#fff;border:1px solid var(--line);border-radius:.5rem;padding:.7rem}
+.card svg{display:block;width:100%;max-width:100%;height:auto}
+figcaption,.caption{color:var(--faint);font-size:.92rem}
+figcaption{margin-top:.5rem}
+.caption{margin:1.6rem 0 .4rem;max-width:none}
+.scroll{overflow-x:auto;margin:0 0 1.2rem}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
+th,td{padding:.32rem .6rem;border-bottom:1px solid var(--line);text-align:right;
+white-space:nowrap}
+thead th{vertical-align:bottom;white-space:normal;min-width:4.6rem}
+th:first-child{position:sticky;left:0;background:var(--paper);text-align:left;
+white-space:normal;min-width:11.5rem;max-width:17rem}
+th[scope=row]{font-weight:500}
+tbody th[scope=rowgroup]{background:var(--band);font-weight:600;max-width:none;position:static}
+tr.chosen>*,tr.chosen th:first-child{background:var(--chosen)}
+.range{white-space:nowrap}
+.mark{display:block;font-size:.92em;font-weight:600}
+dl{display:grid;grid-template-columns:minmax(7rem,max-content) 1fr;gap:.3rem 1.2rem;
+max-width:52rem}
+dt{font-weight:600;max-width:16rem}
+dd{margin:0;min-width:0;overflow-wrap:anywhere}
+@media (max-width:34rem){dl{display:block}dd{margin:0 0 .5rem}
+th:first-child{min-width:8.5rem}}
+@media print{:root{--ink:#000;--faint:#333;--paper:#fff;--line:#999;--band:#eee;--chosen:#e8e8e8}
+body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
+.pictures{display:block}figure{margin:0 0 1.5rem}
+.card{border:0;padding:0}table{font-size:6.6pt;width:100%}
+th,td{padding:.15rem .25rem;white-space:normal}
+thead th,th:first-child{min-width:0;position:static}figure,tr{break-inside:avoid}
+h2{break-after:avoid}thead{display:table-header-group}}
+""".strip()
+
+HEAD = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{{title}}</title>
+<style>
+{STYLE.replace("{", "{{").replace("}", "}}")}
+</style>
+</head>
+<body>
+<main>
+"""
+
+
+def page(results: Results, target: float = 0.95) -> str:
+    """The report as one page of HTML: style and pictures are in it, scripts are not.
+
+    Raises ConfigError without matplotlib.
+    """
+    return in_html(report(results, target))
+
+
+def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
+    """Write results.json, report.html, report.md and its pictures, and say which, in this order.
+
+    The numbers are written first: they are there whatever fails. Raises ConfigError without
+    matplotlib.
+    """
+    written = [results.write(folder)]
+    told = report(results, target)
+    files = {PAGE: in_html(told), TEXT: in_markdown(told)}
+    files |= {f"{picture.name}.svg": picture.svg for picture in told.pictures}
+    for name, text in files.items():
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def in_html(told: Report) -> str:
+    """What is told, as a page."""
+    parts = [HEAD.format(title=escape(told.title)), f"<h1>{escape(told.title)}</h1>"]
+    if told.warning:
+        parts.append(f'<p class="warning"><strong>{escape(told.warning)}</strong></p>')
+    first, *others = map(escape, told.answer)
+    parts.append(f'<p class="answer"><strong>{first}</strong> {" ".join(others)}</p>')
+    if told.pictures:
+        parts += ['<div class="pictures">', *map(_figure, told.pictures), "</div>"]
+    if told.tables:
+        parts.append("<h2>All figures</h2>")
+    for number, table in enumerate(told.tables):
+        parts += _table(table, f"table-{number + 1}")
+    for heading, facts in told.facts:
+        terms = (f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in facts)
+        parts += [f"<h2>{escape(heading)}</h2>", "<dl>", *terms, "</dl>"]
+    parts.append("</main>\n</body>\n</html>\n")
+    return "\n".join(parts)
+
+
+def _figure(picture: Picture) -> str:
+    caption = f"<figcaption>{escape(picture.caption)}</figcaption>"
+    card = f'<div class="card">\n{inlined(picture)}\n</div>'
+    return f"<figure>\n{card}\n{caption}\n</figure>"
+
+
+def inlined(picture: Picture) -> str:
+    """A picture's SVG for a page: it fits the width it is given and keeps its names to itself.
+
+    matplotlib gives every file the same ids and one rule of style for all elements; in a page
+    with several of them, each refers to its own only if ids and rule carry the picture's name.
+    """
+    name = picture.name
+    text = picture.svg[picture.svg.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\sid=")', rf"\1{name}-", text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
+    text = text.replace('<style type="text/css">*', f"<style>#{name} *")
+    start = re.search(r'viewBox="([^"]*)"', text)
+    assert start is not None
+    says = escape(picture.says)
+    head = (
+        f'<svg id="{name}" role="img" aria-label="{says}" viewBox="{start[1]}" '
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    )
+    return head + text[text.index(">") + 1 :]
+
+
+def _table(table: Table, name: str) -> Iterator[str]:
+    # Not a <caption>, which would be as wide as the table and leave the screen with it.
+    yield f'<p class="caption" id="{name}">{escape(table.caption)}</p>'
+    yield f'<div class="scroll" tabindex="0" role="group" aria-labelledby="{name}">'
+    yield f'<table aria-labelledby="{name}">'
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
+    yield f"<thead><tr>{heads}</tr></thead>"
+    for heading, lines in table.groups:
+        wide = f'<th scope="rowgroup" colspan="{len(table.heads)}">{escape(heading)}</th>'
+        yield f"<tbody>\n<tr>{wide}</tr>"
+        for line in lines:
+            mark = f'<span class="mark">{escape(line.mark)}</span>' if line.mark else ""
+            cells = (_cell(text, best) for text, best in line.cells)
+            chosen = ' class="chosen"' if line.mark else ""
+            name = f'<th scope="row">{escape(line.name)}{mark}</th>'
+            yield f"<tr{chosen}>{name}{''.join(cells)}</tr>"
+        yield "</tbody>"
+    yield "</table>\n</div>"
+
+
+def _cell(text: str, best: bool) -> str:
+    value, sign, bracket = escape(text).partition(" (")
+    shown = f'{value} <span class="range">({bracket}</span>' if sign else value
+    return f"<td><strong>{shown}</strong></td>" if best else f"<td>{shown}</td>"

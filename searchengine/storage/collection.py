@@ -1,0 +1,245 @@
+"""The folder: segments of vectors and documents.db, one writer, any number of readers."""
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from indexer.building.build import Progress
+from indexer.segment import Segment, SegmentConfig
+from searchengine.corpus.files import Document
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.ingest.adding import Adding, AddOptions, AddSummary, Reading
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.forks import Identity
+from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.filesystem import refuse_network
+from searchengine.storage.scratch import new_folder
+from searchengine.storage.view import View
+from searchengine.storage.writer import (
+    Measured,
+    Writer,
+    due,
+    misfit,
+    remove_unnamed,
+    writing,
+)
+
+_log = logging.getLogger(__name__)
+_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
+
+
+class Collection(View):
+    """An open collection, to read (searchengine.storage.view) and to change.
+
+    Threads that write queue; other processes are waited for as long as `wait` says.
+    """
+
+    @classmethod
+    def create(
+        cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer, wait: float = 0
+    ) -> "Collection":
+        """Make an empty collection, whole or not at all, and open it; `wait` as for opening."""
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise CollectionError(f"{path} exists already; choose another folder or remove it")
+        refuse_network(path)
+        with new_folder(path) as scratch:
+            (scratch / "segments").mkdir()
+            with Store(scratch / "documents.db", create=True) as store, store.transaction():
+                changes = Changes(store)
+                new = {"commit_id": uuid4().hex, "record_keys": "content"}
+                for name, value in (settings | new).items():
+                    changes.set(name, value)
+                changes.index_text(tokenizer)
+        return cls(path, wait)
+
+    def add(
+        self, documents: Iterable[Document], reading: Reading, options: AddOptions
+    ) -> AddSummary:
+        """Commit documents, in place of those of the same keys; see SearchEngine.add.
+
+        The write lock is held to commit, not to read and encode.
+        """
+        self.follow()
+        identity = self._current().store.identity
+
+        def look() -> Store:
+            return self._same(Store(self.path / "documents.db", readers=1), identity)
+
+        adding = Adding(self.path, look, documents, reading, options)
+        with adding:
+            while adding.goes_on:
+                differs = adding.prepare()
+                if differs:
+                    with self._own_store(identity) as store, self._writing(store) as writer:
+                        adding.commit(writer)
+                # The stream may wait, or fork: nothing that can write is open while it is asked.
+                finished = options.commit_every is not None and not adding.goes_on
+                if differs or finished:
+                    with self._own_store(identity) as store:
+                        self._merge_due(store, options.building, finished=finished)
+        return adding.summary()
+
+    def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
+        """Forget documents by key, or all that match a filter; how many there were."""
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                if where is not None:
+                    documents = writer.changes.documents_matching(where)
+                else:
+                    documents = list(store.ids_of(keys or ()).values())
+                writer.changes.remove(documents)
+            self._merge_due(store)
+        return len(documents)
+
+    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
+        """Merge into the metadata of documents; all or none. Raises QueryError on unknown keys."""
+        with self._own_store() as store, self._writing(store) as writer:
+            ids = store.ids_of(patches)
+            unknown = [key for key in patches if key not in ids]
+            if unknown:
+                raise QueryError(
+                    f"{self.path} has no document {unknown[0]!r}; nothing was changed, "
+                    "add it first or leave it out"
+                )
+            writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
+
+    def index_fields(self, names: Iterable[str]) -> None:
+        """Keep an index of metadata fields, which filters then use."""
+        with self._own_store() as store, self._writing(store) as writer:
+            for name in names:
+                writer.changes.index_field(name)
+
+    def optimize(self, progress: Progress | None = None) -> None:
+        """One segment, without what was deleted, its rotation fitted anew; searched throughout."""
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                writer.merge(store.segments(), refit=True, progress=progress)
+                writer.changes.optimize_text()
+            try:
+                store.tidy()
+            except CollectionError as error:  # what was asked for is committed all the same
+                _log.warning("no room was given back: %s", error)
+
+    def rebuild(
+        self,
+        measured: Measured,
+        config: SegmentConfig,
+        tuning: Mapping[str, Any],
+        building: Progress | None = None,
+    ) -> None:
+        """Replace all segments by the rows measured, searched another way, in one commit.
+
+        Segments that are added later are built by that recipe too.
+
+        Args:
+            measured: the segments that the recipe was found on, and their rows that can be found.
+            config: the recipe.
+            tuning: what it is founded on, kept in every manifest.
+            building: called with what is being done, rows just done and rows in all segments.
+
+        Raises:
+            CollectionError: the collection is another than was measured, or rows were deleted.
+            CollectionBusy: another is writing. Then nothing changes.
+        """
+        rows = sum(row.rows for row in measured)
+
+        def heard(doing: str, done: int, _: int) -> None:
+            if building is not None:
+                building(doing, done, rows)
+
+        with self._own_store() as store:
+            with self._writing(store) as writer:
+                writer.rebuild(measured, config, tuning, heard)
+
+    def remove_if_empty(self) -> None:
+        """Close; remove the folder if nothing was committed and no other process has it open."""
+        self.close()
+        with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
+            if not store.segments():
+                with store.alone():
+                    if not store.segments():
+                        shutil.rmtree(self.path)
+
+    @contextmanager
+    def _own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection to write by: whoever reads sees nothing half done.
+
+        `identity`: that of the database to be changed; None is the one in the folder now.
+        """
+        if identity is None:
+            self.follow()  # refuses a closed collection, and one of another encoder
+            identity = self._current().store.identity
+        refuse_network(self.path)
+        with self._same(Store(self.path / "documents.db"), identity) as store:
+            yield store
+
+    @staticmethod
+    def _same(store: Store, identity: Identity) -> Store:
+        if store.identity != identity:
+            store.close()
+            raise store.replaced()
+        return store
+
+    @contextmanager
+    def _writing(self, store: Store) -> Iterator[Writer]:
+        """A transaction; what it commits is shown when the block has ended."""
+        opened: dict[SegmentRow, Segment] = {}
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                held = self._current().segments
+                opened[row] = held.get(row) or self._open_segment(row, held)
+            return opened[row]
+
+        with writing(self.path, store, open_segment, self.wait) as writer:
+            writer.rename_encoder(self.renamed)
+            yield writer
+        try:
+            held = {**self._current().segments, **opened, **writer.opened}
+            self._show_newest(held)
+            if store.log_bytes > _LOG:
+                # A log is begun again once nobody reads it: fold it, and look at the file itself.
+                store.fold_log()
+                self._show_newest(held)
+        except (CollectionError, OSError) as error:
+            raise CollectionError(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
+        self._clear_away(store, writer.before)
+
+    def _merge_due(
+        self, store: Store, progress: Progress | None = None, *, finished: bool = False
+    ) -> None:
+        """Keep the number of segments low, in commits of their own."""
+        try:
+            while due(store, finished=finished):
+                with self._writing(store) as writer:
+                    writer.merge(due(store, finished=finished), progress=progress)
+            while row := misfit(self.segments):
+                with self._writing(store) as writer:
+                    if row in store.segments():
+                        writer.merge([row], refit=True, progress=progress)
+        except CollectionBusy:
+            pass  # another came first; whoever writes last merges
+        except CollectionError as error:  # what was asked for is committed all the same
+            _log.warning(
+                "segments were not merged, which the next change will try again: %s", error
+            )
+
+    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
+        """Remove the folders that were replaced, unless another is writing just now.
+
+        Processes that have them open go on reading; those that are about to open them look again.
+        """
+        try:
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, before)
+        except CollectionError as error:  # the change itself is committed all the same
+            _log.warning("replaced segments were left behind for the next change: %s", error)

@@ -1,0 +1,1 @@
+"""documents.db: connections, tables, migrations, the index of words."""

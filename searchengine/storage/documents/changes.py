@@ -1,0 +1,253 @@
+"""What a write transaction does to documents.db."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from searchengine.corpus.files import Document
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.filters import fields
+
+Span = tuple[int, int]
+
+
+class Known(NamedTuple):
+    """What is stored of a document, enough to see whether it has changed."""
+
+    id: int
+    digest: bytes
+    metadata: str
+    source: str | None
+    root: str | None
+
+    @property
+    def added(self) -> str:
+        """The metadata as last added, before any update."""
+        return self.metadata if self.source is None else self.source
+
+
+class Changes:
+    """Writes to the tables of a store that is in a transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def known(self, keys: Sequence[str]) -> dict[str, Known]:
+        """Key → what is stored, for the keys that are."""
+        return known(self.store, keys)
+
+    def next_passage(self) -> int:
+        """The id that the next passage gets; no segment has a row for it."""
+        sql = "SELECT ifnull(max(base + rows), 0) FROM segments"
+        return int(self.store.read(sql)[0][0])
+
+    def write(
+        self,
+        documents: Sequence[Document],
+        spans: Sequence[Sequence[Span]],
+        known: Mapping[str, Known],
+        first_passage: int,
+    ) -> None:
+        """Store documents, in place of those of the same keys, and their passages.
+
+        The passages get ids from `first_passage` on, in the order given.
+        """
+        replaced = [known[d.key].id for d in documents if d.key in known]
+        self._bury(replaced)
+        free = self.store.read("SELECT ifnull(max(id), -1) + 1 FROM documents")[0][0]
+        ids, rows = [], []
+        for document in documents:
+            before = known.get(document.key)
+            metadata, source = merged(before, document)
+            ids.append(free if before is None else before.id)
+            free += before is None
+            texts = (document.key, document.title, document.text)
+            rows.append((ids[-1], *texts, metadata, document.digest, source, document.root or None))
+        self._many(
+            "INSERT INTO documents (id, key, title, text, metadata, digest, source, root) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "title = excluded.title, text = excluded.text, metadata = excluded.metadata, "
+            "digest = excluded.digest, source = excluded.source, root = excluded.root",
+            rows,
+        )
+        self._place(ids, spans, first_passage)
+
+    def cut_again(
+        self,
+        documents: Mapping[int, Document],
+        spans: Sequence[Sequence[Span]],
+        first_passage: int,
+    ) -> None:
+        """Other passages for stored documents, given by id; their texts are taken as they are."""
+        self._bury(list(documents))
+        self._many(
+            "UPDATE documents SET digest = ? WHERE id = ?",
+            ((document.digest, i) for i, document in documents.items()),
+        )
+        self._place(documents, spans, first_passage)
+
+    def _place(
+        self, ids: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
+    ) -> None:
+        placed = ((i, *span) for i, own in zip(ids, spans, strict=True) for span in own)
+        self._many(
+            "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
+            ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
+        )
+
+    def set_metadata(self, documents: Sequence[Document], known: Mapping[str, Known]) -> None:
+        """Store the metadata of documents whose text is stored already."""
+        self._many(
+            "UPDATE documents SET metadata = ?, source = ?, root = ? WHERE id = ?",
+            ((*merged(known[d.key], d), d.root or None, known[d.key].id) for d in documents),
+        )
+
+    def patch_metadata(self, patches: Mapping[int, Mapping[str, Any]]) -> None:
+        """Document id → what is merged into its metadata (RFC 7396: null removes).
+
+        What was added last stays known beside it: see `merged`.
+        """
+        self._many(
+            "UPDATE documents SET source = ifnull(source, metadata), "
+            "metadata = json_patch(metadata, ?) WHERE id = ?",
+            ((as_json(patch), i) for i, patch in patches.items()),
+        )
+
+    def remove(self, documents: Sequence[int]) -> None:
+        """Forget documents; their passages become tombstones."""
+        self._bury(documents)
+        self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
+
+    def documents_matching(self, where: str) -> list[int]:
+        """Ids of the documents that match a filter."""
+        condition, parameters = self.store.condition(where)
+        sql = f"SELECT id FROM documents WHERE {condition}"
+        return [int(row[0]) for row in self.store.scan(sql, parameters)]
+
+    def move_passages(self, segment: SegmentRow, first: int) -> int:
+        """Give the passages of a segment new ids, in their order, from `first` on; their number.
+
+        `first` is beyond every id in use.
+        """
+        with self.store.writing() as connection:
+            moved = connection.execute(
+                "INSERT INTO passages (id, document, start, end) "
+                "SELECT row_number() OVER (ORDER BY id) - 1 + ?, document, start, end "
+                "FROM passages WHERE id BETWEEN ? AND ?",
+                (first, *segment.ends),
+            ).rowcount
+            connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", segment.ends)
+        return moved
+
+    def name(self, segment: SegmentRow) -> None:
+        """Name a segment whose files are complete and synced."""
+        self._many(
+            "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
+            [(segment.id, segment.base, segment.rows, segment.manifest_sha256)],
+        )
+
+    def forget(self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False) -> None:
+        """Name these segments no longer, nor their tombstones."""
+        for segment in segments:
+            self._many("DELETE FROM segments WHERE id = ?", [(segment.id,)])
+            if not keep_tombstones:
+                sql = "DELETE FROM tombstones WHERE passage BETWEEN ? AND ?"
+                self._many(sql, [segment.ends])
+
+    def set(self, name: str, value: Any) -> None:
+        """Write one setting."""
+        self._many(
+            "INSERT INTO settings (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            [(name, json.dumps(value))],
+        )
+
+    def count_commit(self) -> None:
+        """One commit more, by which readers see that there is something new.
+
+        Its number is for people; its random id tells commits apart: a folder restored to commit 5
+        and changed twice has another commit 7 than the one it was copied from.
+        """
+        self.set("commit_id", uuid4().hex)
+        self._many(
+            "INSERT INTO settings (name, value) VALUES ('commit', '1') "
+            "ON CONFLICT (name) DO UPDATE SET value = value + 1",
+            [()],
+        )
+
+    def index_text(self, tokenizer: lexical.Tokenizer) -> None:
+        """Keep an index of words from now on, by this tokenizer."""
+        with self.store.writing() as connection:
+            lexical.create(connection, tokenizer)
+        self.set("tokenizer", tokenizer)
+
+    def optimize_text(self) -> None:
+        """Bring the index of words into the form that is quickest to search."""
+        with self.store.writing() as connection:
+            lexical.optimize(connection)
+
+    def index_field(self, name: str) -> None:
+        """Keep an index of this metadata field from now on."""
+        with self.store.writing() as connection:
+            fields.index_field(connection, name)
+
+    def _bury(self, documents: Sequence[int]) -> None:
+        """Passages of these documents → tombstones."""
+        if not documents:
+            return
+        each = [(i,) for i in documents]
+        self._many(
+            "INSERT INTO tombstones (passage) SELECT id FROM passages WHERE document = ?", each
+        )
+        self._many("DELETE FROM passages WHERE document = ?", each)
+        self.set("tombstones_id", uuid4().hex)
+
+    def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        with self.store.writing() as connection:
+            connection.executemany(sql, parameters)
+
+
+def as_json(metadata: Mapping[str, Any]) -> str:
+    """Metadata as it is stored: as SQLite's own JSON functions write it."""
+    return json.dumps(dict(metadata), ensure_ascii=False, separators=(",", ":"))
+
+
+def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
+    """Key → what is stored, for the keys that are."""
+    marks = ", ".join("?" * len(keys))
+    sql = f"SELECT key, id, digest, metadata, source, root FROM documents WHERE key IN ({marks})"
+    return {row[0]: Known(*row[1:]) for row in store.read(sql, keys)}
+
+
+def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
+    """The metadata to store for a document, and its source where that is another; as JSON.
+
+    What `update` set stays until the source itself says something new: of a field that the source
+    has changed since it was last added, its value counts; of all others, what is stored.
+    """
+    added = as_json(document.metadata)
+    if before is None or before.source is None:
+        return added, None
+    stored = _three_way(json.loads(before.source), json.loads(added), json.loads(before.metadata))
+    written = as_json(stored)
+    return written, None if written == added else added
+
+
+def _three_way(
+    old: Mapping[str, Any], new: Mapping[str, Any], stored: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`stored` with all that has changed from `old` to `new`."""
+    result = dict(stored)
+    for name in {**old, **new}:
+        if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
+            continue  # as JSON: to Python 1 and true are equal
+        before, now, here = old.get(name), new.get(name), stored.get(name)
+        if isinstance(before, dict) and isinstance(now, dict) and isinstance(here, dict):
+            result[name] = _three_way(before, now, here)
+        elif name in new:
+            result[name] = new[name]
+        else:
+            result.pop(name, None)
+    return result

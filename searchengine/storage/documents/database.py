@@ -1,0 +1,347 @@
+"""documents.db as a file: its connections, transactions and errors. What is in it: store.py."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import random
+from time import monotonic, sleep
+from typing import Any, Self
+
+from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.storage.documents import forks
+from searchengine.storage.documents.connections import Pool, turns
+from searchengine.storage.documents.version import bring_up_to_date, outdated
+
+_BUSY_MS = 5_000  # to read: another recovers the log after a crash
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
+_FREE = 4  # a file of which a fourth part is free is written anew
+
+
+class Database:
+    """documents.db, to read and write by one connection. Readers never wait for a writer (WAL).
+
+    Only SQLite ever opens the file: POSIX drops all locks that a process holds on a file as soon
+    as it closes any descriptor of it, so a second way in would undo SQLite's locks.
+
+    Attributes:
+        path: the file.
+        identity: its device and inode: another file may take its name while this one is open.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, readers: int = 0) -> None:
+        """Open the file to write, or by some connections that only read (`readers`)."""
+        if not create and not path.is_file():
+            raise CollectionError(f"{path} is missing; {path.parent} is no collection")
+        self.path = path
+        self._read_only = readers > 0
+        # What is opened as immutable is read without locks: it must not change meanwhile.
+        self._frozen = _state(path) if not create and _frozen(path) else None
+        self._pool = Pool()
+        with forks.guarded(self._pool), self.named_errors():
+            try:
+                if not create:
+                    self.identity = _identity(path)
+                    forks.refuse_if_lost(self.identity, path)
+                for _ in range(max(1, readers)):
+                    self._connect(create)
+                if create:
+                    self.identity = _identity(path)
+                if not self.in_place:
+                    raise self.replaced()
+                if not self._read_only and self._frozen is None:
+                    self._pool.written = self.identity
+                self._begin(create)
+            except BaseException:
+                self._pool.close()
+                raise
+
+    def _connect(self, create: bool) -> None:
+        connection = sqlite3.connect(
+            _uri(self.path, create=create, read_only=self._read_only),
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self._pool.add(connection)
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
+        _sync_fully(connection)
+
+    def _begin(self, create: bool) -> None:
+        """Check that it is a database of ours, of this version."""
+        if create:
+            self.connection.execute("PRAGMA journal_mode = wal")
+        elif self._frozen is not None:
+            self.connection.execute("PRAGMA query_only = 1")
+        if not create and not self._has_documents():
+            raise CollectionError(f"{self.path} is a database without documents, no collection")
+        if not outdated(self.connection, str(self.path)):
+            return
+        if self._read_only and self._frozen is None:
+            Database(self.path).close()  # which can write, and so upgrades
+        else:
+            bring_up_to_date(self.connection, str(self.path))
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The first connection."""
+        return self._pool.connections[0]
+
+    @contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """SQLite's errors as CollectionError, with the file's name and what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise CollectionBusy(
+                    f"{self.path.parent} is being written to by another process; "
+                    "try again when it has finished, or wait for it: --wait SECONDS"
+                ) from error
+            raise CollectionError(
+                f"{self.path}: {error}; see that the disk has room and the folder can be written"
+            ) from error
+        except sqlite3.ProgrammingError as error:
+            if "closed" not in str(error):
+                raise
+            raise CollectionError(f"{self.path.parent} is closed; open it again") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise self.damaged(str(error)) from error
+
+    def damaged(self, how: str) -> CollectionError:
+        """What to raise when the file holds what cannot be."""
+        return CollectionError(
+            f"{self.path} is damaged ({how}); mend it: searchengine repair {self.path.parent}"
+        )
+
+    def replaced(self) -> CollectionError:
+        """What to raise when another file has taken this one's name."""
+        return CollectionError(
+            f"{self.path.parent} was replaced by another folder during this change; "
+            "nothing was changed in either, try again"
+        )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file that is open is still the one of that name."""
+        with suppress(OSError):
+            return _identity(self.path) == self.identity
+        return False
+
+    @contextmanager
+    def transaction(self, wait: float = 0, *, queue: bool = True) -> Iterator[None]:
+        """All of the block or nothing. Threads of this process queue for their turn.
+
+        Without `queue` a thread does not wait for others of its process either.
+
+        Raises CollectionBusy if another process is still writing after `wait` seconds, and
+        CollectionError if the folder was replaced meanwhile.
+        """
+        with turns.of(self.identity, wait=queue) as mine:
+            if not mine:
+                raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
+            self._begin_writing(wait)
+            before = self.connection.total_changes
+            process = os.getpid()
+            try:
+                yield  # its errors are its own
+                if self.connection.total_changes != before and not self.in_place:
+                    raise self.replaced()
+                self.execute("COMMIT")
+            except BaseException:
+                if process == os.getpid() and self.connection.in_transaction:
+                    self.execute("ROLLBACK")
+                raise
+
+    def _begin_writing(self, wait: float) -> None:
+        """Try for `wait` seconds. If SQLite waited itself, a fork would have to wait as well."""
+        until, pause = monotonic() + wait, _FIRST_PAUSE
+        while True:
+            try:
+                return self.execute("BEGIN IMMEDIATE")
+            except CollectionBusy:
+                left = until - monotonic()
+                if left <= 0:
+                    raise
+                sleep(min(left, pause * random()))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for statements of a transaction."""
+        with self.named_errors(), self._pool.borrow() as connection:
+            yield connection
+
+    def execute(self, sql: str) -> None:
+        """One statement without rows."""
+        with self.writing() as connection:
+            connection.execute(sql)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other connection to the file is open during the block, nor can one be opened.
+
+        Raises CollectionBusy where there is one.
+        """
+        with self.writing() as connection:
+            connection.execute("PRAGMA locking_mode = exclusive")
+            # SQLite changes the mode only where no one else has the file open.
+            connection.execute("PRAGMA journal_mode = delete").fetchall()
+            connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            with self.writing() as connection:
+                connection.execute("ROLLBACK")
+                if self.in_place:
+                    connection.execute("PRAGMA journal_mode = wal").fetchall()
+
+    def hold(self) -> None:
+        """From now on, until `close`, everything is read as it is at this moment.
+
+        SQLite cannot begin two connections at one moment: those that another commit slipped in
+        between are let go of.
+        """
+        with self.named_errors():
+            begun = {connection: _begun(connection) for connection in self._pool.connections}
+            newest = list(begun.values())[-1]
+            for connection, commit in begun.items():
+                if commit != newest:
+                    self._pool.discard(connection)
+
+    def tidy(self) -> None:
+        """Give room that is free inside the file back, where it is much; nobody has to wait."""
+        free, pages = self.read("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
+        with suppress(CollectionBusy), self.named_errors():
+            if _FREE * free > pages:
+                self.execute("VACUUM")
+            self.fold_log()
+
+    def fold_log(self) -> None:
+        """Fold SQLite's log into the file, as far as nobody reads it; waits for nobody."""
+        with self.writing() as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of SQLite's log."""
+        log = _log(self.path)
+        return log.stat().st_size if log.exists() else 0
+
+    @staticmethod
+    def has_log(path: Path) -> bool:
+        """Whether SQLite's log is there, which the last one to close removes."""
+        return _log(path).exists()
+
+    def warm(self) -> int:
+        """Read every page of the tables and their indexes once; bytes. Quick look-ups go on."""
+        sql = (
+            "SELECT name FROM sqlite_master WHERE type = 'table' "
+            "AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite_%'"
+        )
+        for (name,) in self.read(sql):
+            complaint = self.scan(f"PRAGMA quick_check('{name}')")[0][0]
+            if complaint != "ok":
+                raise self.damaged(" ".join(complaint.split()))
+        (size,) = self.read(
+            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
+        return int(size[0])
+
+    def copy_to(self, path: Path) -> None:
+        """Write the database as this connection sees it to a new file."""
+        with self.named_errors(), self._pool.borrow(long=True) as connection:
+            target = sqlite3.connect(path)
+            try:
+                _sync_fully(target)
+                connection.backup(target)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
+                    raise
+                raise CollectionError(f"{path}: {error}; make room there") from error
+            finally:
+                target.close()
+
+    def close(self) -> None:
+        """Close the connection; closing twice is harmless."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement that is quick."""
+        return self._read(sql, parameters, long=False)
+
+    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement that may take long; quick ones do not wait for it."""
+        return self._read(sql, parameters, long=True)
+
+    def _read(self, sql: str, parameters: Sequence[Any], *, long: bool) -> list[tuple[Any, ...]]:
+        """Nothing stays open behind it: an unfinished statement would hold others of the same
+        connection at its own, older snapshot."""
+        self._check_frozen()
+        with self.named_errors(), self._pool.borrow(long=long) as connection:
+            rows = connection.execute(sql, parameters).fetchall()
+        self._check_frozen()
+        return rows
+
+    def _check_frozen(self) -> None:
+        """Raise CollectionError where a file that is read without locks has changed."""
+        if self._frozen is not None and self._frozen != _state(self.path):
+            raise CollectionError(
+                f"{self.path} was changed since it was opened, in a folder that cannot be written "
+                "from here; refresh, or open it again"
+            )
+
+    def _has_documents(self) -> bool:
+        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
+        return bool(self.read(sql)[0][0])
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _sync_fully(connection: sqlite3.Connection) -> None:
+    """Have SQLite sync what it writes; on macOS the drive's cache too, as durable.sync."""
+    for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
+        connection.execute(f"PRAGMA {name} = {value}")
+
+
+def _frozen(path: Path) -> bool:
+    """Whether the file lies in a folder that cannot be written, and nobody is writing."""
+    return not os.access(path.parent, os.W_OK) and not _log(path).exists()
+
+
+def _state(path: Path) -> tuple[int, int, bool]:
+    """What changes when the file does, or is about to."""
+    file = path.stat()
+    return file.st_mtime_ns, file.st_size, _log(path).exists()
+
+
+def _identity(path: Path) -> forks.Identity:
+    file = path.stat()
+    return file.st_dev, file.st_ino
+
+
+def _begun(connection: sqlite3.Connection) -> object:
+    """Begin to read, and tell by which commit."""
+    connection.execute("BEGIN")
+    sql = "SELECT value FROM settings WHERE name = 'commit_id'"
+    return connection.execute(sql).fetchone()
+
+
+def _uri(path: Path, *, create: bool, read_only: bool) -> str:
+    """How SQLite opens the file: never made by mistake, and readable in a read-only folder."""
+    if not create and _frozen(path):
+        # WAL wants to write beside the file, even to read it; nobody can change it here.
+        mode = "immutable=1"
+    else:
+        mode = f"mode={'rwc' if create else 'ro' if read_only else 'rw'}"
+    return f"{path.absolute().as_uri()}?{mode}"

@@ -1,0 +1,234 @@
+"""documents.db, read: documents and passages in the order asked; segments and settings."""
+
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.corpus.files import Document
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.database import Database
+from searchengine.storage.filters import fields
+from searchengine.storage.filters.language import (
+    compile_sql,
+    field_name,
+    field_named,
+    json_path,
+    parse,
+)
+
+_COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
+_CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
+
+Ids = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """A committed segment: passages `base` … `base + rows - 1` lie in segments/<id>."""
+
+    id: int
+    base: int
+    rows: int
+    manifest_sha256: str
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last id of its passages."""
+        return self.base, self.base + self.rows - 1
+
+    def part_of(self, passages: Ids) -> Ids:
+        """Which of these passage ids (rising) lie in this segment, as row numbers."""
+        low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
+        return passages[low:high] - self.base
+
+
+class Passage(NamedTuple):
+    """A passage: its document's id, and where it lies in the document's text."""
+
+    id: int
+    document: int
+    start: int
+    end: int
+
+
+class Store(Database):
+    """The tables of documents.db."""
+
+    def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages of these ids, in their order."""
+        asked = [int(i) for i in ids]
+        sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
+        rows = self._rows(sql, list(dict.fromkeys(asked)))
+        return self._in_order({row[0]: self._passage(row) for row in rows}, asked)
+
+    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
+        sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
+        return sorted(self._passage(row) for row in self._rows(sql, list(documents)))
+
+    def documents(self, ids: Iterable[int]) -> list[Document]:
+        """The documents of these ids, in their order."""
+        asked = [int(i) for i in ids]
+        sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
+        found: dict[int, Document] = {}
+        with self.named_errors():
+            for i, key, title, text, metadata in self._rows(sql, list(dict.fromkeys(asked))):
+                found[i] = Document(key, text, title, json.loads(metadata))
+        return self._in_order(found, asked)
+
+    def all_documents(self) -> Iterator[Document]:
+        """Every document, in the order first added, a few at a time."""
+        after = -1
+        sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 500"
+        while ids := [row[0] for row in self.read(sql, (after,))]:
+            yield from self.documents(ids)
+            after = ids[-1]
+
+    def altered(self) -> str | None:
+        """The key of a document whose text is not the one that was stored, if there is one."""
+        sql = (
+            "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
+        )
+        after = -1
+        while rows := self.read(sql, (after,)):
+            for _, key, title, text, digest in rows:
+                if Document(key, text, title).digest != digest:
+                    return str(key)
+            after = rows[-1][0]
+        return None
+
+    def fields(self) -> tuple[str, ...]:
+        """The metadata fields that are indexed, as filters name them."""
+        with self.named_errors(), self._pool.borrow() as connection:
+            return tuple(field_name(field) for field in fields.indexed(connection))
+
+    def index_complaint(self) -> str | None:
+        """What is wrong with the indexes of words and fields; None if nothing is.
+
+        Takes the write lock for a moment.
+        """
+        with self.named_errors(), self._pool.borrow() as connection:
+            complaint = lexical.check(connection) or fields.check(connection)
+        wanted, there = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
+        if complaint is None and wanted != there:
+            return f"its index of words is {there} where the settings say {wanted}"
+        return complaint
+
+    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id of the documents that are there."""
+        sql = "SELECT key, id FROM documents WHERE key IN ({})"
+        return dict(self._rows(sql, list(dict.fromkeys(keys))))
+
+    def keys(self, passage_ids: Iterable[int]) -> list[str]:
+        """The keys of these passages' documents, in the order of the ids."""
+        asked = [int(i) for i in passage_ids]
+        sql = (
+            "SELECT passages.id, key FROM passages "
+            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
+        )
+        found = dict(self._rows(sql, list(dict.fromkeys(asked))))
+        return self._in_order(found, asked)
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, equal for equal ones; for those that lack
+        the field, something of their own."""
+        path = json_path(field_named(name))
+        sql = (
+            "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
+            "FROM documents WHERE id IN ({})"
+        )
+        rows = self._rows(sql, list(documents), (path, path))
+        return {
+            i: ("missing", i) if kind is None else (_COMPARED.get(kind, kind), value)
+            for i, kind, value in rows
+        }
+
+    def condition(self, where: str | None) -> tuple[str, list[Any]]:
+        """A filter as an SQL condition over `documents`, and its parameters."""
+        if where is None:
+            return "1", []
+        node = parse(where)  # before anything is read: its error is the caller's own
+        with self.named_errors(), self._pool.borrow() as connection:
+            indexed = fields.indexed(connection)
+        return compile_sql(node, "documents.metadata", indexed)
+
+    def matching(self, where: str) -> Ids:
+        """Ids of the passages whose document matches a filter, ascending, int64."""
+        condition, parameters = self.condition(where)
+        sql = (
+            "SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document "
+            f"WHERE {condition} ORDER BY passages.id"
+        )
+        return self.numbers(sql, parameters)
+
+    def count(self, where: str) -> int:
+        """How many documents match a filter."""
+        condition, parameters = self.condition(where)
+        sql = f"SELECT count(*) FROM documents WHERE {condition}"
+        return int(self.scan(sql, parameters)[0][0])
+
+    def counts(self) -> tuple[int, int]:
+        """How many documents and passages there are; they are counted one by one."""
+        documents, passages = self.scan(
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
+        )[0]
+        return documents, passages
+
+    def dead(self, segment: SegmentRow) -> Ids:
+        """The rows of a segment whose passages are no more, rising."""
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ? ORDER BY passage"
+        return self.numbers(sql, segment.ends) - segment.base
+
+    def dead_count(self, segment: SegmentRow) -> int:
+        """How many those are."""
+        sql = "SELECT count(*) FROM tombstones WHERE passage BETWEEN ? AND ?"
+        return int(self.read(sql, segment.ends)[0][0])
+
+    def segments(self) -> list[SegmentRow]:
+        """The committed segments, oldest first."""
+        rows = self.read("SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY base")
+        if not all(isinstance(number, int) for row in rows for number in row[:3]):
+            raise self.damaged("the table of segments holds what is no number")
+        return [SegmentRow(*row) for row in rows]
+
+    def settings(self) -> dict[str, Any]:
+        """Name → value of every setting."""
+        rows = self.read("SELECT name, value FROM settings")
+        with self.named_errors():
+            return {name: json.loads(value) for name, value in rows}
+
+    def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
+        """The first column of a statement's rows, int64."""
+        found = np.array([row[0] for row in self.scan(sql, parameters)])
+        if found.size and found.dtype != np.int64:
+            raise self.damaged("a number is none")
+        return found.astype(np.int64)
+
+    def _passage(self, row: tuple[Any, ...]) -> Passage:
+        if not all(isinstance(number, int) for number in row):
+            raise self.damaged(f"passage {row[0]!r} lies nowhere")
+        return Passage(*row)
+
+    def _in_order(self, found: Mapping[int, T], asked: Sequence[int]) -> list[T]:
+        try:
+            return [found[i] for i in asked]
+        except KeyError as error:
+            raise self.damaged(
+                f"its segments refer to row {error}, which it does not have"
+            ) from error
+
+    def _rows(
+        self, sql: str, values: Sequence[Any], before: Sequence[Any] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows of a statement that ends in one `IN ({})`, asked in chunks that SQLite can bind.
+
+        `before` are the parameters that come before it.
+        """
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))

@@ -1,0 +1,1 @@
+"""The filter language, compiled to SQL."""

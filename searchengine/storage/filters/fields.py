@@ -1,0 +1,123 @@
+"""Metadata fields that are indexed on request, so that a filter on them need not read all metadata.
+
+    fields          the indexed fields, by their JSON path
+    field_values    (field, kind, value, document), in this order, for each of them
+    field_contents  what field_values must hold: a view, worked out from the documents
+
+The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`, its
+value the microsecond that filters.dates reads; an element of an array has one of the kind
+`item text` and so on, next to the array's own (kind `array`, value 0; an object alike). Triggers
+keep the rows right in the very transaction that changes a document. `INSERT OR REPLACE` deletes
+without firing triggers; write `ON CONFLICT DO UPDATE` instead.
+"""
+
+import re
+import sqlite3
+
+from searchengine.storage.filters.conditions import Field, json_path
+from searchengine.storage.filters.dates import moment_sql
+from searchengine.storage.filters.language import field_named
+
+_ITEMS = """
+    SELECT fields.id AS field,
+        CASE json_type(documents.metadata, fields.path) WHEN 'array' THEN 'item ' ELSE '' END
+            || {kind} AS kind,
+        {value} AS value,
+        documents.id AS document
+    FROM documents CROSS JOIN fields CROSS JOIN json_each(documents.metadata, fields.path) AS item
+    WHERE json_type(documents.metadata, fields.path) <> 'object' AND {condition}"""
+_SCALARS = _ITEMS.format(
+    kind="item.type",
+    value="ifnull(item.atom, 0)",
+    condition="item.type NOT IN ('array', 'object')",
+)
+_DATES = _ITEMS.format(
+    kind="'date'",
+    value=moment_sql("item.atom"),
+    condition="item.type = 'text' AND item.atom GLOB '[0-9][0-9][0-9][0-9]*'",
+)
+_CONTENTS = f"""{_SCALARS}
+    UNION ALL SELECT * FROM ({_DATES}) WHERE value IS NOT NULL
+    UNION ALL SELECT fields.id, json_type(documents.metadata, fields.path), 0, documents.id
+    FROM documents CROSS JOIN fields
+    WHERE json_type(documents.metadata, fields.path) IN ('array', 'object')"""
+_FILL = (
+    "INSERT INTO field_values (field, kind, value, document) "
+    "SELECT DISTINCT field, kind, value, document FROM field_contents WHERE "
+)
+_ADD = f"{_FILL} document = new.id"
+_REMOVE = "DELETE FROM field_values WHERE document = old.id"
+
+SCHEMA = (
+    "CREATE TABLE fields (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE field_values (
+        field INTEGER NOT NULL REFERENCES fields(id),
+        kind TEXT NOT NULL,
+        value NOT NULL,
+        document INTEGER NOT NULL REFERENCES documents(id),
+        PRIMARY KEY (field, kind, value, document)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX field_values_document ON field_values (document)",
+    f"CREATE VIEW field_contents (field, kind, value, document) AS {_CONTENTS}",
+    f"CREATE TRIGGER field_values_insert AFTER INSERT ON documents BEGIN {_ADD}; END",
+    f"CREATE TRIGGER field_values_delete AFTER DELETE ON documents BEGIN {_REMOVE}; END",
+    "CREATE TRIGGER field_values_update AFTER UPDATE OF id, metadata ON documents "
+    f"BEGIN {_REMOVE}; {_ADD}; END",
+)
+"""The statements of the migration that adds all this; `documents` must be there."""
+
+
+def index_field(connection: sqlite3.Connection, name: str) -> None:
+    """Index a field, of the documents there and those to come; `name` as in a filter.
+
+    Within the caller's transaction, if there is one. Nothing happens where it is indexed already.
+    Raises FilterError when `name` names no field.
+    """
+    path = json_path(field_named(name))
+    made = connection.execute(
+        "INSERT INTO fields (path) VALUES (?) ON CONFLICT (path) DO NOTHING", (path,)
+    )
+    if made.rowcount:
+        number = _number(connection, path)
+        connection.execute(f"{_FILL} field = ? ORDER BY kind, value, document", (number,))
+
+
+def drop_field(connection: sqlite3.Connection, name: str) -> None:
+    """Index a field no longer. Nothing happens where it is not indexed.
+
+    Raises FilterError when `name` names no field.
+    """
+    number = _number(connection, json_path(field_named(name)))
+    connection.execute("DELETE FROM field_values WHERE field = ?", (number,))
+    connection.execute("DELETE FROM fields WHERE id = ?", (number,))
+
+
+def indexed(connection: sqlite3.Connection) -> dict[Field, int]:
+    """The indexed fields, first indexed first → their numbers, as `compile_sql` takes them."""
+    rows = connection.execute("SELECT path, id FROM fields ORDER BY id").fetchall()
+    return {tuple(re.findall('"([^"]+)"', path)): number for path, number in rows}
+
+
+def check(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the indexed fields, in a sentence; None if they say what the metadata say.
+
+    Reads the metadata of every document.
+    """
+    right, lacking, lacks = connection.execute(
+        "SELECT count(*), count(*) - count(kept.document), "
+        "min(CASE WHEN kept.document IS NULL THEN contents.document END) "
+        "FROM (SELECT DISTINCT * FROM field_contents) AS contents LEFT JOIN field_values AS kept "
+        "ON kept.field = contents.field AND kept.kind = contents.kind "
+        "AND kept.value = contents.value AND kept.document = contents.document"
+    ).fetchone()
+    if lacking:
+        return f"the index of metadata fields lacks a value of the document with id {lacks}"
+    (there,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
+    if there != right:
+        return f"the index of metadata fields has {there - right} values that no document has"
+    return None
+
+
+def _number(connection: sqlite3.Connection, path: str) -> int | None:
+    row = connection.execute("SELECT id FROM fields WHERE path = ?", (path,)).fetchone()
+    return None if row is None else int(row[0])

@@ -1,0 +1,307 @@
+"""How good the vectors are: agreement with human similarity scores, for every prefix length.
+
+STS: Agirre et al., SemEval 2012–2017. The settings are those of SimCSE (arXiv 2104.08821, appendix
+B): Spearman's rank correlation over all pairs of a task pooled ("all", as Reimers & Gurevych,
+arXiv 1908.10084, report it too), or a mean over the task's subsets.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import ConfigError, DataError
+from trainer.evaluation.tables import read_table
+
+
+class TextEncoder(Protocol):
+    """What is measured: anything that turns texts into rows."""
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        role: Literal["query", "document"] | None = None,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> NDArray[np.float32]: ...
+
+
+OnBatch = Callable[[int], None]
+ScoredPair = tuple[float, str, str]
+Setting = Literal["all", "mean", "weighted"]
+STS_COLUMNS = ("score", "sentence1", "sentence2")
+AVERAGE = "average"
+
+
+@dataclass(frozen=True, slots=True)
+class StsTask:
+    """Scored pairs that make one row of a table. subsets: the subset of each pair, or empty."""
+
+    name: str
+    pairs: Sequence[ScoredPair]
+    subsets: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.subsets and len(self.subsets) != len(self.pairs):
+            raise DataError(
+                f"{self.name}: {len(self.subsets)} subset names for {len(self.pairs)} pairs, "
+                "expected one each, or none"
+            )
+
+    def parts(self, setting: Setting) -> dict[str, list[int]]:
+        """The places in `pairs` that are correlated together, by subset; one part for "all"."""
+        if setting == "all" or not self.subsets:
+            return {"": list(range(len(self.pairs)))}
+        parts: dict[str, list[int]] = {}
+        for i, subset in enumerate(self.subsets):
+            parts.setdefault(subset, []).append(i)
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class StsRow:
+    """Agreement on one task at one prefix length.
+
+    spearman, pearson: fractions in [−1, 1]; n: pairs. task: "" for pairs without a name.
+    """
+
+    task: str
+    dim: int
+    spearman: float
+    pearson: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Texts and their vectors. vectors: (m, D) float32, one row for each distinct text."""
+
+    vectors: NDArray[np.float32]
+    places: Mapping[str, int]
+
+    @property
+    def width(self) -> int:
+        """D, the numbers of a vector."""
+        return int(self.vectors.shape[1])
+
+    def rows(self, texts: Iterable[str]) -> NDArray[np.float32]:
+        """The vectors of these texts, in this order. (n, D) float32."""
+        return self.vectors[[self.places[text] for text in texts]]
+
+
+def encode_once(
+    encoder: TextEncoder, texts: Iterable[str], on_batch: OnBatch | None = None
+) -> Encoded:
+    """The vectors of the distinct texts, each encoded once; on_batch hears of those."""
+    distinct = list(dict.fromkeys(texts))
+    vectors = encoder.encode(distinct, on_batch=on_batch)
+    return Encoded(vectors, {text: i for i, text in enumerate(distinct)})
+
+
+class Remembered:
+    """An encoder that encodes a text once, for several measurements; texts of no role."""
+
+    def __init__(self, encoder: TextEncoder):
+        self._encoder = encoder
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    @property
+    def matryoshka_dims(self) -> tuple[int, ...]:
+        """The encoder's own; raises AttributeError where it has none."""
+        dims: tuple[int, ...] = self._encoder.matryoshka_dims  # type: ignore[attr-defined]
+        return dims
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """The vectors of all texts so far, in their order. (m, D)."""
+        return np.stack(list(self._known.values()))
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        role: Literal["query", "document"] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> NDArray[np.float32]:
+        """As the encoder's own; on_batch hears of the texts that are new."""
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
+        vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
+        self._known.update(zip(fresh, vectors, strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+
+def prefix_lengths(
+    encoder: TextEncoder, width: int, dims: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """`dims`, or else the encoder's `matryoshka_dims`, or else the full width alone.
+
+    Raises ConfigError for a length outside 1 to `width`.
+    """
+    chosen = tuple(dims) if dims is not None else getattr(encoder, "matryoshka_dims", (width,))
+    if wrong := [dim for dim in chosen if not 1 <= dim <= width]:
+        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
+    return chosen
+
+
+def unit_prefix(x: NDArray[np.float32], dim: int) -> NDArray[np.float32]:
+    """The first `dim` numbers of every row, scaled to length one; a zero row stays zero.
+
+    (n, dim) float32, the same as the index takes of a vector.
+    """
+    head = x[:, :dim].astype(np.float64)
+    norms = np.linalg.norm(head, axis=1, keepdims=True)
+    found: NDArray[np.float32] = (head / np.where(norms == 0, 1, norms)).astype(np.float32)
+    return found
+
+
+def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
+    """Cosine of row i of a with row i of b over their first `dim` numbers. (n,) float64."""
+    x, y = a[:, :dim].astype(np.float64), b[:, :dim].astype(np.float64)
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    found: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
+    return found
+
+
+def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
+    """All pairs of the STS files, pooled: TSV with a header naming score, sentence1, sentence2.
+
+    Raises DataError with file and line for a line that is malformed.
+    """
+    return list(read_task("", paths).pairs)
+
+
+def read_task(name: str, paths: Iterable[str | Path]) -> StsTask:
+    """The files as one task: as `read_sts`, with the subsets where a file has that column.
+
+    Pairs of a file without the column `subset` form one subset together, named "".
+    """
+    pairs: list[ScoredPair] = []
+    subsets: list[str] = []
+    for path in map(Path, paths):
+        for line, (score, first, second, subset) in read_table(path, STS_COLUMNS, ("subset",)):
+            pairs.append((_score(path, line, score), first, second))
+            subsets.append(subset)
+    return StsTask(name, pairs, subsets)
+
+
+def _score(path: Path, line: int, cell: str) -> float:
+    try:
+        score = float(cell)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{path}:{line}: the score is {cell!r}, expected a number")
+    return score
+
+
+def sts(
+    encoder: TextEncoder,
+    pairs: Sequence[ScoredPair],
+    dims: Sequence[int] | None = None,
+    on_batch: OnBatch | None = None,
+) -> list[StsRow]:
+    """The pairs pooled, as one task without a name: see `sts_tasks`."""
+    return sts_tasks(encoder, [StsTask("", pairs)], dims, on_batch=on_batch)
+
+
+def sts_tasks(
+    encoder: TextEncoder,
+    tasks: Sequence[StsTask],
+    dims: Sequence[int] | None = None,
+    setting: Setting = "all",
+    on_batch: OnBatch | None = None,
+) -> list[StsRow]:
+    """One row per task and prefix length, in the order given.
+
+    dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
+    setting: "all" correlates all pairs of a task at once; "mean" is the mean of the subsets'
+    correlations, "weighted" that mean weighted by their numbers of pairs. Each distinct sentence is
+    encoded once; on_batch hears of them. Raises ConfigError for a length the vectors do not have,
+    DataError for pairs that cannot be correlated.
+    """
+    if setting not in get_args(Setting):
+        raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")
+    stats = _scipy_stats()
+    for task in tasks:
+        _check(task, setting)
+    encoded = encode_once(encoder, sentences(tasks), on_batch)
+    rows = []
+    for task in tasks:
+        left = encoded.rows(a for _, a, _ in task.pairs)
+        right = encoded.rows(b for _, _, b in task.pairs)
+        for dim in prefix_lengths(encoder, encoded.width, dims):
+            rows.append(_row(stats, task, prefix_cosines(left, right, dim), dim, setting))
+    return rows
+
+
+def sentences(tasks: Iterable[StsTask]) -> list[str]:
+    """The distinct sentences of all tasks, in order of their first occurrence."""
+    return list(dict.fromkeys(s for task in tasks for _, a, b in task.pairs for s in (a, b)))
+
+
+def averages(rows: Iterable[StsRow]) -> list[StsRow]:
+    """The plain mean over the tasks, one row named "average" per prefix length; n: all pairs."""
+    by_dim: dict[int, list[StsRow]] = {}
+    for row in rows:
+        by_dim.setdefault(row.dim, []).append(row)
+    return [
+        StsRow(
+            AVERAGE,
+            dim,
+            float(np.mean([row.spearman for row in group])),
+            float(np.mean([row.pearson for row in group])),
+            sum(row.n for row in group),
+        )
+        for dim, group in by_dim.items()
+    ]
+
+
+def _check(task: StsTask, setting: Setting) -> None:
+    """Refuse, before anything is encoded, pairs whose scores cannot be correlated."""
+    for subset, places in task.parts(setting).items():
+        where = _where(task, subset)
+        if len(places) < 2:
+            raise DataError(f"{where}{len(places)} scored pairs: a correlation needs at least 2")
+        if len({task.pairs[i][0] for i in places}) == 1:
+            raise DataError(
+                f"{where}all {len(places)} pairs have the same score: no order to correlate"
+            )
+
+
+def _where(task: StsTask, subset: str) -> str:
+    parts = [task.name, f"subset {subset}" if subset else ""]
+    named = ", ".join(part for part in parts if part)
+    return f"{named}: " if named else ""
+
+
+def _row(
+    stats: Any, task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting
+) -> StsRow:
+    gold = np.array([score for score, _, _ in task.pairs])
+    found = []
+    parts = task.parts(setting)
+    for subset, places in parts.items():
+        x, y = cosines[places], gold[places]
+        if np.ptp(x) == 0:
+            raise DataError(
+                f"{_where(task, subset)}all {len(x)} pairs have the same cosine over {dim} "
+                "numbers: no order to correlate"
+            )
+        found.append((stats.spearmanr(x, y).statistic, stats.pearsonr(x, y).statistic))
+    sizes = [len(places) for places in parts.values()] if setting == "weighted" else None
+    spearman, pearson = np.average(found, axis=0, weights=sizes)
+    return StsRow(task.name, dim, float(spearman), float(pearson), len(gold))
+
+
+def _scipy_stats() -> Any:
+    try:
+        from scipy import stats  # an extra: encoding and indexing do without
+    except ImportError:
+        raise ConfigError(
+            "measuring needs scipy: install the extra `train` (pip install 'searchengine[train]')"
+        ) from None
+    return stats

@@ -1,0 +1,1 @@
+"""Model folders read and written: network, pooling, tokenizer, fingerprint, card."""

@@ -1,0 +1,344 @@
+"""The model card: README.md of a model's folder, as model hubs show it.
+
+What the model is, how good each prefix is, how it was made, how to load it, and its limits, from
+the model and its recipe alone. Files are named without their folders: a card is published.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from trainer.model.folder import Model
+from trainer.model.starter import Starter
+
+# What the packaged encoder is called where models are published.
+STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+# Settings that are on above 0, in words.
+PIECES = {
+    "prefixes_per_step": "Prefixes drawn for each update: {}",
+    "prefix_distillation": "Prefix distillation, weight {}",
+    "layers_per_step": "Shallower encoders drawn for each update: {}",
+    "queue_size": "A queue of {} earlier vectors as further negatives",
+    "mlm_weight": "Masked-language-model loss, weight {}",
+    "label_smoothing": "Label smoothing {}",
+    "mixup": "Mixup, α {}",
+}
+OF_LABELS = ("label_smoothing", "mixup")
+QUESTION = "how do whales sleep"
+DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The recipe of a model trained here. settings: of the run, as JSON; told: what came of them.
+
+    JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train,
+    and its settings may be those of another version.
+    """
+
+    settings: Mapping[str, Any]
+    told: Mapping[str, Any]
+
+    def scores(self, name: str) -> dict[int, float]:
+        """Scores by prefix length; empty where nothing was judged."""
+        return {int(dim): float(score) for dim, score in (self.told.get(name) or {}).items()}
+
+    def number(self, name: str) -> float:
+        """A setting; 0 where it is not set, which switches it off."""
+        value = self.settings.get(name)
+        return value if isinstance(value, int | float) else 0
+
+    def text(self, name: str) -> str:
+        """A setting that is a name."""
+        return str(self.settings.get(name) or "")
+
+    def files(self, name: str) -> list[str]:
+        """The names of a setting's files, without their folders."""
+        return [_file_name(path) for path in self.settings.get(name) or ()]
+
+
+def card(model: Model) -> str:
+    """The card in Markdown with YAML front matter; short where no recipe of ours was recorded."""
+    recipe = read_recipe(model.recipe)
+    dim = model.module.dim
+    named = _file_name(recipe.text("out")) if recipe else ""
+    parts = [
+        _front_matter(model, recipe),
+        f"# {named or f'Sentence encoder, {dim} wide'}",
+        _what_it_is(model),
+    ]
+    if recipe:
+        if scores := recipe.scores("best"):
+            parts.append(_scores(recipe, scores))
+        parts += [_use(model), _made(recipe, model.matryoshka_dims), _again(recipe)]
+    else:
+        parts.append(_use(model))
+        if model.recipe:
+            parts.append(f"## How it was made\n\n{_json(names_only(model.recipe))}")
+    return "\n\n".join([*parts, _limits(model, recipe)]) + "\n"
+
+
+def read_recipe(recipe: Mapping[str, Any]) -> Recipe | None:
+    """A recipe that `trainer.training.loop` wrote; None for a model made otherwise."""
+    settings = recipe.get("config")
+    if not isinstance(settings, Mapping) or not {"train", "out", "base"} <= set(settings):
+        return None
+    return Recipe(settings, recipe)
+
+
+def names_only(value: Any) -> Any:
+    """JSON with every absolute path in it cut to its last part: folders are nobody's business."""
+    match value:
+        case str() if PureWindowsPath(value).is_absolute() or value.startswith(("/", "~")):
+            return _file_name(value)
+        case Mapping():
+            return {key: names_only(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [names_only(inner) for inner in value]
+    return value
+
+
+def hub_name(base: str) -> str | None:
+    """What a base model is called on the model hub; None for a folder."""
+    if base in list(Starter):
+        return STARTER_ON_THE_HUB
+    parts = base.split("/")
+    if len(parts) > 2 or not all(parts) or parts[0] in (".", "..", "~") or "\\" in base:
+        return None
+    return None if Path(base).is_dir() else base  # as `Encoder.load` decides
+
+
+def _base(base: str) -> str:
+    """A base model as the card names it: a folder without where it lay."""
+    return base if hub_name(base) else _file_name(base)
+
+
+def _file_name(path: str) -> str:
+    """The last part of a path of any system."""
+    return PureWindowsPath(path).name  # which takes both kinds of slash
+
+
+def _front_matter(model: Model, recipe: Recipe | None) -> str:
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+    if len(model.matryoshka_dims) > 1:
+        tags.append("matryoshka")
+    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+    if recipe and (base := hub_name(recipe.text("base"))):
+        lines.append(f"base_model: {json.dumps(base)}")
+    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _what_it_is(model: Model) -> str:
+    dims = model.matryoshka_dims
+    said = (
+        f"It turns a text into a unit vector of {model.module.dim} numbers; texts that mean the "
+        f"same lie close together by cosine. It reads up to {model.max_tokens} tokens of a text."
+    )
+    if len(dims) > 1:
+        said += (
+            "\n\nThe first numbers of a vector carry the most meaning "
+            "([Matryoshka](https://arxiv.org/abs/2205.13147)): cut it to "
+            f"{_listed(dims[1:], 'or')} numbers, scale it back to length one, compare as before."
+        )
+    if model.classifier is not None:
+        labels = ", ".join(f"`{label}`" for label in model.classifier.labels)
+        said += f"\n\nIt also tells texts apart by label: {labels}."
+    if model.prompts:
+        prompts = "\n".join(f"- {name}: {json.dumps(p)}" for name, p in model.prompts.items())
+        said += f"\n\nIt wants these prompts in front of a text:\n\n{prompts}"
+    return said
+
+
+def _scores(recipe: Recipe, best: Mapping[int, float]) -> str:
+    before, full = recipe.scores("untrained"), best[max(best)]
+    rows = []
+    for dim in sorted(best, reverse=True):
+        untrained = f"{100 * before[dim]:.2f}" if dim in before else "–"
+        share = f"{100 * best[dim] / full:.1f} %" if full > 0 else "–"
+        rows.append(f"| {dim} | {untrained} | {100 * best[dim]:.2f} | {share} |")
+    dev = recipe.files("dev")
+    on = f" ({_quoted(dev)})" if dev else ""
+    chosen = (
+        f"\n\nThese scores also chose the step that was kept ({recipe.told.get('best_step')}), "
+        "so they are a little optimistic: measure on a test set of your own."
+    )
+    return (
+        f"## Scores\n\n{recipe.told.get('judged_by', 'score')}{on}, × 100:\n\n"
+        "| prefix | untrained | trained | share of full width |\n|---:|---:|---:|---:|\n"
+        + "\n".join(rows)
+        + ("" if recipe.settings.get("keep_last") else chosen)
+    )
+
+
+def _use(model: Model) -> str:
+    dims = model.matryoshka_dims
+    short = dims[-1] if len(dims) > 1 else None
+    cut = f", truncate_dim={short}" if short else ""
+    scaled = ", normalize_embeddings=True" if short else ""
+    why = " A cut vector is scaled back by `normalize_embeddings`." if short else ""
+    theirs = [
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f'model = SentenceTransformer("."{cut})',
+        f"documents = model.encode_document({json.dumps(DOCUMENTS)}{scaled})",
+        f"question = model.encode_query({json.dumps(QUESTION)}{scaled})",
+        "print(model.similarity(question, documents))",
+    ]
+    ours = [
+        *(["from indexer.storage.prefix import prefix"] if short else []),
+        "from trainer.encoder import Encoder",
+        "",
+        'encoder = Encoder.load(".")',
+        f'documents = encoder.encode({json.dumps(DOCUMENTS)}, role="document")',
+        f'question = encoder.encode([{json.dumps(QUESTION)}], role="query")',
+        f"print(prefix(question, {short}) @ prefix(documents, {short}).T)"
+        if short
+        else "print(question @ documents.T)",
+    ]
+    if model.classifier is not None:
+        ours += [
+            "",
+            "from trainer.model.classifier import classify",
+            "",
+            f"print(classify(encoder, {json.dumps(DOCUMENTS)}))",
+        ]
+    commands = [
+        "searchengine index notes/ notes.index --encoder .",
+        f'searchengine search notes.index "{QUESTION}"',
+    ]
+    return (
+        "## How to use it\n\n`.` is this folder: put its path, or its name on a model hub.\n\n"
+        f"With sentence-transformers, 5 or newer.{why}\n\n{_code('python', theirs)}\n\n"
+        f"With searchengine:\n\n{_code('python', ours)}\n\n"
+        f"On the command line:\n\n{_code('sh', commands)}"
+    )
+
+
+def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
+    told, number = recipe.told, recipe.number
+    steps = number("max_steps")
+    length = f"{steps:g} updates" if steps else f"{number('epochs'):g} epochs"
+    batch = f"{number('batch_size'):g} examples"
+    if number("accumulation") > 1:
+        batch = f"{number('accumulation'):g} × {batch}"
+    left_out = ""
+    if exclude := recipe.files("exclude"):
+        left_out = (
+            f", {told.get('excluded')} left out because they hold a sentence of {_quoted(exclude)}"
+        )
+    versions = told.get("versions") or {}
+    lines = [
+        f"Base model: `{_base(recipe.text('base'))}`.",
+        f"Data: {_quoted(recipe.files('train'))}; {told.get('examples')} examples{left_out}.",
+        _loss(recipe),
+        *(f"{piece}." for on, piece in _pieces(recipe, dims) if on),
+        f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
+        f"{number('learning_rate'):g}, seed {number('seed'):g}.",
+        f"The weights kept are those of step {told.get('best_step')}; judged by "
+        f"{told.get('judged_by')}.",
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
+    ]
+    return "## How it was made\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _loss(recipe: Recipe) -> str:
+    """What was learnt, in words."""
+    if recipe.text("objective") == "classification":
+        weight = recipe.number("label_weight")
+        return (
+            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
+            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
+            f"{recipe.number('label_temperature'):g}."
+        )
+    return (
+        "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
+        f"temperature {recipe.number('temperature'):g}."
+    )
+
+
+def _pieces(recipe: Recipe, dims: tuple[int, ...]) -> list[tuple[bool, str]]:
+    """The other settings that decide what is learnt, each with whether it is switched on."""
+    text, is_set = recipe.text, recipe.settings.get
+    labels = text("objective") == "classification"
+    nested = len(dims) > 1 and is_set("nested", True)
+    weights = ", ".join(map(str, is_set("prefix_weights") or ()))
+    return [
+        (nested, f"Summed over the prefixes {_listed(dims, 'and')} (Matryoshka)"),
+        (nested and bool(weights), f"Weights of the prefixes: {weights}"),
+        *(
+            (recipe.number(name) > 0, said.format(f"{recipe.number(name):g}"))
+            for name, said in PIECES.items()
+            if labels or name not in OF_LABELS
+        ),
+        (
+            nested and not labels and bool(is_set("rotate")),
+            "The vectors were first turned, strongest axes first",
+        ),
+        (is_set("dropout") is not None, f"Dropout {is_set('dropout')}"),
+        (
+            is_set("mask_above") is not None,
+            f"A candidate whose cosine is above {is_set('mask_above')} is no negative",
+        ),
+        (
+            recipe.number("hard_negative_weight") not in (0, 1),
+            f"An anchor's own negatives weigh {is_set('hard_negative_weight')}",
+        ),
+        (text("pooling") not in ("", "base"), f"Pooling: {text('pooling')}"),
+        (text("augment") not in ("", "none"), f"Positive of a sentence alone: {text('augment')}"),
+        (bool(is_set("fixed_dropout")), "One dropout mask for a sentence and its positive"),
+        (recipe.number("encoders") > 1, "Two encoders, of which the first was kept"),
+        (bool(is_set("head_only")), "Only the Dense layers were trained"),
+    ]
+
+
+def _again(recipe: Recipe) -> str:
+    config = dict(names_only(recipe.settings))
+    config |= {name: recipe.files(name) for name in ("train", "exclude", "dev")}
+    config |= {"out": _file_name(recipe.text("out")), "base": _base(recipe.text("base"))}
+    command = "searchengine train {} --out {} --config train.json".format(
+        " ".join(map(shlex.quote, config["train"])), shlex.quote(config["out"])
+    )
+    return (
+        "## How to make it again\n\nSave this as `train.json` beside the files it names:\n\n"
+        f"{_json(config)}\n\n{_code('sh', [command])}\n\n"
+        "`--resume` goes on with a run that was interrupted. In float32 on a CPU, with the same "
+        "versions, the weights come out the same."
+    )
+
+
+def _limits(model: Model, recipe: Recipe | None) -> str:
+    lines = [
+        f"A text is cut after {model.max_tokens} tokens: longer ones want splitting into passages.",
+        "It knows the languages and subjects of its base model and its training data; elsewhere "
+        "measure first.",
+        "A cosine says how alike two texts are to this model, not whether either is true; its "
+        "scale differs from model to model.",
+        "It repeats the biases of the texts it learnt from.",
+        "The licences of the base model and of the data hold for it too.",
+    ]
+    if len(model.matryoshka_dims) > 1:
+        lines.insert(1, "Only the prefix lengths named above were meant to be used.")
+    if recipe and not recipe.scores("best"):
+        lines.insert(0, "Nothing was measured in training: there was no data to judge it by.")
+    return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _listed(values: Iterable[float], word: str) -> str:
+    """1, 2 and 3."""
+    *most, last = (f"{value:g}" for value in values)
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def _json(value: Any) -> str:
+    return _code("json", [json.dumps(value, indent=2, ensure_ascii=False)])
+
+
+def _code(language: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"```{language}", *lines, "```"])

@@ -1,0 +1,45 @@
+"""What a model says of itself, without its weights: enough to ask it, not to compute with it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from trainer.model.tokens import Tokenization
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model without its weights.
+
+    Attributes:
+        dim: width of a vector.
+        layers: how many the network has.
+        matryoshka_dims: prefix lengths it is meant for, descending; the first is `dim`.
+        tokens: how texts become token ids.
+        prompts, default_prompt: what the model wants in front of a text, by name.
+        include_prompt: whether the prompt's tokens are pooled.
+        recipe: how the model was made.
+    """
+
+    dim: int
+    layers: int
+    matryoshka_dims: tuple[int, ...]
+    tokens: Tokenization
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    include_prompt: bool
+    recipe: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        values = asdict(self)
+        return values | {"prompts": dict(self.prompts), "recipe": dict(self.recipe)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_dict` gave. Raises TypeError or KeyError for anything else."""
+        tokens = dict(values["tokens"])
+        tokens["special_ids"] = tuple(tokens["special_ids"])
+        dims = tuple(values["matryoshka_dims"])
+        rest = dict(values) | {"tokens": Tokenization(**tokens), "matryoshka_dims": dims}
+        return cls(**rest)

@@ -1,0 +1,95 @@
+"""What tells encoders apart: a checksum of everything that decides what vector a text gets."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.model.folder import Model
+from trainer.model.network import runs_remote_code
+from trainer.model.tokens import normalised
+
+# Of a network's configuration, what changes no vector: where it came from, in what it is stored and
+# computed, how it was or is to be trained, and what is done behind the hidden states.
+IDLE = frozenset({
+    "architectures", "attn_implementation", "auto_map", "custom_pipelines", "dtype",
+    "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
+    "output_attentions", "output_hidden_states", "problem_type", "reference_compile", "return_dict",
+    "task_specific_params", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "use_cache",
+})  # fmt: skip
+IDLE_BEGINNINGS = ("_", "classifier_", "initializer_")
+
+
+def fingerprints(model: Model) -> tuple[str, ...]:
+    """sha256 (hex) of what decides the vectors; then those that older versions gave the model.
+
+    Collections that an older version made are known by the latter.
+    """
+    module = model.module
+    weights = hashlib.sha256()
+    for name, weight in sorted(module.state_dict().items()):
+        weights.update(f"{name} {list(weight.shape)}\n".encode())
+        weights.update(weight.detach().float().cpu().contiguous().numpy().data)
+    first: dict[str, Any] = {
+        "tokenizer": normalised(model.tokenizer.backend_tokenizer),
+        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
+        "head": [
+            [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
+        ],
+        "max_tokens": model.max_tokens,
+        "prompts": dict(model.prompts),
+        "default_prompt": model.default_prompt,
+    }
+    if module.mix is not None:
+        first["first_mixed_layer"] = module.mix.start
+    network: Any = module.transformer
+    second = first | {
+        "network": configuration(network.config),
+        "code": _code(network),
+        "truncation_side": model.tokenizer.truncation_side,
+    }
+    if not module.pooling.include_prompt:  # they tell where a prompt ends
+        second["special_ids"] = sorted(model.tokenizer.all_special_ids)
+    digests = []
+    for version in (second, first):
+        digest = weights.copy()
+        digest.update(json.dumps(version, sort_keys=True).encode())
+        digests.append(digest.hexdigest())
+    return tuple(digests)
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """What a network's configuration says of its vectors, beyond the defaults of its type.
+
+    Defaults are left out: a version of transformers that names one more changes nothing.
+    """
+    try:
+        defaults = type(config)().to_dict()
+    except Exception:  # a class that came with a model, and wants arguments
+        defaults = {}
+    kept = _deciding(config.to_dict())
+    chosen = {name: value for name, value in kept.items() if value != defaults.get(name)}
+    return chosen | {"model_type": config.model_type}
+
+
+def _deciding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what changes no vector, at any depth; as JSON has it."""
+    found = {}
+    for name, value in values.items():
+        # A rate of dropout is a number; ESM's token_dropout, a switch, is in every vector.
+        dropout = "drop" in name and not isinstance(value, bool)
+        if dropout or name in IDLE or name.startswith(IDLE_BEGINNINGS):
+            continue
+        found[name] = _deciding(value) if isinstance(value, Mapping) else value
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def _code(network: Any) -> list[str]:
+    """The source of a network's classes that came with its folder; [] for one of transformers."""
+    if not runs_remote_code(network):
+        return []
+    kinds = {type(part) for part in network.modules()}
+    ours = [kind for kind in kinds if kind.__module__.startswith("transformers_modules.")]
+    return sorted({inspect.getsource(inspect.getmodule(kind) or kind) for kind in ours})

@@ -1,0 +1,312 @@
+"""Model folders, read: the sentence-transformers layout, safetensors only.
+
+What a model is stands in its folder: modules.json lists the modules, each module's config says how
+it works. The kind of a module is the class name at the end of its dotted `type`, because the dotted
+path in front of it changed between versions (`sentence_transformers.models.Pooling`,
+`sentence_transformers.sentence_transformer.modules.pooling.Pooling`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load_file
+
+from trainer.errors import ModelError
+from trainer.model.classifier import Classifier
+from trainer.model.modules import (
+    POOLING_SWITCHES,
+    Dense,
+    HeadLayer,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    PoolingMode,
+    SentenceModule,
+    WeightedLayerPooling,
+)
+from trainer.model.network import (
+    WEIGHTS,
+    first_line,
+    max_tokens,
+    read_json,
+    read_object,
+    read_transformer,
+    require_safetensors,
+    transformer_settings,
+)
+
+MODEL_CONFIG = "config_sentence_transformers.json"
+# What sentence-transformers does not ask for: how training went, and the labels it was about.
+HISTORY = "training.json"
+CLASSIFIER = "classifier"
+LIBRARY = "sentence_transformers."
+# Of unit rows all three put the same documents first; of others only the cosine is ours.
+UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
+MIX = WeightedLayerPooling.__name__
+Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model in memory: everything a folder says.
+
+    matryoshka_dims: trained prefix lengths, descending, starting with the full width. prompts: by
+    name. recipe: how the model was made, free-form JSON.
+    """
+
+    module: SentenceModule
+    tokenizer: Any
+    max_tokens: int
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    matryoshka_dims: tuple[int, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, Any] = field(default_factory=dict)
+    classifier: Classifier | None = None
+
+    def __post_init__(self) -> None:
+        dim = self.module.dim
+        dims = self.matryoshka_dims or (dim,)
+        if dims[0] != dim or list(dims) != sorted(set(dims), reverse=True) or dims[-1] < 1:
+            raise ModelError(
+                f"matryoshka_dims is {list(dims)}: expected descending, distinct lengths that "
+                f"start with the model's width {dim}"
+            )
+        object.__setattr__(self, "matryoshka_dims", tuple(dims))
+        if self.max_tokens < 3:
+            raise ModelError(f"max_tokens is {self.max_tokens}: expected 3 or more")
+        if self.default_prompt is not None and self.default_prompt not in self.prompts:
+            raise ModelError(
+                f"the default prompt {self.default_prompt!r} is none of the model's prompts "
+                f"({', '.join(self.prompts) or 'it has none'})"
+            )
+
+
+def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
+    """The model in `folder`: a sentence-transformers folder or a plain transformers one.
+
+    A plain folder gets mean pooling and unit rows, as sentence-transformers gives it.
+    trust_remote_code: Python code that comes with the folder may be run; else it never is.
+    """
+    if not folder.is_dir():
+        raise ModelError(
+            f"no model at {folder}: expected a folder with modules.json or config.json"
+        )
+    if (folder / "modules.json").is_file():
+        stages = _stages(folder)
+        place, settings = stages[0][1], transformer_settings(stages[0][1])
+    elif (folder / "config.json").is_file():
+        stages, place, settings = [], folder, {}
+    elif (folder / "checkpoint").is_dir():
+        raise ModelError(
+            f"{folder} holds an unfinished training run: finish it with `train … --resume`"
+        )
+    else:
+        raise ModelError(
+            f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
+            "config.json (transformers)"
+        )
+    transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
+    width = int(transformer.config.hidden_size)
+    if stages:
+        mix = _read_mix(stages.pop(1)[1]) if stages[1][0] == MIX else None
+        pooling = _read_pooling(stages[1][1], width)
+        head = _read_head(stages[2:], pooling.out_width)
+    else:
+        mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
+    config = read_object(folder / MODEL_CONFIG, optional=True)
+    _check_similarity(config, head, folder)
+    head += _truncation(config, SentenceModule(transformer, pooling, head, mix).dim, folder)
+    module = SentenceModule(transformer, pooling, head, mix).eval()
+    prompts = config.get("prompts") or {}
+    dims = config.get("matryoshka_dims") or []
+    if not _is_str_map(prompts) or not all(type(d) is int for d in dims):
+        raise ModelError(
+            f"{folder / MODEL_CONFIG}: expected prompts as an object of strings and "
+            "matryoshka_dims as a list of integers"
+        )
+    return Model(
+        module,
+        tokenizer,
+        max_tokens=max_tokens(settings, tokenizer, transformer.config),
+        prompts=prompts,
+        default_prompt=config.get("default_prompt_name"),
+        matryoshka_dims=_trained_dims(dims, module.dim, config),
+        recipe=config.get("recipe") or {},
+        history=read_object(folder / HISTORY, optional=True),
+        classifier=_read_classifier(folder, module.dim),
+    )
+
+
+def _check_similarity(config: Mapping[str, Any], head: list[HeadLayer], folder: Path) -> None:
+    """Refuse a model whose vectors are compared by something else than the cosine."""
+    named = config.get("similarity_fn_name") or "cosine"
+    unit = bool(head) and isinstance(head[-1], Normalize) and not config.get("truncate_dim")
+    if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "
+            'by cosine here: use another model, or write "cosine" there if that suits this one'
+        )
+
+
+def _truncation(config: Mapping[str, Any], width: int, folder: Path) -> list[HeadLayer]:
+    """The layer that keeps the first `truncate_dim` dimensions; none where all are kept."""
+    dim = config.get("truncate_dim")
+    if dim is None:
+        return []
+    if type(dim) is not int or dim < 1:
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has truncate_dim {dim!r}: expected a whole number of at "
+            "least 1, or null"
+        )
+    if dim >= width:
+        return []
+    layer = Dense(width, dim, False, "torch.nn.modules.linear.Identity")
+    with torch.no_grad():
+        layer.linear.weight.copy_(torch.eye(dim, width))
+    return [layer]
+
+
+def _trained_dims(dims: list[int], width: int, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
+    if config.get("truncate_dim") is None or not dims:
+        return tuple(dims)
+    return (width, *(dim for dim in dims if dim < width))
+
+
+def _read_classifier(folder: Path, dim: int) -> Classifier | None:
+    labels = read_object(folder / CLASSIFIER / "config.json", optional=True).get("labels")
+    if labels is None:
+        return None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ModelError(f"{folder / CLASSIFIER / 'config.json'}: expected labels as strings")
+    return _filled(Classifier(dim, labels), folder / CLASSIFIER).eval()
+
+
+def _is_str_map(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+
+
+def _stages(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
+    listed = read_json(folder / "modules.json")
+    try:
+        types = [str(module["type"]) for module in listed]
+        found = [
+            (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
+        ]
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            f"{folder / 'modules.json'}: expected a list of objects with `type` and `path`"
+        ) from error
+    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
+        raise ModelError(
+            f"{folder / 'modules.json'} names the module {foreign[0]}, which is not one of "
+            "sentence-transformers and may compute something else: use a model without it"
+        )
+    inside = folder.resolve()
+    for _, place in found:
+        if not place.resolve().is_relative_to(inside):
+            raise ModelError(f"{folder / 'modules.json'} points outside its folder: {place}")
+    kinds = [kind for kind, _ in found]
+    if kinds[1:2] == [MIX]:
+        kinds.pop(1)
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_HEAD_READERS):
+        raise ModelError(
+            f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, perhaps "
+            f"{MIX}, Pooling, then any of {', '.join(_HEAD_READERS)}"
+        )
+    return found
+
+
+def _read_pooling(place: Path, width: int) -> Pooling:
+    path = place / "config.json"
+    config = read_object(path)
+    try:
+        if "pooling_mode" in config:
+            named = config["pooling_mode"]
+            modes = tuple(PoolingMode(m) for m in ([named] if isinstance(named, str) else named))
+        else:
+            modes = tuple(mode for key, mode in POOLING_SWITCHES.items() if config.get(key))
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"{path} has pooling_mode {config['pooling_mode']!r}: expected any of "
+            f"{', '.join(PoolingMode)}"
+        ) from None
+    if not modes:
+        raise ModelError(
+            f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch"
+        )
+    stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
+    if stated != width:
+        raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
+    return Pooling(width, modes, bool(config.get("include_prompt", True)))
+
+
+def _read_mix(place: Path) -> WeightedLayerPooling:
+    config = read_object(place / "config.json")
+    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
+    sizes = width, config.get("num_hidden_layers"), config.get("layer_start")
+    if not all(type(size) is int for size in sizes):
+        raise ModelError(f"{place / 'config.json'} lacks a size of the {MIX}")
+    return _filled(WeightedLayerPooling(*sizes), place)  # type: ignore[arg-type]
+
+
+def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:
+    """The layers behind the pooling, checked to fit one another. width: what pooling gives."""
+    head: list[HeadLayer] = []
+    for kind, place in stages:
+        layer = _HEAD_READERS[kind](place)
+        wanted = layer.linear.in_features if isinstance(layer, Dense) else width
+        wanted = layer.out_width if isinstance(layer, LayerNorm) else wanted
+        if wanted != width:
+            raise ModelError(f"{place} takes vectors {wanted} wide, but gets them {width} wide")
+        width = width if isinstance(layer, Normalize) else layer.out_width
+        head.append(layer)
+    return head
+
+
+def _read_dense(place: Path) -> HeadLayer:
+    config = read_object(place / "config.json")
+    inputs = (config.get("module_input_name"), config.get("module_output_name"))
+    if config.get("use_residual") or not set(inputs) <= {None, "sentence_embedding"}:
+        raise ModelError(f"{place} is a Dense of an unknown kind: expected a plain linear layer")
+    try:
+        activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+        sizes = int(config["in_features"]), int(config["out_features"])
+        layer = Dense(*sizes, bool(config.get("bias", True)), activation)
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{place / 'config.json'} lacks a size of the layer: {error}") from error
+    return _filled(layer, place)
+
+
+def _read_layer_norm(place: Path) -> HeadLayer:
+    width = read_object(place / "config.json").get("dimension")
+    if type(width) is not int:
+        raise ModelError(f"{place / 'config.json'} has dimension {width!r}, not a whole number")
+    return _filled(LayerNorm(width), place)
+
+
+def _read_normalize(place: Path) -> HeadLayer:
+    return Normalize()
+
+
+_HEAD_READERS = {
+    "Dense": _read_dense,
+    "LayerNorm": _read_layer_norm,
+    "Normalize": _read_normalize,
+}
+
+
+def _filled(layer: Weighted, place: Path) -> Weighted:
+    require_safetensors(place)
+    try:
+        layer.load_state_dict(load_file(place / WEIGHTS))
+    except Exception as error:
+        raise ModelError(
+            f"{place / WEIGHTS} does not fit its config: {first_line(error)}"
+        ) from error
+    return layer.float()

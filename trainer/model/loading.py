@@ -1,0 +1,70 @@
+"""A source's model as torch holds it: read, widened, cut to its first layers; and described."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trainer.errors import ModelError
+from trainer.model.description import Description
+from trainer.model.folder import Model, read_model
+from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
+from trainer.model.network import truncated
+from trainer.model.source import Source
+from trainer.model.starter import Starter
+from trainer.model.tokens import Tokenization
+
+WIDENED_DIMS = (768, 512, 256, 128, 64)
+# Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse makes
+# them weigh alike; CLS then gets a little less than the mean, for which the network was trained.
+CLS_NORM, MEAN_NORM = 6.91, 2.23
+CLS_WEIGHT = 0.75
+
+
+def read(source: Source) -> Model:
+    """The model with float32 weights, on the processor. Raises ModelError."""
+    model = read_model(source.folder, trust_remote_code=source.trust_remote_code)
+    if source.starter is Starter.WIDENED:
+        model = widened(model)
+    return model if source.layers is None else shallower(model, source.layers)
+
+
+def widened(model: Model) -> Model:
+    """CLS ⊕ mean in place of the pooling, both halves weighing alike: twice as wide."""
+    width = model.module.pooling.width
+    pooling = Pooling(width, (PoolingMode.CLS, PoolingMode.MEAN))
+    dense = Dense(2 * width, 2 * width, False, "torch.nn.modules.linear.Identity")
+    scales = torch.full((2 * width,), 1 / MEAN_NORM)
+    scales[:width] = CLS_WEIGHT / CLS_NORM
+    with torch.no_grad():
+        dense.linear.weight.copy_(torch.diag(scales))
+    module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
+    return replace(model, module=module.eval(), matryoshka_dims=WIDENED_DIMS)
+
+
+def shallower(model: Model, layers: int) -> Model:
+    """A copy with the first `layers` layers of the network, all else as it is."""
+    module = model.module
+    if not 1 <= layers <= module.layers:
+        raise ModelError(f"layers is {layers}: expected 1 to {module.layers}, what it has")
+    if module.mix is not None:
+        raise ModelError("this model averages several layers: it cannot do with the first ones")
+    head: Any = list(copy.deepcopy(module.head))
+    network = truncated(module.transformer, layers)
+    return replace(model, module=SentenceModule(network, module.pooling, head).eval())
+
+
+def describe(model: Model) -> Description:
+    """What a model says of itself."""
+    module = model.module
+    return Description(
+        dim=module.dim,
+        layers=module.layers,
+        matryoshka_dims=model.matryoshka_dims,
+        tokens=Tokenization.of(model.tokenizer, model.max_tokens),
+        prompts=dict(model.prompts),
+        default_prompt=model.default_prompt,
+        include_prompt=module.pooling.include_prompt,
+        recipe=dict(model.recipe),
+    )

@@ -1,0 +1,263 @@
+"""From token vectors to one vector per text: pooling and the small layers behind it.
+
+The layers compute what the sentence-transformers modules of the same name compute, always in
+float32: pooling a bfloat16 hidden state in bfloat16 costs two orders of magnitude in accuracy.
+Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import ConfigError, ModelError
+from trainer.model.tokens import Padded
+
+
+class PoolingMode(StrEnum):
+    """How the vectors of tokens become one vector; the values are what model folders write."""
+
+    CLS = "cls"
+    MAX = "max"
+    MEAN = "mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"
+    WEIGHTED_MEAN = "weightedmean"
+    LAST_TOKEN = "lasttoken"
+
+
+# The switches of folders written before sentence-transformers 6, in their order of concatenation.
+POOLING_SWITCHES = {
+    "pooling_mode_cls_token": PoolingMode.CLS,
+    "pooling_mode_max_tokens": PoolingMode.MAX,
+    "pooling_mode_mean_tokens": PoolingMode.MEAN,
+    "pooling_mode_mean_sqrt_len_tokens": PoolingMode.MEAN_SQRT_LEN,
+    "pooling_mode_weightedmean_tokens": PoolingMode.WEIGHTED_MEAN,
+    "pooling_mode_lasttoken": PoolingMode.LAST_TOKEN,
+}
+
+
+def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int | Tensor = 0) -> Tensor:
+    """One vector per row of `hidden`.
+
+    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: that many
+    leading tokens (a prompt) take no part; position weights still count from the first token.
+    Returns (B, H) float32.
+    """
+    lengths = mask.sum(dim=1)  # (B,)
+    mask = mask * (torch.arange(mask.shape[1], device=mask.device) >= skip)
+    weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
+    match mode:
+        case PoolingMode.CLS:
+            # The first token that counts: the prompt is left out where something follows it.
+            return hidden[rows, mask.to(torch.int32).argmax(dim=1)]
+        case PoolingMode.LAST_TOKEN:
+            return hidden[rows, (lengths - 1).clamp(min=0)]
+        case PoolingMode.MAX:
+            return hidden.masked_fill(weights == 0, float("-inf")).amax(dim=1)
+        case PoolingMode.MEAN:
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+        case PoolingMode.MEAN_SQRT_LEN:
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9).sqrt()
+        case PoolingMode.WEIGHTED_MEAN:
+            positions = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+            weights = weights * positions.view(1, -1, 1).to(hidden.dtype)
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+
+
+class Pooling(nn.Module):
+    """The chosen modes side by side: (B, T, H) to (B, H · modes)."""
+
+    def __init__(self, width: int, modes: tuple[PoolingMode, ...], include_prompt: bool = True):
+        super().__init__()
+        if not modes:
+            raise ModelError("the Pooling module names no mode: expected at least one")
+        self.width = width
+        self.modes = modes
+        self.include_prompt = include_prompt
+
+    @property
+    def out_width(self) -> int:
+        return self.width * len(self.modes)
+
+    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int | Tensor = 0) -> Tensor:
+        skip = 0 if self.include_prompt else prompt_tokens
+        pooled = [pool(hidden, mask, mode, skip) for mode in self.modes]
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
+
+
+# Activations a Dense module may name. A closed set: nothing a folder says is ever imported.
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.linear.Identity": nn.Identity,
+    "torch.nn.modules.activation.Tanh": nn.Tanh,
+    "torch.nn.modules.activation.ReLU": nn.ReLU,
+    "torch.nn.modules.activation.GELU": nn.GELU,
+    "torch.nn.modules.activation.SiLU": nn.SiLU,
+    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
+}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation: (B, in) to (B, out)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, activation: str):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ModelError(
+                f"the Dense module has the activation {activation!r}: expected one of "
+                f"{', '.join(ACTIVATIONS)}"
+            )
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_name = activation
+        self.activation = ACTIVATIONS[activation]()
+
+    @property
+    def out_width(self) -> int:
+        return self.linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.activation(self.linear(x)))
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the sentence vector."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.out_width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(x))
+
+
+class Normalize(nn.Module):
+    """Unit rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
+
+
+HeadLayer = Dense | LayerNorm | Normalize
+
+
+def prefix(x: Tensor, dim: int) -> Tensor:
+    """The first `dim` numbers of each row, scaled to unit length; zero rows stay zero. (n, dim)"""
+    check_lengths([dim], x.shape[-1])
+    return nn.functional.normalize(x[..., :dim], dim=-1)
+
+
+def check_lengths(dims: Sequence[int], width: int) -> None:
+    """ConfigError for a prefix length that vectors of this width do not have."""
+    if wrong := [dim for dim in dims if not 1 <= dim <= width]:
+        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded token ids ready for a forward pass.
+
+    ids, mask: (B, T) int64. prompt_tokens: how many leading tokens of every row are the prompt, in
+    a traced graph an input like the others.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    prompt_tokens: int | Tensor = 0
+
+    @classmethod
+    def of(cls, batch: Padded, device: torch.device) -> Self:
+        """On a device."""
+        ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
+        return cls(ids.to(device), mask.to(device), batch.prompt_tokens)
+
+
+class WeightedLayerPooling(nn.Module):
+    """The weighted mean of what the layers give for each token.
+
+    weights: one for each layer from `start` to the last; layer 0 is the embeddings.
+    """
+
+    def __init__(self, width: int, layers: int, start: int, weights: Sequence[float] | None = None):
+        super().__init__()
+        self.width = width
+        self.layers = layers
+        self.start = start
+        values = torch.ones(layers + 1 - start) if weights is None else torch.tensor(weights)
+        self.layer_weights = nn.Parameter(values.float(), requires_grad=False)
+
+    def forward(self, states: Sequence[Tensor]) -> Tensor:
+        """states: layers + 1 tensors (B, T, H), as the network gives them. (B, T, H) float32."""
+        shares = self.layer_weights / self.layer_weights.sum()
+        chosen = zip(shares, states[self.start :], strict=True)
+        # A layer without a share is not computed with: its gradient would be zeros.
+        terms = [share * state.float() for share, state in chosen if share != 0]
+        return torch.stack(terms).sum(dim=0)
+
+
+class SentenceModule(nn.Module):
+    """Transformer, pooling and head as one torch module: a Batch to (B, dim) float32.
+
+    The rows are as the head leaves them: unit rows where the model ends in Normalize.
+    """
+
+    def __init__(
+        self,
+        transformer: nn.Module,
+        pooling: Pooling,
+        head: list[HeadLayer],
+        mix: WeightedLayerPooling | None = None,
+    ):
+        super().__init__()
+        self.transformer = transformer
+        self.pooling = pooling
+        self.head = nn.ModuleList(head)
+        self.mix = mix
+
+    @property
+    def dim(self) -> int:
+        width = self.pooling.out_width
+        for layer in self.head:
+            if not isinstance(layer, Normalize):
+                width = cast(Any, layer).out_width
+        return width
+
+    @property
+    def layers(self) -> int:
+        """How many layers the transformer has."""
+        return int(cast(Any, self.transformer).config.num_hidden_layers)
+
+    def pooled(self, batch: Batch, layers: Sequence[int] = ()) -> list[Tensor]:
+        """What the head is given: (B, width) float32, for all layers or after each of `layers`."""
+        several = bool(layers) or self.mix is not None
+        found = self.transformer(
+            input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=several
+        )
+        # Under autocast too: pooling and head stay in float32.
+        with torch.autocast(batch.ids.device.type, enabled=False):
+            if self.mix is not None:
+                hidden = [self.mix(found.hidden_states)]
+            elif layers:
+                hidden = [found.hidden_states[layer] for layer in layers]
+            else:
+                hidden = [found[0]]
+            return [
+                cast(Tensor, self.pooling(h.float(), batch.mask, batch.prompt_tokens))
+                for h in hidden
+            ]
+
+    def headed(self, pooled: Tensor, *, unit: bool = True) -> Tensor:
+        """The head's vectors: (B, width) to (B, dim). unit: with a Normalize at the end."""
+        layers = list(self.head)
+        if not unit and layers and isinstance(layers[-1], Normalize):
+            layers.pop()  # for losses, which compare by cosine and scale themselves
+        with torch.autocast(pooled.device.type, enabled=False):
+            for layer in layers:
+                pooled = layer(pooled)
+        return pooled
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.headed(self.pooled(batch)[0])  # (B, dim)

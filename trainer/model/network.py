@@ -1,0 +1,211 @@
+"""The network of a model folder and its tokenizer, loaded by transformers from safetensors."""
+
+import copy
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers.normalizers import Lowercase, Sequence
+from torch import nn
+
+from trainer.errors import ModelError
+from trainer.model.remote_code import remote_code
+
+WEIGHTS = "model.safetensors"
+TRANSFORMER_CONFIG = "sentence_bert_config.json"
+
+# Encoder halves of encoder-decoder networks, which AutoModel would load whole.
+ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+# Families whose position numbers begin behind the padding id, so that many fewer tokens fit.
+OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
+FALLBACK_MAX_TOKENS = 512
+_log = logging.getLogger(__name__)
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a model folder; ModelError names the file if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """A JSON object; {} for an optional file that is not there."""
+    if optional and not path.is_file():
+        return {}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
+    return value
+
+
+def transformer_settings(place: Path) -> dict[str, Any]:
+    """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
+    named = place / TRANSFORMER_CONFIG
+    older = sorted(place.glob("sentence_*_config.json"))
+    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
+    task = settings.get("transformer_task", "feature-extraction")
+    if task != "feature-extraction" or settings.get("query_expansion"):
+        raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
+    return settings
+
+
+def require_safetensors(place: Path) -> None:
+    if (place / WEIGHTS).is_file() or (place / f"{WEIGHTS}.index.json").is_file():
+        return
+    pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
+    if pickled is None:
+        raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
+    raise ModelError(
+        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
+        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
+    )
+
+
+def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
+    """The network with float32 weights and its tokenizer.
+
+    trust: Python code that comes with the folder may be run.
+    """
+    require_safetensors(place)
+    if (place / "adapter_config.json").is_file():
+        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
+    code = remote_code(place)
+    if trust and code:
+        _log.warning(
+            "running the Python code that came with %s (%s): trust_remote_code is set",
+            place,
+            ", ".join(code),
+        )
+    # Said outright, because transformers asks on the terminal where it is left open.
+    local: Any = {"local_files_only": True, "trust_remote_code": trust}
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, **local)
+        loader = transformers.AutoModel
+        if config.model_type in ENCODER_CLASSES:
+            loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
+        elif getattr(config, "is_encoder_decoder", False):
+            raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
+        with quiet():
+            network, report = loader.from_pretrained(
+                place,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                output_loading_info=True,
+                **local,
+            )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers raises many kinds; the reader needs one sentence
+        if code and "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{place} needs Python code that came with it ({', '.join(code)}), which is not "
+                "run: use another model, or read the code and, if you trust it, pass "
+                "trust_remote_code=True (--trust-remote-code)"
+            ) from None
+        raise ModelError(
+            f"{place} cannot be loaded by transformers: {first_line(error)}"
+        ) from error
+    _check_weights(network, report["missing_keys"], place)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
+    if settings.get("do_lower_case"):
+        _lower_case(tokenizer.backend_tokenizer)
+    return network, tokenizer
+
+
+def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
+    """Refuse a network that transformers filled up with random numbers."""
+    missing = set(missing_keys)
+    if random := {name for name in missing if name.startswith("pooler.")}:
+        # transformers filled it with random numbers; no vector of ours passes through it.
+        network.pooler = None
+        missing -= random
+    if missing:
+        raise ModelError(
+            f"{place} lacks {len(missing)} of the network's weights, such as {min(missing)}: the "
+            "folder is incomplete or its config.json belongs to another model"
+        )
+
+
+def runs_remote_code(network: nn.Module) -> bool:
+    """Whether the network's class came with its folder, not with transformers."""
+    return type(network).__module__.startswith("transformers_modules.")
+
+
+def layer_list(network: nn.Module) -> nn.ModuleList:
+    """The layers of a network, one behind the other; ModelError where they cannot be told."""
+    count = network.config.num_hidden_layers  # type: ignore[union-attr]
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ModelError(f"the layers of a {type(network).__name__} cannot be told apart")
+
+
+def truncated(network: Any, layers: int) -> Any:
+    """A copy of the network with its first `layers` layers."""
+    dropped = {id(layer): None for layer in layer_list(network)[layers:]}
+    copied = copy.deepcopy(network, memo=dropped)  # what is dropped is not copied
+    kept = layer_list(copied)
+    del kept[layers:]
+    copied.config.num_hidden_layers = layers
+    if getattr(copied.config, "layer_types", None):
+        copied.config.layer_types = copied.config.layer_types[:layers]
+    return copied
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bar and no report of missing weights from transformers: we judge them below."""
+    log = transformers.utils.logging
+    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bar:
+            log.enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def lowercases(tokenizer: Any) -> bool:
+    """Whether a `tokenizers` tokenizer makes its text lower case."""
+    state = json.loads(tokenizer.to_str())["normalizer"] or {}
+    steps = state.get("normalizers", [state])
+    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
+
+
+def _lower_case(tokenizer: Any) -> None:
+    """Put lower-casing in front, unless it is there."""
+    if not lowercases(tokenizer):
+        present = tokenizer.normalizer
+        tokenizer.normalizer = Sequence([Lowercase()] + ([] if present is None else [present]))
+
+
+def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:
+    """What the folder says, never more than the network has positions for."""
+    limit = tokenizer.model_max_length
+    positions = getattr(config, "max_position_embeddings", None)
+    wanted = settings.get("max_seq_length")
+    if not wanted:
+        wanted = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
+    if positions is not None and positions > 0:
+        if config.model_type in OFFSET_POSITIONS:
+            positions -= (config.pad_token_id or 0) + 1
+        wanted = min(wanted, positions)
+    return int(wanted)

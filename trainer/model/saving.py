@@ -1,0 +1,151 @@
+"""Model folders, written so that sentence-transformers, mteb and friends load them."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from trainer.errors import ModelError
+from trainer.model.card import card
+from trainer.model.durable import sync_files, write_json
+from trainer.model.folder import CLASSIFIER, HISTORY, MODEL_CONFIG, Model
+from trainer.model.modules import (
+    POOLING_SWITCHES,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    WeightedLayerPooling,
+)
+from trainer.model.network import TRANSFORMER_CONFIG, WEIGHTS, lowercases, quiet
+
+# The dotted names every version of sentence-transformers since 2.0 resolves.
+MODULE_TYPE = "sentence_transformers.models.{}"
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write `model` to the folder `path`, replacing a model that is there.
+
+    Everything goes to a folder beside it that is renamed at the end: an interrupted save leaves the
+    old model or none. ModelError where `path` is something else than a model or an empty folder.
+    """
+    path = path.absolute()
+    check_replaceable(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+            new = Path(scratch) / "new"
+            new.mkdir()
+            _write_files(model, new)
+            sync_files(new)
+            if path.exists():
+                _keep_the_rest(path, new)
+                path.rename(Path(scratch) / "old")
+            new.rename(path)
+    except OSError as error:
+        raise ModelError(f"the model cannot be written to {path}: {error}") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """ModelError unless `path` is free, a model, empty, or holds only a training checkpoint."""
+    if not path.exists():
+        return
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
+    if "modules.json" not in names and not names <= {"checkpoint"}:
+        raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
+
+
+def _keep_the_rest(old: Path, new: Path) -> None:
+    """A checkpoint lives inside the model's folder and outlives a new version of the model."""
+    if (old / "checkpoint").is_dir():
+        (old / "checkpoint").rename(new / "checkpoint")
+
+
+def _write_files(model: Model, folder: Path) -> None:
+    module = model.module
+    if module.mix is not None:  # what makes sentence-transformers ask the network for all layers
+        module.transformer.config.output_hidden_states = True  # type: ignore[union-attr]
+    with quiet():
+        module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+        model.tokenizer.save_pretrained(folder)
+    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
+    lower = lowercases(model.tokenizer.backend_tokenizer)
+    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
+    write_json(folder / TRANSFORMER_CONFIG, settings)
+    stages = [("Transformer", "")]
+    mix = () if module.mix is None else (module.mix,)
+    for layer in (*mix, module.pooling, *module.head):
+        kind = type(layer).__name__
+        stages.append((kind, f"{len(stages)}_{kind}"))
+        (folder / stages[-1][1]).mkdir()
+        _write_layer(layer, folder / stages[-1][1])
+    listed = [
+        {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
+        for i, (kind, place) in enumerate(stages)
+    ]
+    write_json(folder / "modules.json", listed)
+    write_json(folder / MODEL_CONFIG, _model_config(model))
+    if model.history:
+        write_json(folder / HISTORY, dict(model.history))
+    if model.classifier is not None:
+        (folder / CLASSIFIER).mkdir()
+        write_json(folder / CLASSIFIER / "config.json", {"labels": list(model.classifier.labels)})
+        save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
+    (folder / "README.md").write_text(card(model), encoding="utf-8")
+
+
+def _write_layer(layer: Any, place: Path) -> None:
+    match layer:
+        case Pooling():
+            write_json(place / "config.json", _pooling_config(layer))
+        case Dense():
+            config = {
+                "in_features": layer.linear.in_features,
+                "out_features": layer.linear.out_features,
+                "bias": layer.linear.bias is not None,
+                "activation_function": layer.activation_name,
+            }
+            write_json(place / "config.json", config)
+        case WeightedLayerPooling():
+            config = {
+                "word_embedding_dimension": layer.width,
+                "layer_start": layer.start,
+                "num_hidden_layers": layer.layers,
+            }
+            write_json(place / "config.json", config)
+        case LayerNorm():
+            write_json(place / "config.json", {"dimension": layer.out_width})
+        case Normalize():
+            write_json(place / "config.json", {})
+    if weights := layer.state_dict():
+        save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)
+
+
+def _pooling_config(pooling: Pooling) -> dict[str, Any]:
+    """Spelled with the switches that all readers know; where the order differs, as in version 6."""
+    in_switch_order = [mode for mode in POOLING_SWITCHES.values() if mode in pooling.modes]
+    if in_switch_order == list(pooling.modes):
+        switches = {key: mode in pooling.modes for key, mode in POOLING_SWITCHES.items()}
+        config: dict[str, Any] = {"word_embedding_dimension": pooling.width, **switches}
+    else:
+        modes = [str(mode) for mode in pooling.modes]
+        config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
+    return {**config, "include_prompt": pooling.include_prompt}
+
+
+def _model_config(model: Model) -> dict[str, Any]:
+    return {
+        "prompts": dict(model.prompts),
+        "default_prompt_name": model.default_prompt,
+        "similarity_fn_name": "cosine",
+        "matryoshka_dims": list(model.matryoshka_dims),
+        "recipe": dict(model.recipe),
+    }
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of ours and everything in it; nothing to do if it is not there."""
+    if path.exists():
+        shutil.rmtree(path)

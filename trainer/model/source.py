@@ -1,0 +1,119 @@
+"""Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import ModelError
+from trainer.model.checksums import Checksums, user_cache
+from trainer.model.remote_code import remote_code
+from trainer.model.starter import Starter, starter_folder
+
+# What a model consists of.
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+# Fetched from the hub only where it may be run.
+CODE = "*.py"
+# Inside a model folder: the graphs compiled from it, and a training run that goes on.
+COMPILED, CHECKPOINT = "compiled", "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model that can be read.
+
+    Attributes:
+        name: what to give `Encoder.load` to get it again; absolute for folders.
+        folder: where its files lie.
+        starter: which packaged model it is, if it is one.
+        layers: how many of its layers are wanted; None is all.
+        trust_remote_code: Python code that comes with it may be run.
+    """
+
+    name: str
+    folder: Path
+    starter: Starter | None = None
+    layers: int | None = None
+    trust_remote_code: bool = False
+
+    @classmethod
+    def find(
+        cls, source: str | Path, layers: int | None = None, *, trust_remote_code: bool = False
+    ) -> "Source":
+        """The model in a folder, on the model hub, or packaged. Raises ModelError."""
+        if layers is not None and (type(layers) is not int or layers < 1):
+            raise ModelError(f"layers is {layers!r}: expected a whole number of 1 or more")
+        if isinstance(source, str) and source in list(Starter):
+            return cls(source, starter_folder(), Starter(source), layers)
+        folder = Path(source)
+        if folder.is_dir():
+            return cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
+        if isinstance(source, str) and _may_be_hub_name(source):
+            place = _from_hub(source, trust_remote_code)
+            return cls(source, place, None, layers, trust_remote_code)
+        raise ModelError(
+            f"no model at {source}: expected a model folder, a name on the model hub, or "
+            f"one of {', '.join(Starter)}"
+        )
+
+    @property
+    def runs_remote_code(self) -> bool:
+        """Whether reading it runs Python code that came with it."""
+        return self.trust_remote_code and bool(remote_code(self.folder))
+
+    def files(self, checksums: Checksums) -> dict[str, str]:
+        """The sha256 of each file, by its path in the folder: what the model is read from."""
+        paths = sorted(self._paths())
+        return {path.relative_to(self.folder).as_posix(): checksums.of(path) for path in paths}
+
+    def _paths(self) -> Iterator[Path]:
+        """Those of the folder and of its modules, one below it."""
+        for pattern in FILES:
+            yield from self.folder.glob(pattern)
+            for path in self.folder.glob(f"*/{pattern}"):
+                if path.parent.name not in (COMPILED, CHECKPOINT):
+                    yield path
+
+    def caches(self) -> Iterator[Path]:
+        """Folders for what is compiled from it, the best first; the user's own if none is there.
+
+        Beside a model folder's files; a packaged or downloaded model belongs to its package
+        manager, and a folder may be read-only.
+        """
+        if self.starter is None and self.name == str(self.folder.resolve()):
+            yield self.folder / COMPILED
+        if (own := self.user_cache) is not None:
+            yield own
+
+    @property
+    def user_cache(self) -> Path | None:
+        """This user's folder for what is known of the model; None where there is no home."""
+        cache, place = user_cache(), self.folder.resolve()
+        key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
+        return None if cache is None else cache / f"{place.name}-{key[:12]}"
+
+
+def _may_be_hub_name(source: str) -> bool:
+    """`name` or `owner/name`, as opposed to a path that is not there."""
+    parts = source.split("/")
+    return (
+        len(parts) <= 2 and all(parts) and parts[0] not in (".", "..", "~") and "\\" not in source
+    )
+
+
+def _from_hub(name: str, code: bool) -> Path:
+    """The folder of a hub model: downloaded, or from the cache where there is no network.
+
+    code: with the Python code in it.
+    """
+    import huggingface_hub  # half a second that other models do without
+
+    try:
+        patterns = [*FILES, CODE] if code else list(FILES)
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:
+        raise ModelError(
+            f"no folder {name!r} here, and the model hub did not give a model of that name "
+            f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
+            "model folder or `starter`"
+        ) from error

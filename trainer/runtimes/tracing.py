@@ -1,0 +1,107 @@
+"""From a torch model to a graph of OpenVINO: traced once, by example."""
+
+import warnings
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from trainer.model.modules import Batch, SentenceModule
+from trainer.model.network import quiet
+from trainer.model.tokens import Padded
+from trainer.runtimes.openvino_runtime import given, import_openvino
+from trainer.runtimes.torch_runtime import unit_rows
+
+
+class Traced(nn.Module):
+    """The module with plain tensors for a Batch: (B, T), (B, T), () to (B, dim), unit rows."""
+
+    def __init__(self, module: SentenceModule):
+        super().__init__()
+        self.module = module
+
+    def forward(self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor) -> Tensor:
+        return unit_rows(self.module, Batch(ids, mask, prompt_tokens))
+
+
+class PackedTransformer(nn.Module):
+    """A transformer that computes several texts in a row, each seeing itself alone.
+
+    What comes in and goes out is padded as for the transformer itself; slots (P, W) and places
+    (B, T), set before each pass, say where its tokens lie meanwhile: Padded.packing. Krell et al.,
+    arXiv 2107.02027.
+    """
+
+    def __init__(self, transformer: nn.Module):
+        """Raises ValueError for one with layers that are given a mask of their own."""
+        super().__init__()
+        config: Any = transformer.config
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            raise ValueError("some layers see a token's neighbours alone")
+        self.transformer = transformer
+        # RoBERTa and its kin count from here, and leave out its own tokens.
+        self.padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
+        self.slots, self.places = torch.empty(0), torch.empty(0)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool
+    ) -> BaseModelOutput:
+        width = input_ids.shape[1]
+        if self.padding is None:
+            positions = torch.arange(width).expand_as(input_ids)
+        else:
+            counted = (input_ids != self.padding).long()
+            positions = counted.cumsum(dim=1) * counted + self.padding
+        texts = torch.div(self.slots, width, rounding_mode="floor")  # (P, W), B where there is none
+        others = (texts[:, :, None] != texts[:, None, :])[:, None]
+        found = self.transformer(
+            input_ids=self._packed(input_ids),
+            # Added to the scores: what every implementation of attention can do.
+            attention_mask=others.float() * torch.finfo(torch.float32).min,
+            position_ids=self._packed(positions),
+            output_hidden_states=output_hidden_states,
+        )
+        states = found.hidden_states if output_hidden_states else found[:1]
+        unpacked = tuple(state.flatten(0, 1)[self.places] for state in states)  # each (B, T, H)
+        return BaseModelOutput(unpacked[-1], unpacked)
+
+    def _packed(self, padded: Tensor) -> Tensor:
+        return nn.functional.pad(padded.flatten(), (0, 1))[self.slots]  # (B, T) to (P, W)
+
+
+class TracedPacked(nn.Module):
+    """The same by way of a PackedTransformer, with its slots and places."""
+
+    def __init__(self, module: SentenceModule):
+        super().__init__()
+        self.packed = PackedTransformer(module.transformer)
+        parts: Any = (module.pooling, list(module.head), module.mix)
+        self.traced = Traced(SentenceModule(self.packed, *parts))
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor, slots: Tensor, places: Tensor
+    ) -> Tensor:
+        self.packed.slots, self.packed.places = slots, places
+        return cast(Tensor, self.traced(ids, mask, prompt_tokens))
+
+
+def traced(module: SentenceModule, *, packed: bool) -> Any:
+    """An openvino.Model with float32 weights, for batches of any shape.
+
+    packed: with little padding, which is for networks whose layers mix tokens by attention that a
+    mask can restrict, and by nothing else.
+    Raises whatever torch or openvino raise for a network that cannot be traced.
+    Whether the graph computes the same must be seen: a branch that was taken by example is taken
+    always.
+    """
+    openvino = import_openvino()
+    ids = np.ones((3, 8), np.int64)
+    mask = ids.copy()
+    mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
+    example = tuple(map(torch.from_numpy, given(Padded(ids, mask), packed)))
+    wrapped = TracedPacked(module) if packed else Traced(module)
+    with warnings.catch_warnings(), quiet(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # on branches, which is checked, and on deprecated names
+        return openvino.convert_model(wrapped.eval(), example_input=example)

@@ -1,0 +1,1 @@
+"""Encoders trained: config, loop, checkpoints."""

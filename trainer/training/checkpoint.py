@@ -1,0 +1,213 @@
+"""Where an interrupted run goes on: OUT/checkpoint/step-N, safetensors and JSON only.
+
+    weights.safetensors     the module after N updates
+    optimizer.safetensors   AdamW's two moments and step count of every weight it moved
+    best.safetensors        the model that judged best so far
+    state.json              the rest: configuration, digests of data and base, position, scores
+
+A folder is written under another name and renamed when complete, so a step-N is whole or absent.
+Random numbers need no place: every update seeds them from (seed, N).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainer.errors import ConfigError, TrainingError
+from trainer.model.durable import write_json
+from trainer.model.network import read_object
+from trainer.model.saving import remove_folder
+from trainer.training.config import TrainConfig
+
+Weights = dict[str, Tensor]
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+# Counts up when what is held out, drawn or stored changes: an older run cannot go on.
+FORMAT = 2
+# Settings that a resumed run may change: where files are stored, whose content is compared instead,
+# and how long the run is.
+PLACES = ("train", "exclude", "dev", "out", "base")
+LENGTHS = ("max_steps", "epochs")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run starts from: the digest of examples and dev files, the base's fingerprint."""
+
+    data: str
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a judgement said, and when. scores: by prefix length. learning_rate: of that update."""
+
+    step: int
+    scores: Mapping[int, float]
+    alignment: float | None
+    uniformity: float | None
+    learning_rate: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; `from_dict` reads them back."""
+        return {**asdict(self), "scores": {str(k): v for k, v in self.scores.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """JSON made strings of the prefix lengths."""
+        scores = {int(dim): score for dim, score in values["scores"].items()}
+        return cls(**{**values, "scores": scores})
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a run knows besides its weights.
+
+    step: updates done. best_step: the update that judged best. losses: of every update. judged: in
+    order; the first is the base model, of step 0 as is the one after a turn.
+    """
+
+    step: int
+    best_step: int
+    losses: Sequence[float]
+    judged: Sequence[Judged]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        judged = [one.to_dict() for one in self.judged]
+        return {
+            "step": self.step,
+            "best_step": self.best_step,
+            "losses": list(self.losses),
+            "judged": judged,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """As `to_dict` wrote it."""
+        judged = [Judged.from_dict(one) for one in values["judged"]]
+        return cls(values["step"], values["best_step"], values["losses"], judged)
+
+
+def folder_of(out: Path) -> Path:
+    return out / "checkpoint"
+
+
+def copy_weights(module: nn.Module) -> Weights:
+    """The weights as they are now, safe from further training, on the CPU."""
+    return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in module.state_dict().items()}
+
+
+def save(
+    config: TrainConfig,
+    origin: Origin,
+    progress: Progress,
+    module: nn.Module,
+    optimizer: Optimizer,
+    best: Weights,
+) -> None:
+    """Write the checkpoint of this step, then remove the older ones."""
+    folder = folder_of(config.out)
+    done = folder / f"step-{progress.step:07d}"
+    scratch = folder / f".{done.name}"
+    remove_folder(scratch)
+    scratch.mkdir(parents=True)
+    save_file(copy_weights(module), scratch / "weights.safetensors")
+    save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
+    save_file(best, scratch / "best.safetensors")
+    state = {"format": FORMAT, "config": config.to_dict(), "origin": asdict(origin)}
+    write_json(scratch / "state.json", {**state, "progress": progress.to_dict()})
+    for file in scratch.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    remove_folder(done)
+    scratch.rename(done)
+    for old in folder.iterdir():
+        if old != done:
+            remove_folder(old)
+
+
+def latest(out: Path) -> Path | None:
+    """The newest complete checkpoint of a run, or None."""
+    return max(folder_of(out).glob("step-*"), default=None)
+
+
+def load(
+    config: TrainConfig, origin: Origin, steps: int, module: nn.Module, optimizer: Optimizer
+) -> tuple[Progress, Weights]:
+    """Fill module and optimizer from the newest checkpoint; returns the rest and the best weights.
+
+    Files may have moved, and the number of steps may be another than before if it is more than
+    were done. Raises ConfigError where there is no checkpoint, or it belongs to another run.
+    """
+    found = latest(config.out)
+    if found is None:
+        raise ConfigError(
+            f"no checkpoint in {folder_of(config.out)}: start this run without resume"
+        )
+    state = read_object(found / "state.json")
+    _check_same_run(found, state, config, origin)
+    done = Progress.from_dict(state["progress"])
+    if steps <= done.step:
+        raise ConfigError(
+            f"the checkpoint in {found} has done {done.step} updates: expected more, got {steps}; "
+            "raise max_steps or epochs"
+        )
+    try:
+        module.load_state_dict(load_file(found / "weights.safetensors"))
+        _restore(module, optimizer, load_file(found / "optimizer.safetensors"))
+        best = load_file(found / "best.safetensors")
+    except Exception as error:
+        raise TrainingError(f"the checkpoint in {found} cannot be read: {error}") from error
+    return done, best
+
+
+def _check_same_run(
+    found: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
+) -> None:
+    anew = "or start again with another `out`"
+    if state.get("format") != FORMAT:
+        raise ConfigError(
+            f"the checkpoint in {found} was written by another version of this package: resume it "
+            f"with that version, {anew}"
+        )
+    saved, now = state["config"], config.to_dict()
+    fixed = set(now) - {*PLACES, *LENGTHS}
+    if different := sorted(k for k in fixed if saved.get(k) != now[k]):
+        name = different[0]
+        raise ConfigError(
+            f"the checkpoint in {found} was made with {name} {saved.get(name)!r}, this run has "
+            f"{now[name]!r}: resume with the same configuration, {anew}"
+        )
+    for name, value in asdict(origin).items():
+        if state["origin"][name] != value:
+            what = {"data": "training files", "base": "files of the base model"}[name]
+            raise ConfigError(
+                f"the {what} changed since the checkpoint in {found}: restore them, {anew}"
+            )
+
+
+def _moments(module: nn.Module, optimizer: Optimizer) -> Weights:
+    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
+    return {
+        f"{names[parameter]}:{moment}": values[moment].detach().cpu().contiguous()
+        for parameter, values in optimizer.state.items()
+        for moment in MOMENTS
+    }
+
+
+def _restore(module: nn.Module, optimizer: Optimizer, saved: Weights) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for i, parameter in enumerate(order):
+        name = names[parameter]
+        if f"{name}:step" in saved:
+            state[i] = {moment: saved[f"{name}:{moment}"] for moment in MOMENTS}
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,1 @@
+"""Training files to examples to batches."""

@@ -1,0 +1,333 @@
+"""Training files to examples to batches.
+
+TSV has a header line and no quoting; JSONL has one object per line; both may be .gz and are UTF-8.
+What an example is follows from the names of its columns (docs/training.md lists them).
+"""
+
+import csv
+import hashlib
+import itertools
+import json
+import random
+import re
+import unicodedata
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from trainer.errors import DataError
+from trainer.reading import open_text
+from trainer.training.data.positives import Augment, Drawn, Kind, Texts, draw
+
+# Column names that say what they are, the most telling first: an anchor and its positive, or one
+# text. Columns of negatives may stand beside a pair.
+KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("anchor", "positive"),
+    ("query", "positive"),
+    ("premise", "entailment"),
+    ("sentence1", "sentence2"),
+    ("title", "text"),
+    ("sentence",),
+    ("text",),
+)
+NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
+LABEL = "label"
+Example = tuple[Kind, Texts]
+Batch = list[Drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """All examples of a run. excluded: how many the exclude files took out."""
+
+    examples: tuple[Example, ...]
+    excluded: int = 0
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def digest(self, files: Iterable[Path] = ()) -> str:
+        """sha256 (hex) of the examples in order and of files: what a resumed run must find."""
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(path.read_bytes())
+        for kind, texts in self.examples:
+            row = json.dumps([kind, *texts])  # ASCII: lone surrogates are written as escapes
+            digest.update(row.encode())
+        return digest.hexdigest()
+
+
+def read_examples(
+    paths: Iterable[Path],
+    columns: Sequence[str] = (),
+    exclude: Iterable[Path] = (),
+    *,
+    labelled: bool = False,
+    expects: Sequence[Kind] = (),
+    next_sentence: bool = False,
+) -> Examples:
+    """The examples of all files, without those that contain a sentence of the exclude files.
+
+    Sentences are compared by their letters and digits alone. labelled: read texts with labels.
+    expects: the kinds that a file may hold; () for any. next_sentence: sentences become pairs of
+    one and what follows it. Raises DataError, with file and line where there is one.
+    """
+    forbidden = {identity(text) for path in exclude for text in sentences(path)}
+    kept: list[Example] = []
+    excluded = 0
+    for path in paths:
+        found = list(read_file(path, columns, labelled=labelled))
+        if not found:
+            raise DataError(f"{path}: no examples")
+        _check_kinds(path, found, expects)
+        if next_sentence:
+            found = list(_with_next(found))
+        fine = [e for e in found if not forbidden or forbidden.isdisjoint(map(identity, told(e)))]
+        kept += fine
+        excluded += len(found) - len(fine)
+    if not kept and not excluded:
+        raise DataError("no sentence has another after it: next-sentence needs two in a file")
+    if not kept:
+        raise DataError(f"all {excluded} examples contain a sentence of the exclude files")
+    if labelled and len(labels := {texts[1] for _, texts in kept}) < 2:
+        raise DataError(
+            f"all {len(kept)} examples have the label {min(labels)!r}: expected two labels or more"
+        )
+    return Examples(tuple(kept), excluded)
+
+
+def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The texts of all files with their labels. Raises DataError, with file and line."""
+    rows = (row for path in paths for row in read_file(path, columns, labelled=True))
+    found = [(texts[0], texts[1]) for _, texts in rows]
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))}: no labelled texts")
+    return found
+
+
+def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) -> None:
+    for kind, texts in found if expects else ():
+        if kind not in expects:
+            raise DataError(
+                f"{path}: holds a {kind} ({texts[0][:40]!r}), but {' or '.join(expects)} was "
+                f"expected: give it such a file (docs/training.md lists the columns)"
+            )
+
+
+def _with_next(found: Sequence[Example]) -> Iterator[Example]:
+    """Sentences as pairs with the one that follows; other examples as they are."""
+    for (kind, texts), (next_kind, following) in itertools.pairwise(found):
+        if kind is not Kind.SENTENCE:
+            yield kind, texts
+        elif next_kind is Kind.SENTENCE:
+            yield Kind.PAIR, (texts[0], following[0])
+    if found[-1][0] is not Kind.SENTENCE:
+        yield found[-1]
+
+
+def key(text: str) -> str:
+    """Letters and digits in lower case without accents; [a-z0-9] for English."""
+    if text.isascii():
+        return re.sub(r"[^a-z0-9]+", "", text.lower())
+    return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if c.isalnum())
+
+
+def identity(text: str) -> str:
+    """What makes two texts the same: their key, or the text itself where it has no letters."""
+    return key(text) or text
+
+
+def told(example: Example) -> Texts:
+    """The texts of an example; a label is none."""
+    kind, texts = example
+    return texts[:1] if kind is Kind.LABELLED else texts
+
+
+def sentences(path: Path) -> Iterator[str]:
+    """Every sentence of a file of examples or of scored pairs; each example's texts in turn."""
+    for _, texts in read_file(path, scored=True):
+        yield from texts
+
+
+def read_file(
+    path: Path, columns: Sequence[str] = (), *, scored: bool = False, labelled: bool = False
+) -> Iterator[Example]:
+    """The examples of one file. scored: accept `score` and `label`, and do not read them."""
+    with open_text(path) as lines:
+        jsonl = ".jsonl" in path.suffixes
+        rows = list(_jsonl_rows(path, lines) if jsonl else _tsv_rows(path, lines))
+    # An object of JSONL may lack what others have: the columns are those of all rows together.
+    first: dict[str, Any] = {}  # the first value of every column
+    for _, row in rows:
+        first |= {name: value for name, value in row.items() if first.get(name) is None}
+    chosen = _choose(path, first, columns, scored, labelled) if rows else ()
+    for number, row in rows:
+        where = f"{path}:{number}"
+        yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
+
+
+def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    try:
+        header = next(rows, None)
+        if not header:
+            raise DataError(f"{path}:1: expected a header line with column names, got nothing")
+        for row in rows:
+            if len(row) != len(header):
+                if not row:
+                    continue
+                raise DataError(
+                    f"{path}:{rows.line_num}: {len(row)} columns, expected {len(header)} "
+                    f"({', '.join(header)})"
+                )
+            yield rows.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: not a line of TSV: {error}") from error
+
+
+def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
+        yield number, row
+
+
+def _choose(
+    path: Path, row: dict[str, Any], columns: Sequence[str], scored: bool, labelled: bool
+) -> tuple[str, ...]:
+    """The columns to read: those asked for, the known ones, or the only list of texts."""
+    if columns:
+        if missing := [name for name in columns if name not in row]:
+            raise DataError(f"{path}:1: no column {', '.join(missing)}: it has {', '.join(row)}")
+        return tuple(columns)
+    if labelled:
+        text = next((name for name in ("text", "sentence") if name in row), None)
+        if text is None or LABEL not in row:
+            raise DataError(
+                f"{path}:1: expected the columns `text` and `label`, got {', '.join(row)}: rename "
+                "them, or to train name them in `columns`, text first"
+            )
+        return text, LABEL
+    if not scored:
+        _check_judged(path, row)
+    for known in KNOWN_COLUMNS:
+        if all(name in row for name in known):
+            against = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
+            return (*known, *against)
+    if len(row) == 1 and "," in next(iter(row)):
+        raise DataError(f"{path}:1: is CSV: training reads TSV (tabs between columns) and JSONL")
+    lists = [name for name, value in row.items() if isinstance(value, list)]
+    if len(lists) == 1:
+        return (lists[0],)
+    raise DataError(
+        f"{path}:1: cannot tell what to train on from the columns {', '.join(row)}: name them "
+        "(anchor, positive, negative), or give `columns`"
+    )
+
+
+def _check_judged(path: Path, row: dict[str, Any]) -> None:
+    """Refuse texts with a judgement that training would not read."""
+    if "score" in row:
+        raise DataError(
+            f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
+            "give it as `dev`, or name the columns to train on"
+        )
+    if LABEL in row:
+        raise DataError(
+            f"{path}:1: has a column `{LABEL}`, which a contrastive run does not read: set "
+            "objective=classification to learn the labels, or name the columns to train on"
+        )
+
+
+def _labelled(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
+    if len(columns) != 2:
+        raise DataError(f"{where}: columns is {', '.join(columns)}: expected a text and its label")
+    text, label = row.get(columns[0]), row.get(columns[1])
+    _check_text(where, columns[0], text)
+    if not isinstance(label, str | int) or not str(label).strip():
+        raise DataError(f"{where}: {columns[1]} is {label!r}, expected a label")
+    return Kind.LABELLED, (str(text), str(label))
+
+
+def _example(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
+    values = [row.get(name) for name in columns]
+    if len(values) == 1 and isinstance(values[0], list):
+        texts = tuple(dict.fromkeys(values[0])) if _all_texts(values[0]) else ()
+        if len(texts) < 2:
+            raise DataError(f"{where}: {columns[0]} must list at least 2 different texts")
+        return Kind.PARAPHRASES, texts
+    for name, value in zip(columns[:2], values[:2], strict=True):
+        _check_text(where, name, value)
+    if len(values) == 1:
+        return Kind.SENTENCE, (str(values[0]),)
+    against: list[str] = []
+    for name, value in zip(columns[2:], values[2:], strict=True):
+        # An empty negative is none: the row may be a pair, or have fewer than others.
+        for text in value if isinstance(value, list) else [value] if value else []:
+            _check_text(where, name, text)
+            against.append(text)
+    return Kind.TRIPLET if against else Kind.PAIR, (str(values[0]), str(values[1]), *against)
+
+
+def _check_text(where: str, name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {name} is {value!r}, expected text")
+
+
+def _all_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) and value.strip() for value in values)
+
+
+def epoch_batches(
+    examples: Examples,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    augment: Augment = Augment.NONE,
+    augment_share: float = 0.1,
+) -> list[Batch]:
+    """All batches of one epoch, decided by (seed, epoch) alone; their number is always the same.
+
+    A batch has examples of one kind, so that each of its rows has hard negatives or none has. No
+    text stands in two rows of a batch where the order can be changed to avoid it. A single row
+    that is left over is dropped where it has nothing to be told apart from.
+    """
+    rng = random.Random(f"epoch {seed} {epoch}")
+    batches: list[Batch] = []
+    for kind in Kind:
+        found = [texts for k, texts in examples.examples if k is kind]
+        rows = [draw(kind, texts, rng, augment, augment_share) for texts in found]
+        rng.shuffle(rows)
+        batches += [b for b in _fill(rows, batch_size) if len(b) > 1 or b[0].negatives]
+    rng.shuffle(batches)
+    return batches
+
+
+def _fill(rows: Sequence[Drawn], size: int) -> Iterator[Batch]:
+    """Batches of `size` in order; a row that repeats a text of the batch waits for the next."""
+    waiting = deque(rows)
+    while waiting:
+        batch: Batch = []
+        seen: set[str] = set()
+        repeats: list[Drawn] = []
+        while waiting and len(batch) < size and len(repeats) < 2 * size:
+            row = waiting.popleft()
+            texts = {row.anchor, row.positive, *row.negatives} - {""}
+            if seen.isdisjoint(texts):
+                batch.append(row)
+                seen |= texts
+            else:
+                repeats.append(row)
+        # Nothing fresh in reach: take repeats, which the loss masks, rather than a small batch.
+        taken = size - len(batch)
+        batch += repeats[:taken]
+        waiting.extendleft(reversed(repeats[taken:]))
+        yield batch

@@ -1,0 +1,92 @@
+"""Which step of a run is best: a score per prefix length, higher is better."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.encoder import Encoder
+from trainer.evaluation.geometry import alignment, uniformity
+from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
+from trainer.model.classifier import LabelledText, accuracy
+from trainer.training.config import Objective, TrainConfig
+from trainer.training.data.files import Examples, read_labelled
+from trainer.training.data.holdout import Split, hold_out
+from trainer.training.data.positives import Drawn
+
+Scores = Mapping[int, float]
+# Pairs that people scored this high mean the same (of 5; SimCSE, arXiv 2104.08821, section 5).
+ALIKE = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """scores: by prefix length. alignment, uniformity: of the full width; None without STS
+    files, and alignment where no pair is scored 4 or more.
+
+    What a prefix scored is Spearman's correlation on STS files, the accuracy on labelled ones, and
+    without either the share of held-out anchors whose own positive is nearest.
+    """
+
+    scores: Scores = field(default_factory=dict)
+    alignment: float | None = None
+    uniformity: float | None = None
+
+
+Judge = Callable[[Encoder], Judgement]
+
+
+def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Split]:
+    """The judge of a run, and what is held out from training.
+
+    Without `dev` files some examples are held out. None for sentences alone, or too few examples
+    to hold enough out.
+    """
+    labels = config.objective is Objective.CLASSIFICATION
+    if config.dev and labels:
+        read = read_labelled(config.dev, config.columns)
+        return lambda encoder: _judge_labels(encoder, read), Split(examples)
+    if config.dev:
+        pairs = read_sts(config.dev)
+        return lambda encoder: judge_pairs(encoder, pairs), Split(examples)
+    split = hold_out(examples, config.seed)
+    if not split.rows:
+        return None, split
+    if labels:
+        own = [(row.anchor, row.label) for row in split.rows]
+        return lambda encoder: _judge_labels(encoder, own), split
+    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
+
+
+def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
+    """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
+    known = Remembered(encoder)
+    scores = {row.dim: row.spearman for row in sts(known, pairs)}
+    alike = [(a, b) for score, a, b in pairs if score >= ALIKE]
+    near = None
+    if alike:
+        near = alignment(known.encode([a for a, _ in alike]), known.encode([b for _, b in alike]))
+    return Judgement(scores, near, uniformity(known.rows))
+
+
+def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgement:
+    return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
+
+
+def top1_accuracy(encoder: Encoder, rows: Sequence[Drawn]) -> dict[int, float]:
+    """Share of anchors nearer to their own positive than to any other, per prefix length.
+
+    A positive with the same text as the anchor's own is no mistake: it counts once, as its own.
+    """
+    positives = list(dict.fromkeys(row.positive for row in rows))
+    place = {text: i for i, text in enumerate(positives)}
+    own = np.array([place[row.positive] for row in rows])
+    queries = encoder.encode([row.anchor for row in rows], role="query")
+    documents = encoder.encode(positives, role="document")
+    scores = {}
+    for dim in encoder.matryoshka_dims:
+        a, b = queries[:, :dim], documents[:, :dim]
+        lengths = np.linalg.norm(b, axis=1)
+        cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's own length ranks nothing
+        scores[dim] = float(np.mean(cosines.argmax(axis=1) == own))
+    return scores

@@ -1,0 +1,294 @@
+"""The training loop: contrastive, nested over prefix lengths, resumable to the bit.
+
+    config = TrainConfig(train=["pairs.tsv"], out="model")
+    encoder = train(config, report=print)
+
+AdamW with linear warm-up and decay on what `losses.objective` puts together. What is random in
+update N follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same
+weights as one that was not.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from trainer.encoder import Encoder
+from trainer.errors import TrainingError
+from trainer.model.fingerprint import fingerprints
+from trainer.model.folder import Model
+from trainer.model.modules import SentenceModule
+from trainer.model.saving import remove_folder
+from trainer.training import checkpoint
+from trainer.training.checkpoint import Judged
+from trainer.training.config import Objective, TrainConfig
+from trainer.training.data.batches import BatchPlan
+from trainer.training.data.files import read_examples
+from trainer.training.data.positives import Augment
+from trainer.training.head import (
+    CLASSIFIED,
+    cross_validate,
+    fit_classifier,
+    sample_texts,
+    turn_head,
+)
+from trainer.training.judging import Judge, make_judge
+from trainer.training.losses.objective import Classification, Contrastive
+from trainer.training.passes import Passes
+from trainer.training.preparation import (
+    check_examples,
+    check_start,
+    load_base,
+    make_accelerator,
+    make_optimizer,
+    sparse_embeddings,
+    turns,
+)
+from trainer.training.processes import Processes
+from trainer.training.run import Run, finished, mean, prefix_weights
+from trainer.training.training_model import Trainee
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of a run's diary.
+
+    step: updates done of steps. loss: of this update, None before the first. scores: by prefix
+    length where this step was judged (Spearman, accuracy, or top-1 accuracy without dev files),
+    else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
+    judged so far. examples: trained on per epoch; excluded: left out for a sentence of the exclude
+    files.
+    """
+
+    step: int
+    steps: int
+    loss: float | None
+    learning_rate: float
+    scores: Mapping[int, float] | None
+    alignment: float | None
+    uniformity: float | None
+    best_step: int
+    examples: int
+    excluded: int
+
+
+def train(
+    config: TrainConfig,
+    report: Callable[[Report], None] | None = None,
+    resume: bool = False,
+) -> Encoder:
+    """Train as the configuration says; the best step is in `config.out` and returned.
+
+    `recipe["chosen"]` of what is returned says which step that is and why. Where training did not
+    improve the scores, a TrainingWarning says so.
+
+    report: called with the base model's scores, again after the turn, then after each update.
+    resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
+    process calls this; the first one judges, reports and writes. Raises ConfigError, DataError,
+    ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
+    The state of the caller's random generators stays as it was.
+    """
+    check_start(config, resume)
+    # Every update seeds torch's generators, those of all devices.
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        return run_training(config, report, resume)
+
+
+def run_training(
+    config: TrainConfig, report: Callable[[Report], None] | None, resume: bool
+) -> Encoder:
+    """As `train`, with torch's random generators to itself."""
+    accelerator, processes = make_accelerator(config)
+    labelled = config.objective is Objective.CLASSIFICATION
+    examples = read_examples(
+        config.train,
+        config.columns,
+        config.exclude,
+        labelled=labelled,
+        expects=config.expects,
+        next_sentence=config.augment is Augment.NEXT_SENTENCE,
+    )
+    check_examples(config, examples)
+    model, projection = load_base(config, examples)
+    judge, split = make_judge(config, examples)
+    plan = BatchPlan(config, split.taught)
+    trainee = Trainee(model, config, projection).to(accelerator.device)
+    sparse_embeddings(trainee)
+    optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
+    run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
+    origin = checkpoint.Origin(examples.digest(config.dev), fingerprints(model)[0])
+    tell = functools.partial(make_report, run, plan, report if processes.main else None)
+    if labelled and judge is None and processes.main:  # no score of step 0 to compare with
+        encoder = view(model, trainee.sentence, config.precision)
+        run.baseline = cross_validate(encoder, examples, prefix_weights(config, model))
+
+    if resume:
+        done, run.best = checkpoint.load(config, origin, plan.steps, trainee, optimizer)
+        run.step, run.best_step = done.step, done.best_step
+        run.losses, run.judged = list(done.losses), list(done.judged)
+    else:
+        begin(run, model, judge, plan, processes, tell)
+
+    make = Classification if labelled else Contrastive
+    objective = make(trainee, config, model.matryoshka_dims, processes)
+    passes = Passes(trainee, view(model, trainee.sentence, "fp32"), config, accelerator.autocast)
+    while run.step < plan.steps:
+        run.losses.append(update(run, plan, passes, objective, processes))
+        run.step += 1
+        last = run.step == plan.steps
+        if last or (config.eval_every and run.step % config.eval_every == 0):
+            evaluate(run, model, judge, plan, processes)
+        if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
+            if processes.main:
+                checkpoint.save(config, origin, run.progress, trainee, optimizer, run.best)
+            processes.wait()
+        tell()
+
+    if not processes.main:  # only the first one judges and knows what was best
+        processes.wait()
+        return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
+    trained = finished(config, run, model, split)
+    if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIED:
+        # The step is chosen: what chose it may teach too. Few labels are many to go without.
+        fit_classifier(trained, examples, prefix_weights(config, model))
+    trained.save(config.out)
+    remove_folder(checkpoint.folder_of(config.out))
+    processes.wait()
+    return trained
+
+
+def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
+    """An encoder with the weights as they are now, where they are."""
+    device = str(next(module.parameters()).device)
+    return Encoder(model, "", precision=precision, device=device)
+
+
+def begin(
+    run: Run,
+    model: Model,
+    judge: Judge | None,
+    plan: BatchPlan,
+    processes: Processes,
+    tell: Callable[[], None],
+) -> None:
+    """Judge the base model as it came, then turned, which is where training starts."""
+    config = plan.config
+    evaluate(run, model, judge, plan, processes)
+    tell()
+    if turns(config, model):
+        texts = sample_texts(plan.examples, config.seed)
+        turn_head(view(model, run.trainee.sentence, config.precision), texts)
+        # Rounding may turn the axes of another process otherwise; and copies were made before.
+        processes.share(run.trainee)
+        run.trainee.align()
+        evaluate(run, model, judge, plan, processes)
+        tell()
+
+
+def update(
+    run: Run,
+    plan: BatchPlan,
+    passes: Passes,
+    objective: Contrastive | Classification,
+    processes: Processes,
+) -> float:
+    """One step of the optimizer over `accumulation` batches; returns the mean loss."""
+    config, trainee = plan.config, run.trainee
+    for group in run.optimizer.param_groups:
+        group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
+    trainee.train()
+    run.optimizer.zero_grad()
+    batches = plan.at(run.step)
+    layers = objective.layers(run.step)
+    total, share = 0.0, 1 / len(batches)
+    for number, rows in enumerate(batches):
+        seed = pass_seed(config.seed, run.step, number, processes.rank)
+        loss = functools.partial(objective.loss, rows=rows, step=run.step)
+        views = objective.views(rows)
+        total += passes.backward(views, layers, seed, loss, share)
+        if trainee.language is not None:
+            total += passes.language_backward(views[0], seed, processes, share)
+    total = processes.add(total, passes.device)
+    moving = [p for p in trainee.parameters() if p.requires_grad]
+    for weight in moving:
+        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
+            weight.grad = weight.grad.to_dense()
+    processes.add_gradients(moving)
+    norm = torch.nn.utils.clip_grad_norm_(moving, config.max_grad_norm).item()
+    for name, value in (("loss", total), ("length of the gradient", norm)):
+        if not math.isfinite(value):
+            found = checkpoint.latest(config.out)
+            kept = f"the checkpoint {found.name} was kept" if found else "nothing was written yet"
+            raise TrainingError(
+                f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
+                f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
+            )
+    run.optimizer.step()
+    if isinstance(objective, Contrastive) and trainee.momentum is not None:
+        for rows in batches:
+            texts = [row.positive for row in rows[processes.mine(len(rows))]]
+            objective.remember(passes.vectors(trainee.momentum, texts), rows)  # type: ignore[arg-type]
+        trainee.follow(config.queue_momentum)
+    return total
+
+
+def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
+    """Where the numbers of an update's passes begin; far enough apart that none meet."""
+    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
+
+
+def evaluate(
+    run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
+) -> None:
+    """Judge the model as it is, and keep its weights if it is the best yet, or the last.
+
+    A classifier is fitted to the vectors first: before training, and where that sees all examples.
+    Its own updates follow vectors that move, but lag behind.
+    Best is the highest mean over the prefixes, weighted as in the loss; of equals the latest. Of
+    step 0 the last judgement counts: the rotation comes after the first, and is what is trained.
+    """
+    config, trainee = plan.config, run.trainee
+    trainee.eval()
+    if trainee.classifier is not None and (run.step == 0 or len(plan.examples) <= CLASSIFIED):
+        fit_classifier(
+            view(model, trainee.sentence, config.precision),
+            plan.examples,
+            prefix_weights(config, model),
+        )
+        processes.share(trainee.classifier)
+    if not processes.main:
+        return
+    if judge is None:  # nothing to choose by: the last step is kept
+        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+        return
+    found = judge(view(model, trainee.sentence, config.precision))
+    weights = prefix_weights(config, model)
+    before = run.scores(run.best_step)
+    better = run.step == 0 or mean(found.scores, weights) >= mean(before, weights)
+    if better or config.keep_last:
+        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+    rate = plan.learning_rate(max(0, run.step - 1))
+    run.judged.append(Judged(run.step, found.scores, found.alignment, found.uniformity, rate))
+
+
+def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:
+    if report is None:
+        return
+    rate = plan.learning_rate(max(0, run.step - 1))
+    last = run.judged[-1] if run.judged and run.judged[-1].step == run.step else None
+    report(
+        Report(
+            run.step,
+            plan.steps,
+            run.losses[-1] if run.losses else None,
+            rate,
+            last.scores if last else None,
+            last.alignment if last else None,
+            last.uniformity if last else None,
+            run.best_step,
+            len(plan.examples),
+            plan.examples.excluded,
+        )
+    )

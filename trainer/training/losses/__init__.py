@@ -1,0 +1,1 @@
+"""Contrastive losses, nested over prefixes, and the objective put together from them."""

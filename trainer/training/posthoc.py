@@ -1,0 +1,247 @@
+"""Shorter vectors from a network that is left as it is: linear maps, fitted on its vectors.
+
+What Matryoshka training is held against. PCA is the turn the index makes; whitening is that of Su
+et al., arXiv 2103.15316; the adapter learns a linear map with the nested loss on frozen vectors of
+pairs, after Yoon et al., arXiv 2407.20243. What is not linear is in trainer.manifold.
+
+    reduce = whitening(vectors, width=64)                 # vectors (n, D) of training texts
+    short = reduce(encoder.encode(["a whale"]))           # (1, 64) unit rows
+    baked(encoder, reduce).save("whitened-model")         # the map as a layer of the model
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, DataError
+from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
+from trainer.runtimes.precision import Precision
+from trainer.training.head import IDENTITY
+from trainer.training.losses.contrastive import info_nce, matryoshka
+
+Rows = NDArray[np.float32]
+# Directions in which the vectors vary less than this share of the strongest are rounding.
+RELATIVE_RANK = 1e-9
+# Frozen vectors with a cosine above this belong to equal texts.
+SAME_TEXT = 1 - 1e-5
+
+
+class Reduction(Protocol):
+    """A fitted map from vectors to fewer numbers."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+
+    def __call__(self, vectors: ArrayLike) -> Rows:
+        """(n, D) to (n, width) float32 unit rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearMap:
+    """x ↦ W x + b, scaled to unit length.
+
+    weight: (width, D) float32. bias: (width,) float32, or None for none.
+    """
+
+    name: str
+    weight: Rows
+    bias: Rows | None = None
+
+    @property
+    def width(self) -> int:
+        """How many numbers come out."""
+        return len(self.weight)
+
+    def __call__(self, vectors: ArrayLike) -> Rows:
+        """(n, D) to (n, width) float32 unit rows; what maps to zero stays zero."""
+        rows = vectors_of(vectors, self.weight.shape[1])
+        mapped = rows @ self.weight.T
+        return unit(mapped if self.bias is None else mapped + self.bias)
+
+    def first(self, width: int) -> "LinearMap":
+        """The map to the first `width` of its numbers; fitting to that width gives the same."""
+        check_width(width, self.width)
+        return replace(
+            self,
+            weight=self.weight[:width],
+            bias=None if self.bias is None else self.bias[:width],
+        )
+
+
+def vectors_of(vectors: ArrayLike, dim: int | None = None) -> Rows:
+    """The vectors as a checked (n, D) float32 array, n ≥ 1; DataError for anything else."""
+    rows = np.asarray(vectors, np.float32)
+    if rows.ndim != 2 or not rows.size or (dim is not None and rows.shape[1] != dim):
+        raise DataError(
+            f"vectors is an array of {rows.shape}: expected (n, {dim or 'D'}), a row for each text"
+        )
+    if not np.isfinite(rows).all():
+        raise DataError("vectors holds NaN or infinity: leave those rows out")
+    return rows
+
+
+def unit(rows: NDArray[np.floating]) -> Rows:
+    """Rows scaled to unit length, float32; zero rows stay zero."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, 1e-12), np.float32)
+
+
+def check_width(width: int, most: int) -> None:
+    """ConfigError unless 1 ≤ width ≤ most."""
+    if not 1 <= width <= most:
+        raise ConfigError(f"width {width}: expected 1 to {most}, the vectors' width")
+
+
+def pca(vectors: ArrayLike, width: int, *, centred: bool = False) -> LinearMap:
+    """The `width` strongest principal axes of vectors (n, D), the strongest first.
+
+    Uncentred, the axes of Σ x xᵀ: an orthogonal turn, so that at full width all cosines stay; what
+    `trainer.training.head` and the index do. centred: subtracts the mean and takes the axes of the
+    covariance.
+    """
+    rows = vectors_of(vectors).astype(np.float64)
+    check_width(width, rows.shape[1])
+    mean = rows.mean(axis=0) if centred else np.zeros(rows.shape[1])
+    _, axes = _axes(rows - mean)
+    weight = axes[:width]
+    bias = np.asarray(-weight @ mean, np.float32) if centred else None
+    return LinearMap("centred pca" if centred else "pca", weight.astype(np.float32), bias)
+
+
+def whitening(vectors: ArrayLike, width: int) -> LinearMap:
+    """BERT-whitening: mean 0 and covariance 1 on the fitted vectors (before the unit scale).
+
+    (x − μ) times the first `width` columns of U √(1/Λ), with U Λ Uᵀ the covariance (arXiv
+    2103.15316, algorithm 1). Raises DataError where vectors (n, D) vary in fewer than `width`
+    directions, as fewer than width + 1 texts do.
+    """
+    rows = vectors_of(vectors).astype(np.float64)
+    check_width(width, rows.shape[1])
+    mean = rows.mean(axis=0)
+    energy, axes = _axes(rows - mean)
+    rank = int((energy > RELATIVE_RANK * energy[0]).sum())
+    if rank < width:
+        raise DataError(
+            f"{len(rows)} vectors vary in {rank} directions: whitening to {width} needs as many; "
+            "fit it on more texts, or to a smaller width"
+        )
+    weight = axes[:width] / np.sqrt(energy[:width, None])
+    bias = np.asarray(-weight @ mean, np.float32)
+    return LinearMap("whitening", weight.astype(np.float32), bias)
+
+
+def _axes(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean squares along the principal axes (D,), falling, and the axes as rows (D, D)."""
+    energy, axes = np.linalg.eigh(rows.T @ rows / len(rows))  # rising; axes in columns
+    return energy[::-1], axes[:, ::-1].T
+
+
+def adapter(
+    anchors: ArrayLike,
+    positives: ArrayLike,
+    dims: Sequence[int],
+    *,
+    seed: int = 0,
+    steps: int = 200,
+    batch_size: int = 128,
+    learning_rate: float = 1e-4,
+    temperature: float = 0.05,
+    report: Callable[[int, float], None] | None = None,
+) -> LinearMap:
+    """A linear map trained with the nested contrastive loss on frozen vectors of pairs.
+
+    Row i of anchors (n, D) belongs to row i of positives (n, D); the other positives of a batch
+    are its negatives, but for those of equal texts. Begins as the uncentred PCA of both, where
+    full-width cosines are the encoder's own, and takes `steps` updates of Adam with a learning
+    rate that falls to 0. dims: the prefix lengths summed over; the widest is the map's width.
+    report: called with each update's number, from 1, and its loss. The same seed gives the same
+    map.
+    """
+    a, p = vectors_of(anchors), vectors_of(positives)
+    if a.shape != p.shape or len(a) < 2:
+        raise DataError(
+            f"anchors {a.shape} and positives {p.shape}: expected two equal shapes, 2 rows or more"
+        )
+    check_width(max(dims, default=0), a.shape[1])
+    if steps < 0 or batch_size < 2:
+        raise ConfigError(f"{steps} steps of {batch_size} pairs: expected 0 or more of 2 or more")
+    x, y = torch.from_numpy(unit(a)), torch.from_numpy(unit(p))
+    weight = nn.Parameter(torch.from_numpy(pca(np.concatenate([a, p]), max(dims)).weight))
+    optimizer = torch.optim.Adam([weight], lr=learning_rate)
+    for step, batch in enumerate(row_batches(len(x), batch_size, steps, seed), 1):
+        optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
+        told = partial(info_nce, bias=_equal_texts(x[batch], y[batch]), temperature=temperature)
+        loss = matryoshka(told, dims)(x[batch] @ weight.T, y[batch] @ weight.T)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if report is not None:
+            report(step, loss.item())
+    return LinearMap("adapter", weight.detach().numpy())
+
+
+def _equal_texts(anchors: Tensor, positives: Tensor) -> Tensor:
+    """(B, B): −inf where anchor i or its positive says the same as in row j, else 0.
+
+    The positive of row j is then one for anchor i as well, and no negative.
+    """
+    equal = (anchors @ anchors.T > SAME_TEXT) | (positives @ positives.T > SAME_TEXT)
+    equal.fill_diagonal_(False)
+    return torch.zeros(len(anchors), len(anchors)).masked_fill(equal, float("-inf"))
+
+
+def row_batches(rows: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """`steps` batches of row numbers: shuffled epochs, whose last, smaller batch is dropped."""
+    generator = torch.Generator().manual_seed(seed)
+    size = min(size, rows)
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < size:
+            order = torch.randperm(rows, generator=generator)
+        yield order[:size]
+        order = order[size:]
+
+
+def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
+    """An encoder that gives what the map gives for the vectors of `encoder`; saves as any other.
+
+    A Dense layer and Normalize behind the unit rows of a copy. A classifier, which reads the old
+    vectors, is left behind. Raises ConfigError for a map of vectors of another width.
+    """
+    width, dim = reduction.weight.shape
+    if dim != encoder.dim:
+        raise ConfigError(
+            f"the map takes vectors {dim} wide, but {encoder.source} gives {encoder.dim}: fit it "
+            "on the vectors of this encoder"
+        )
+    dense = Dense(dim, width, reduction.bias is not None, IDENTITY)
+    with torch.no_grad():
+        dense.linear.weight.copy_(torch.from_numpy(reduction.weight))
+        if reduction.bias is not None:
+            dense.linear.bias.copy_(torch.from_numpy(reduction.bias))
+    model, old = encoder.model, copy.deepcopy(encoder.module)
+    layers = cast(list[HeadLayer], list(old.head))
+    if not layers or not isinstance(layers[-1], Normalize):
+        layers.append(Normalize())  # what encode does with the rows of such a model
+    module = SentenceModule(old.transformer, old.pooling, [*layers, dense, Normalize()], old.mix)
+    made = replace(
+        model,
+        module=module.eval(),
+        matryoshka_dims=(width, *(d for d in encoder.matryoshka_dims if d < width)),
+        recipe={**model.recipe, "posthoc": {"map": reduction.name, "width": width}},
+        classifier=None,
+    )
+    device = str(next(old.parameters()).device)
+    source = f"{encoder.source} + {reduction.name}"  # in memory alone until it is saved
+    # torch runs what is in memory, and has no int8.
+    precision = "auto" if encoder.precision == Precision.INT8 else encoder.precision
+    return Encoder(made, source, precision=precision, device=device)

@@ -1,0 +1,202 @@
+"""What a run needs before its first update: device, model, optimizer; and refusals in time."""
+
+import tempfile
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trainer.errors import ConfigError, ModelError
+from trainer.model.folder import Model
+from trainer.model.loading import read
+from trainer.model.modules import Batch, Dense
+from trainer.model.network import truncated
+from trainer.model.saving import check_replaceable
+from trainer.model.source import Source
+from trainer.model.tokens import TokenIds, Tokenization
+from trainer.runtimes.precision import Precision
+from trainer.runtimes.torch_runtime import pick_device, pick_precision
+from trainer.training import checkpoint
+from trainer.training.config import TrainConfig
+from trainer.training.data.files import Examples
+from trainer.training.data.positives import Augment, Kind
+from trainer.training.head import with_linear_head
+from trainer.training.processes import Processes, launched_count
+from trainer.training.training_model import Trainee, set_dropout, with_classifier, with_pooling
+
+
+def check_start(config: TrainConfig, resume: bool) -> None:
+    """Refuse what would fail, or destroy something, hours later."""
+    check_replaceable(config.out)
+    try:
+        config.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=config.out.absolute().parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"out is {config.out}: nothing can be written there ({error.strerror}); name a folder "
+            "that can be made"
+        ) from error
+    left = checkpoint.latest(config.out)
+    if left is not None and not resume:
+        raise ConfigError(
+            f"{config.out} holds the checkpoint of an unfinished run ({left.name}): resume it, "
+            f"remove {left.parent}, or choose another `out`"
+        )
+
+
+def check_examples(config: TrainConfig, examples: Examples) -> None:
+    """Refuse settings that these examples give no meaning to."""
+    alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+    if alone and config.augment is Augment.NONE and config.head_only:
+        raise ConfigError(
+            "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
+        )
+
+
+def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
+    """Device, mixed precision and processes. BF16 keeps float32 weights."""
+    try:
+        import accelerate  # an extra: encoding does without
+    except ImportError:
+        raise ConfigError(
+            "training needs accelerate: install the extra `train` "
+            "(pip install 'searchengine[train]')"
+        ) from None
+    cpu = pick_device(None).type == "cpu"  # else it would not see that others were launched too
+    device = accelerate.PartialState(cpu=cpu).device
+    precision = pick_precision(config.precision, device)
+    # accelerate keeps one precision per process; a second run may want another.
+    accelerate.state.AcceleratorState._reset_state()
+    mixed = "bf16" if precision is Precision.BF16 else "no"
+    accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
+    processes = Processes(accelerator.process_index, accelerator.num_processes)
+    if processes.count != launched_count():
+        raise ConfigError(
+            f"{launched_count()} processes were launched, but {processes.count} found each other: "
+            "start them with torchrun or accelerate launch"
+        )
+    if processes.count > 1 and config.head_only:
+        raise ConfigError("head_only trains in one process: it takes seconds")
+    return accelerator, processes
+
+
+def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
+    """The base model as it is to be trained, and a layer behind it for training only."""
+    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    model, projection = with_pooling(model, config.pooling, config.seed)
+    dims = config.prefixes or default_prefixes(model, config.nested)
+    if dims[0] != model.module.dim:
+        raise ConfigError(
+            f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
+            f"{config.base}"
+        )
+    model = replace(model, matryoshka_dims=dims)
+    if turns(config, model):
+        model = with_linear_head(model)
+    _check_layers(config, model)
+    if config.dropout is not None:
+        set_dropout(model.module.transformer, config.dropout)
+    _check_views(config, model, examples)
+    if config.head_only and not any(True for _ in model.module.head.parameters()):
+        raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
+    labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
+    return with_classifier(model, config, labels), projection
+
+
+def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
+    """The lengths a model was trained for; the usual ones below its width where it names none."""
+    dim = model.module.dim
+    if not nested:
+        return (dim,)
+    if len(model.matryoshka_dims) > 1:
+        return model.matryoshka_dims
+    return (dim, *(length for length in (512, 256, 128, 64) if length < dim))
+
+
+def _check_layers(config: TrainConfig, model: Model) -> None:
+    """Refuse shallower encoders where a cut network gives other vectors than its layer did."""
+    if config.layers_per_step == 0:
+        return
+    if model.module.mix is not None:
+        raise ConfigError(f"layers_per_step with {config.base}: it averages several layers")
+    network: Any = model.module.transformer
+    inputs = _sample_inputs(model)
+    with torch.no_grad():
+        whole = network(**inputs, output_hidden_states=True)
+        try:
+            first = truncated(network, 1)(**inputs)[0]
+        except ModelError:
+            first = None  # layers that share their weights, as ALBERT's do
+    pairs = ((first, whole.hidden_states[1]), (whole[0], whole.hidden_states[-1]))
+    if any(x is None or not torch.allclose(x, y, atol=1e-4) for x, y in pairs):
+        raise ConfigError(
+            f"layers_per_step with {config.base}: a {network.config.model_type} network cut after "
+            "a layer gives other vectors than that layer (it ends in a norm, or its layers share "
+            "weights); choose a base such as BERT, RoBERTa, MPNet or MiniLM"
+        )
+
+
+def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
+    """Refuse sentences as their own positives where no dropout tells the two views apart."""
+    alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+    wanted = config.fixed_dropout or config.dropout == 0 or config.head_only
+    if not alone or config.augment is not Augment.NONE or wanted:
+        return
+    network: Any = model.module.transformer
+    inputs = _sample_inputs(model)
+    network.train()
+    with torch.no_grad():
+        views = [network(**inputs)[0] for _ in range(2)]
+    network.eval()
+    if torch.equal(*views):
+        dropout = "dropout (SimCSE has 0.1), " if config.dropout is None else ""
+        raise ConfigError(
+            f"{config.base} is a {network.config.model_type} network without dropout, so that the "
+            f"two views of a sentence are equal: set {dropout}an `augment`, or give pairs"
+        )
+
+
+def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
+    """A sentence, as the network takes it."""
+    ids = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
+    batch = Batch.of(ids.pad(ids(["two views of one sentence"])), torch.device("cpu"))
+    return {"input_ids": batch.ids, "attention_mask": batch.mask}
+
+
+def turns(config: TrainConfig, model: Model) -> bool:
+    """Whether the run begins with a rotation: the full width alone would not change by it."""
+    return config.rotate and len(model.matryoshka_dims) > 1
+
+
+def sparse_embeddings(trainee: Trainee) -> None:
+    """Have the gradients of word embeddings name only the words that occur.
+
+    A dense one is as large as the table, and would be written once for each pass.
+    """
+    for module in trainee.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.sparse = True
+
+
+def make_optimizer(
+    trainee: Trainee, config: TrainConfig, device: torch.device
+) -> torch.optim.Optimizer:
+    """AdamW; weight matrices decay, biases and norms do not.
+
+    rate_factor: of a group's learning rate to the run's, which the classifier has its own of.
+    """
+    if config.head_only:
+        trainee.sentence.transformer.requires_grad_(False)
+    classifier = set() if trainee.classifier is None else set(trainee.classifier.parameters())
+    moving = [p for p in trainee.parameters() if p.requires_grad and p not in classifier]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in moving if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    groups = [{**group, "rate_factor": 1.0} for group in groups]
+    if classifier:
+        factor = config.classifier_learning_rate / config.learning_rate
+        own = {"params": list(classifier), "weight_decay": 0.0, "rate_factor": factor}
+        groups.append(own)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))

@@ -1,0 +1,142 @@
+"""What a run has done, which of its steps is kept, and why."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from trainer.encoder import Encoder
+from trainer.errors import TrainingWarning
+from trainer.model.folder import Model
+from trainer.training import checkpoint
+from trainer.training.checkpoint import Judged, Progress
+from trainer.training.config import Objective, TrainConfig
+from trainer.training.data.holdout import MIN_HELD_OUT, Split
+from trainer.training.head import FOLDS
+from trainer.training.judging import Scores
+from trainer.training.training_model import Trainee
+
+
+@dataclass(slots=True)
+class Run:
+    """The moving parts of a run: what a checkpoint stores and the loop changes.
+
+    baseline: accuracy of a logistic regression on the base model's vectors, where labels are
+    learnt and nothing judges the steps.
+    """
+
+    trainee: Trainee
+    optimizer: torch.optim.Optimizer
+    best: checkpoint.Weights
+    step: int = 0
+    best_step: int = 0
+    losses: list[float] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    baseline: Scores = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Progress:
+        """What a checkpoint stores besides weights."""
+        return Progress(self.step, self.best_step, self.losses, self.judged)
+
+    def scores(self, step: int) -> Scores:
+        """The last judgement of a step; {} where there was none."""
+        return next((one.scores for one in reversed(self.judged) if one.step == step), {})
+
+
+def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
+    """The encoder of the step that is kept, with what there is to know about it.
+
+    Issues a TrainingWarning where training did not improve the scores.
+    """
+    weights = prefix_weights(config, model)
+    reason, improved = choice(config, run, weights)
+    if not improved:
+        warnings.warn(reason, TrainingWarning, stacklevel=4)
+    run.trainee.kept.load_state_dict(run.best)
+    run.trainee.eval()
+    history = {
+        "losses": run.losses,
+        "judged": [one.to_dict() for one in run.judged],
+        "best_step": run.best_step,
+    }
+    recipe = make_recipe(config, run, split) | {"chosen": reason}
+    return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
+
+
+def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple[str, bool]:
+    """Which step is kept and why, in words; and whether that is not a disappointment."""
+    if not run.judged:
+        reason = (
+            f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
+            f"{MIN_HELD_OUT} examples in a tenth that could be held out)"
+        )
+        if run.baseline:
+            reason += (
+                f"; a logistic regression on the base model's vectors has an accuracy of "
+                f"{mean(run.baseline, weights):.4f} in {FOLDS}-fold cross-validation on the "
+                "training texts: give dev files to compare"
+            )
+        return reason, True
+    labels = config.objective is Objective.CLASSIFICATION
+    start = "a logistic regression on the base model's vectors" if labels else "before training"
+    before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
+    later = {one.step: mean(one.scores, weights) for one in run.judged if one.step > 0}
+    measure = measured_by(config) + (", mean over the prefixes" if len(weights) > 1 else "")
+    if run.best_step == 0:
+        step, score = max(later.items(), key=lambda item: item[1])
+        return (
+            f"step 0, {start}: no later step scored {before:.4f} or more, the best was step {step} "
+            f"with {score:.4f} ({measure})"
+        ), False
+    why = "the last, as keep_last asks" if config.keep_last else "the best"
+    return (
+        f"step {run.best_step}, {why}: {kept:.4f} against {before:.4f} for step 0, {start} "
+        f"({measure})"
+    ), kept >= before
+
+
+def prefix_weights(config: TrainConfig, model: Model) -> dict[int, float]:
+    """By prefix length: in the loss and in choosing the best step."""
+    dims = model.matryoshka_dims
+    return dict(zip(dims, config.prefix_weights or (1.0,) * len(dims), strict=True))
+
+
+def mean(scores: Scores, weights: Mapping[int, float]) -> float:
+    """The scores' mean over prefixes, weighted; a prefix without a weight has 1."""
+    total = sum(weights.get(dim, 1.0) for dim in scores)
+    return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
+
+
+def measured_by(config: TrainConfig) -> str:
+    """What a step is judged by."""
+    labels = config.objective is Objective.CLASSIFICATION
+    measure = "accuracy" if labels else "spearman" if config.dev else "top-1 accuracy"
+    return f"{measure} on {'dev' if config.dev else 'held-out examples'}"
+
+
+def judged_by(config: TrainConfig, run: Run) -> str:
+    """What chose the best step, in words."""
+    if not run.judged:
+        return "nothing: the last step is kept"
+    return measured_by(config) + (", the last step is kept" if config.keep_last else "")
+
+
+def make_recipe(config: TrainConfig, run: Run, split: Split) -> dict[str, Any]:
+    """What is written beside the weights: how they came about and how good they are."""
+    untrained = run.judged[0].scores if run.judged else {}
+    return {
+        "config": config.to_dict(),
+        "examples": len(split.taught),
+        "held_out": split.examples_held,
+        "excluded": split.taught.excluded,
+        "judged_by": judged_by(config, run),
+        "baseline": {str(k): v for k, v in run.baseline.items()},
+        "untrained": {str(k): v for k, v in untrained.items()},
+        "best_step": run.best_step,
+        "best": {str(k): v for k, v in run.scores(run.best_step).items()},
+        "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
+    }

@@ -1,0 +1,185 @@
+"""What a run trains: the encoder, and what helps it only while it learns.
+
+The layer behind CLS and the second encoder are SimCSE's (arXiv 2104.08821); the momentum encoder
+and its queue are MoCo's (He et al., arXiv 1911.05722).
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.model.classifier import Classifier
+from trainer.model.folder import Model
+from trainer.model.modules import (
+    Batch,
+    Dense,
+    Normalize,
+    Pooling,
+    PoolingMode,
+    SentenceModule,
+    WeightedLayerPooling,
+)
+from trainer.training.config import Objective, Pooler, TrainConfig
+from trainer.training.losses.mlm import MaskedLanguageModel
+
+TANH = "torch.nn.modules.activation.Tanh"
+
+
+class Tower(nn.Module):
+    """An encoder and perhaps a layer behind it that is dropped after training."""
+
+    def __init__(self, sentence: SentenceModule, projection: Dense | None = None):
+        super().__init__()
+        self.sentence = sentence
+        self.projection = projection
+
+    def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Tensor:
+        """(L, B, dim) float32: the vectors after each of `layers`, or of all. Not unit rows."""
+        return self.behind(self.sentence.pooled(batch, layers))
+
+    def behind(self, pooled: Sequence[Tensor]) -> Tensor:
+        """As `forward`, from what the pooling gave."""
+        rows = torch.stack([self.sentence.headed(x, unit=False) for x in pooled])
+        if self.projection is None:
+            return rows
+        with torch.autocast(rows.device.type, enabled=False):
+            return cast(Tensor, self.projection(rows))
+
+
+class Queue(nn.Module):
+    """The newest vectors of earlier batches and the numbers of their texts."""
+
+    vectors: Tensor
+    texts: Tensor
+
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        self.size = size
+        self.register_buffer("vectors", torch.zeros(0, dim))  # (n, dim), the newest first
+        self.register_buffer("texts", torch.zeros(0, dtype=torch.int64))  # (n,)
+
+    def push(self, vectors: Tensor, texts: Tensor) -> None:
+        """vectors: (B, dim). texts: (B,) from `text_numbers`."""
+        self.vectors = torch.cat([vectors.detach(), self.vectors])[: self.size]
+        self.texts = torch.cat([texts, self.texts])[: self.size]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # A checkpoint holds as many rows as there were; make room for them.
+        for name in ("vectors", "texts"):
+            setattr(self, name, state_dict[prefix + name].to(getattr(self, name).device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def text_numbers(texts: Iterable[str]) -> Tensor:
+    """(n,) int64: equal for equal texts, and as good as never for others."""
+    hashes = [hashlib.blake2b(t.encode(errors="surrogatepass"), digest_size=8) for t in texts]
+    numbers = [int.from_bytes(h.digest(), "little", signed=True) for h in hashes]
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+class Trainee(nn.Module):
+    """Everything that a run changes.
+
+    towers: the encoder; a second one for positives where the run has two. momentum, queue,
+    language, classifier: where the configuration asks for them.
+    """
+
+    def __init__(self, model: Model, config: TrainConfig, projection: Dense | None):
+        super().__init__()
+        first = Tower(model.module, projection)
+        self.towers = nn.ModuleList([first])
+        if config.encoders == 2:
+            self.towers.append(copy.deepcopy(first))
+        self.queue = Queue(config.queue_size, model.module.dim) if config.queue_size else None
+        self.momentum = copy.deepcopy(self.towers[-1]) if config.queue_size else None
+        if self.momentum is not None:
+            self.momentum.requires_grad_(False)
+        self.language: MaskedLanguageModel | None = None
+        if config.mlm_weight > 0:
+            network, share = model.module.transformer, config.mlm_probability
+            self.language = MaskedLanguageModel(network, model.tokenizer, share, config.seed)
+        self.classifier = model.classifier
+
+    @property
+    def sentence(self) -> SentenceModule:
+        """What is kept of the towers."""
+        return self.towers[0].sentence  # type: ignore[return-value]
+
+    @property
+    def kept(self) -> nn.Module:
+        """What a model is saved from, as one module."""
+        return nn.ModuleDict(
+            {"sentence": self.sentence}
+            | ({} if self.classifier is None else {"classifier": self.classifier})
+        )
+
+    def align(self) -> None:
+        """Every copy of the first tower becomes what that is now."""
+        copies = [*self.towers[1:], *([] if self.momentum is None else [self.momentum])]
+        for tower in copies:
+            tower.load_state_dict(self.towers[0].state_dict())
+
+    def follow(self, momentum: float) -> None:
+        """The momentum encoder goes a small step towards the one it follows."""
+        if self.momentum is not None:
+            pairs = zip(self.momentum.parameters(), self.towers[-1].parameters(), strict=True)
+            with torch.no_grad():
+                for slow, fast in pairs:
+                    slow.lerp_(fast, 1 - momentum)
+
+
+def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense | None]:
+    """The network with this pooling and unit rows, and the layer of CLS_BEFORE_POOLER.
+
+    BASE leaves the model as it is; any other drops its head.
+    """
+    if pooler is Pooler.BASE:
+        return model, None
+    network: Any = model.module.transformer
+    width, layers = model.module.pooling.width, model.module.layers
+    cls = pooler in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER)
+    mix = None
+    if pooler is Pooler.FIRST_LAST:  # the first layer, not the embeddings
+        shares = [1.0, *[0.0] * (layers - 2), 1.0] if layers > 1 else [1.0]
+        mix = WeightedLayerPooling(width, layers, 1, shares)
+    elif pooler is Pooler.LAST_TWO:
+        mix = WeightedLayerPooling(width, layers, layers - 1)
+    head: list[Any] = [Normalize()]
+    projection = None
+    if cls:
+        projection = Dense(width, width, True, TANH)
+        std = getattr(network.config, "initializer_range", 0.02)
+        generator = torch.Generator().manual_seed(seed)
+        nn.init.normal_(projection.linear.weight, std=std, generator=generator)
+        nn.init.zeros_(projection.linear.bias)
+    if pooler is Pooler.CLS:
+        head.insert(0, projection)
+        projection = None
+    mode = PoolingMode.CLS if cls else PoolingMode.MEAN
+    pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
+    module = SentenceModule(network, pooling, head, mix)
+    dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
+    made = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
+    return made, projection
+
+
+def with_classifier(model: Model, config: TrainConfig, labels: Sequence[str]) -> Model:
+    """The model with a fresh classifier of these labels, where the run learns labels."""
+    if config.objective is not Objective.CLASSIFICATION:
+        return model if model.classifier is None else replace(model, classifier=None)
+    return replace(model, classifier=Classifier(model.module.dim, labels, config.seed))
+
+
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Every dropout of the network, of hidden states and of attention, at this rate."""
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for name in ("attention_dropout", "dropout", "dropout_prob", "dropout_p"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, rate)
