@@ -19,7 +19,7 @@ from typing import Any
 import click
 from record import DATA, record
 
-from trainer.model.classifier import accuracy
+from trainer.evaluation.labels import accuracy
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
 

@@ -22,7 +22,8 @@ from record import DATA, record
 from sklearn.linear_model import LogisticRegression
 
 from trainer.encoder import Encoder
-from trainer.model.classifier import C, accuracy
+from trainer.evaluation.labels import accuracy
+from trainer.model.classifier import C
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import manifold
 import numpy as np
 from matryoshka_finetune import TESTS
 from record import DATA, record
 
-from trainer import manifold
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
 from trainer.training import posthoc

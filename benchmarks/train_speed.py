@@ -111,7 +111,7 @@ def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) ->
 
 def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
-    from trainer.training.data.batches import BatchPlan
+    from trainer.training.batches import BatchPlan
     from trainer.training.data.files import read_examples
 
     with tempfile.TemporaryDirectory() as scratch:

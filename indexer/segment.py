@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers, unit_rows
 from indexer.building.build import (
-    MANIFEST,
     Blocks,
     Progress,
     check_same,
@@ -31,7 +30,7 @@ from indexer.search.parts import Parts, check_file
 from indexer.search.rerank import SearchResult, rerank
 from indexer.storage.basis import Basis
 from indexer.storage.durable import sha256
-from indexer.storage.manifest import Manifest
+from indexer.storage.manifest import MANIFEST, Manifest
 from indexer.storage.vectors import Prefixes
 
 __all__ = [

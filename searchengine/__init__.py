@@ -1,10 +1,14 @@
 """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from searchengine.corpus.files import Document
     from searchengine.engine import Hit, SearchEngine
+
+# Module names of the last release, until the next one.
+__path__.append(str(Path(__file__).with_name("former")))
 
 __version__ = "0.1.0"
 __all__ = ["Document", "Hit", "SearchEngine"]

@@ -20,7 +20,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.files import Document, LeftOut
 from searchengine.errors import CollectionError, QueryError
-from searchengine.ingest.adding import AddOptions, AddSummary
+from searchengine.ingest.adding import AddOptions, AddSummary, add
 from searchengine.ingest.encoding import (
     PassageReader,
     TextEncoder,
@@ -37,13 +37,14 @@ from searchengine.ingest.records import DataFrame, as_documents, checked_patches
 from searchengine.ingest.settings import Blueprint
 from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.repair import repair
+from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
 from searchengine.query import hits as answers
 from searchengine.query.coalescing import Coalescer
 from searchengine.query.questions import QuestionEncoder, Questions, parted
 from searchengine.query.ranking import nearest_to, rank
 from searchengine.query.request import Mode, Options, Query
-from searchengine.query.results import Hit, Hits, Stats
+from searchengine.query.results import Hit, Hits
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
@@ -236,7 +237,7 @@ class SearchEngine:
         malformed = LeftOut()
         given = as_documents(documents, malformed if skip_bad else None)
         with explaining(malformed):
-            summary = self.collection.add(given, reading, options)
+            summary = add(self.collection, given, reading, options)
         summary.bad.extend(malformed)
         return summary
 

@@ -18,13 +18,18 @@ from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds
 from indexer.storage.basis import Basis, turned
 from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
-from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
+from indexer.storage.manifest import (
+    BOUNDS,
+    COARSE,
+    MANIFEST,
+    ROTATION,
+    VECTORS,
+    FileEntry,
+    Manifest,
+    link_verified,
+)
 from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
 
-MANIFEST = "manifest.json"
-VECTORS = "vectors.faiss"
-COARSE = "coarse.faiss"
-BOUNDS = "bounds.faiss"
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
 _SPOOL = "spool.tmp"
 _BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from indexer.arrays import Floats, RowNumbers, evenly_in_blocks
 from indexer.building.build import (
     ROTATION_SAMPLE,
-    VECTORS,
     Progress,
     finish_segment,
     new_folder,
@@ -20,7 +19,7 @@ from indexer.building.build import (
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
 from indexer.storage.basis import Basis, Wide, turned
-from indexer.storage.manifest import FileEntry, Manifest
+from indexer.storage.manifest import VECTORS, FileEntry, Manifest
 from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
 
 GROWTH = 4

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats
-from indexer.building.build import BOUNDS, COARSE, MANIFEST
 from indexer.config import Device, RotationKind, SegmentConfig, Structure
 from indexer.errors import SegmentError
 from indexer.search import gpu
@@ -15,7 +14,7 @@ from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import Cascade
 from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds
-from indexer.storage.manifest import ROTATION, Manifest
+from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
 from indexer.storage.rotation import Turn
 from indexer.storage.vectors import Prefixes, VectorFile
 

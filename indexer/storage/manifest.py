@@ -16,7 +16,11 @@ READABLE = (1, 2, 3)
 """Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning; 3
 says what the rotation was fitted on, which may be rows of another segment."""
 METRIC = "cosine"
+MANIFEST = "manifest.json"
+VECTORS = "vectors.faiss"
 ROTATION = "rotation.npy"
+COARSE = "coarse.faiss"
+BOUNDS = "bounds.faiss"
 
 MOST_ROWS = 2**40
 MOST_DIM = 2**20

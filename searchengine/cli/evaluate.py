@@ -264,7 +264,7 @@ def labels(
     """
     from searchengine.cli.console import progress, show_json, show_rows
     from trainer.encoder import Encoder
-    from trainer.model.classifier import accuracy
+    from trainer.evaluation.labels import accuracy
     from trainer.training.data.files import read_labelled
 
     texts = read_labelled(files)

@@ -20,6 +20,7 @@ from searchengine.errors import CollectionError, EmptyCorpus, QueryError
 from searchengine.ingest.intake import Intake
 from searchengine.ingest.pipeline import AHEAD, Encode, Encoding, OnBatch, Vectors
 from searchengine.ingest.spool import Spool, Spooled
+from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Known, Span, as_json, known
 from searchengine.storage.documents.store import Store
 from searchengine.storage.writer import Writer
@@ -379,3 +380,29 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         end = last
     if end > start:
         yield start, end
+
+
+def add(
+    collection: Collection, documents: Iterable[Document], reading: Reading, options: AddOptions
+) -> AddSummary:
+    """Commit documents, in place of those of the same keys; see SearchEngine.add.
+
+    The write lock is held to commit, not to read and encode.
+    """
+    collection.follow()
+    identity = collection.store.identity
+    adding = Adding(
+        collection.path, lambda: collection.reader(identity), documents, reading, options
+    )
+    with adding:
+        while adding.goes_on:
+            differs = adding.prepare()
+            if differs:
+                with collection.own_store(identity) as store, collection.writing(store) as writer:
+                    adding.commit(writer)
+            # The stream may wait, or fork: nothing that can write is open while it is asked.
+            finished = options.commit_every is not None and not adding.goes_on
+            if differs or finished:
+                with collection.own_store(identity) as store:
+                    collection.merge_due(store, options.building, finished=finished)
+    return adding.summary()

@@ -13,7 +13,7 @@ is as much as the target itself allows to be missed, or a segment was merged, op
 which builds an index that nobody measured, nothing is guaranteed.
 """
 
-from searchengine.query.results import Guarantee
+from searchengine.maintenance.stats import Guarantee
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
 

@@ -11,13 +11,13 @@ from typing import TextIO
 
 import numpy as np
 
-from indexer.building.build import MANIFEST
 from indexer.config import SegmentConfig
 from indexer.storage.durable import sha256, sync_file, sync_folder
+from indexer.storage.manifest import MANIFEST
 from indexer.tuning.footprint import footprint
 from searchengine.errors import CollectionError
 from searchengine.maintenance.guarantee import guarantee
-from searchengine.query.results import Stats
+from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.scratch import new_folder

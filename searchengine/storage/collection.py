@@ -10,9 +10,7 @@ from uuid import uuid4
 
 from indexer.building.build import Progress
 from indexer.segment import Segment, SegmentConfig
-from searchengine.corpus.files import Document
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
-from searchengine.ingest.adding import Adding, AddOptions, AddSummary, Reading
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.lexical import Tokenizer
@@ -58,48 +56,21 @@ class Collection(View):
                 changes.index_text(tokenizer)
         return cls(path, wait)
 
-    def add(
-        self, documents: Iterable[Document], reading: Reading, options: AddOptions
-    ) -> AddSummary:
-        """Commit documents, in place of those of the same keys; see SearchEngine.add.
-
-        The write lock is held to commit, not to read and encode.
-        """
-        self.follow()
-        identity = self._current().store.identity
-
-        def look() -> Store:
-            return self._same(Store(self.path / "documents.db", readers=1), identity)
-
-        adding = Adding(self.path, look, documents, reading, options)
-        with adding:
-            while adding.goes_on:
-                differs = adding.prepare()
-                if differs:
-                    with self._own_store(identity) as store, self._writing(store) as writer:
-                        adding.commit(writer)
-                # The stream may wait, or fork: nothing that can write is open while it is asked.
-                finished = options.commit_every is not None and not adding.goes_on
-                if differs or finished:
-                    with self._own_store(identity) as store:
-                        self._merge_due(store, options.building, finished=finished)
-        return adding.summary()
-
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         """Forget documents by key, or all that match a filter; how many there were."""
-        with self._own_store() as store:
-            with self._writing(store) as writer:
+        with self.own_store() as store:
+            with self.writing(store) as writer:
                 if where is not None:
                     documents = writer.changes.documents_matching(where)
                 else:
                     documents = list(store.ids_of(keys or ()).values())
                 writer.changes.remove(documents)
-            self._merge_due(store)
+            self.merge_due(store)
         return len(documents)
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents; all or none. Raises QueryError on unknown keys."""
-        with self._own_store() as store, self._writing(store) as writer:
+        with self.own_store() as store, self.writing(store) as writer:
             ids = store.ids_of(patches)
             unknown = [key for key in patches if key not in ids]
             if unknown:
@@ -111,14 +82,14 @@ class Collection(View):
 
     def index_fields(self, names: Iterable[str]) -> None:
         """Keep an index of metadata fields, which filters then use."""
-        with self._own_store() as store, self._writing(store) as writer:
+        with self.own_store() as store, self.writing(store) as writer:
             for name in names:
                 writer.changes.index_field(name)
 
     def optimize(self, progress: Progress | None = None) -> None:
         """One segment, without what was deleted, its rotation fitted anew; searched throughout."""
-        with self._own_store() as store:
-            with self._writing(store) as writer:
+        with self.own_store() as store:
+            with self.writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
                 writer.changes.optimize_text()
             try:
@@ -153,8 +124,8 @@ class Collection(View):
             if building is not None:
                 building(doing, done, rows)
 
-        with self._own_store() as store:
-            with self._writing(store) as writer:
+        with self.own_store() as store:
+            with self.writing(store) as writer:
                 writer.rebuild(measured, config, tuning, heard)
 
     def remove_if_empty(self) -> None:
@@ -167,7 +138,7 @@ class Collection(View):
                         shutil.rmtree(self.path)
 
     @contextmanager
-    def _own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
         """A connection to write by: whoever reads sees nothing half done.
 
         `identity`: that of the database to be changed; None is the one in the folder now.
@@ -179,6 +150,10 @@ class Collection(View):
         with self._same(Store(self.path / "documents.db"), identity) as store:
             yield store
 
+    def reader(self, identity: Identity) -> Store:
+        """A connection to read what is stored now; the database must be that of `identity`."""
+        return self._same(Store(self.path / "documents.db", readers=1), identity)
+
     @staticmethod
     def _same(store: Store, identity: Identity) -> Store:
         if store.identity != identity:
@@ -187,7 +162,7 @@ class Collection(View):
         return store
 
     @contextmanager
-    def _writing(self, store: Store) -> Iterator[Writer]:
+    def writing(self, store: Store) -> Iterator[Writer]:
         """A transaction; what it commits is shown when the block has ended."""
         opened: dict[SegmentRow, Segment] = {}
 
@@ -214,16 +189,16 @@ class Collection(View):
             ) from error
         self._clear_away(store, writer.before)
 
-    def _merge_due(
+    def merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
     ) -> None:
         """Keep the number of segments low, in commits of their own."""
         try:
             while due(store, finished=finished):
-                with self._writing(store) as writer:
+                with self.writing(store) as writer:
                     writer.merge(due(store, finished=finished), progress=progress)
             while row := misfit(self.segments):
-                with self._writing(store) as writer:
+                with self.writing(store) as writer:
                     if row in store.segments():
                         writer.merge([row], refit=True, progress=progress)
         except CollectionBusy:

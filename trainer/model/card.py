@@ -201,7 +201,7 @@ def _use(model: Model) -> str:
     if model.classifier is not None:
         ours += [
             "",
-            "from trainer.model.classifier import classify",
+            "from trainer.evaluation.labels import classify",
             "",
             f"print(classify(encoder, {json.dumps(DOCUMENTS)}))",
         ]

@@ -5,22 +5,15 @@ first columns. Vectors are scaled to length √d, so that their numbers are near
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ConfigError, DataError
 from trainer.model.modules import prefix
-
-if TYPE_CHECKING:
-    from trainer.encoder import Encoder
 
 # Of the fit: the usual inverse strength of L2 on unit vectors, and the most steps of L-BFGS.
 C, ITERATIONS = 10.0, 100
-LabelledText = tuple[str, str]  # text, label
 
 
 class Classifier(nn.Module):
@@ -68,59 +61,3 @@ class Classifier(nn.Module):
         dim = vectors.shape[-1] if dim is None else dim
         unit = prefix(vectors, dim) * math.sqrt(dim)
         return nn.functional.linear(unit, self.linear.weight[:, :dim], self.linear.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class AccuracyRow:
-    """accuracy: share of the n texts that get their own label, at one prefix length."""
-
-    dim: int
-    accuracy: float
-    n: int
-
-
-def classify(encoder: "Encoder", texts: Sequence[str], dim: int | None = None) -> list[str]:
-    """The likeliest label of each text. Raises ConfigError for a model trained without labels."""
-    classifier = _classifier(encoder)
-    vectors = encoder.encode(texts, role="document")  # as it was trained
-    return [classifier.labels[i] for i in _predict(classifier, vectors, dim)]
-
-
-def accuracy(
-    encoder: "Encoder",
-    labelled: Sequence[LabelledText],
-    dims: Sequence[int] | None = None,
-    on_batch: Callable[[int], None] | None = None,
-) -> list[AccuracyRow]:
-    """One row per prefix length, the encoder's own by default. A label never seen counts as wrong.
-
-    Raises ConfigError for a model trained without labels, DataError for no texts.
-    """
-    if not labelled:
-        raise DataError("no labelled texts: an accuracy needs at least 1")
-    classifier = _classifier(encoder)
-    texts = [text for text, _ in labelled]
-    vectors = encoder.encode(texts, role="document", on_batch=on_batch)
-    rows = []
-    for dim in encoder.matryoshka_dims if dims is None else dims:
-        found = _predict(classifier, vectors, dim)
-        right = sum(
-            classifier.labels[i] == own for i, (_, own) in zip(found, labelled, strict=True)
-        )
-        rows.append(AccuracyRow(dim, right / len(labelled), len(labelled)))
-    return rows
-
-
-def _predict(classifier: Classifier, vectors: object, dim: int | None) -> list[int]:
-    with torch.inference_mode():
-        rows = torch.as_tensor(vectors, device=classifier.linear.weight.device)
-        found: list[int] = classifier(rows, dim).argmax(dim=1).tolist()
-    return found
-
-
-def _classifier(encoder: "Encoder") -> Classifier:
-    if encoder.model.classifier is None:
-        raise ConfigError(
-            f"{encoder.source} knows no labels: train it with objective classification first"
-        )
-    return encoder.model.classifier

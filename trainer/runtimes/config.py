@@ -110,9 +110,9 @@ def gpu_here() -> bool:
     """Whether torch computes on a GPU. Asks torch only where something speaks for one."""
     if sys.platform == "linux" and not any(os.path.exists(name) for name in GPU_DEVICES):
         return False
-    from trainer.runtimes.torch_runtime import pick_device
+    import torch
 
-    return pick_device(None).type != "cpu"
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
 def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

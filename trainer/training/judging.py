@@ -7,8 +7,8 @@ import numpy as np
 
 from trainer.encoder import Encoder
 from trainer.evaluation.geometry import alignment, uniformity
+from trainer.evaluation.labels import LabelledText, accuracy
 from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
-from trainer.model.classifier import LabelledText, accuracy
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.files import Examples, read_labelled
 from trainer.training.data.holdout import Split, hold_out

@@ -22,9 +22,9 @@ from trainer.model.folder import Model
 from trainer.model.modules import SentenceModule
 from trainer.model.saving import remove_folder
 from trainer.training import checkpoint
+from trainer.training.batches import BatchPlan
 from trainer.training.checkpoint import Judged
 from trainer.training.config import Objective, TrainConfig
-from trainer.training.data.batches import BatchPlan
 from trainer.training.data.files import read_examples
 from trainer.training.data.positives import Augment
 from trainer.training.head import (
@@ -35,7 +35,7 @@ from trainer.training.head import (
     turn_head,
 )
 from trainer.training.judging import Judge, make_judge
-from trainer.training.losses.objective import Classification, Contrastive
+from trainer.training.objective import Classification, Contrastive
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
     check_examples,

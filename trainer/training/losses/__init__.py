@@ -1,1 +1,1 @@
-"""Contrastive losses, nested over prefixes, and the objective put together from them."""
+"""Contrastive losses, nested over prefixes; the masked-language-model loss beside them."""

@@ -1,0 +1,1 @@
+"""Moved to searchengine.report.plots; this name works for one more release."""

@@ -1,0 +1,471 @@
+"""Segments: build, open, search, and what happens to damaged ones."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, disk_full_at
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer.config import CODES
+from indexer.errors import SegmentConfigError, SegmentError, VectorError
+from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage, Structure
+from indexer.storage.prefix import prefix
+
+DIM = 48
+EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+COARSE = {Code.INT4: 0.02, Code.PQ: 0.13, Code.FASTSCAN: 0.2, Code.RABITQ: 0.15, Code.EDEN: 0.03}
+"""What a shortlist of 60 misses through codes of few bits, at most."""
+DOCS = REPOSITORY / "docs" / "segment-format.md"
+
+
+def clustered(n: int, seed: int) -> np.ndarray:
+    """Rows around 40 centres, with energy that falls along a random basis; not of unit length."""
+    fixed = np.random.default_rng(7)
+    basis, _ = np.linalg.qr(fixed.standard_normal((DIM, DIM)))
+    falling = np.arange(1, DIM + 1) ** -0.5
+    centres = fixed.standard_normal((40, DIM))
+    rng = np.random.default_rng(seed)
+    rows = centres[rng.integers(40, size=n)] + 0.5 * rng.standard_normal((n, DIM))
+    return (3 * (rows * falling) @ basis).astype(np.float32)
+
+
+ROWS = clustered(2500, 0)
+QUERIES = clustered(30, 1)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def brute(
+    rows: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.arange(len(rows)) if allowed is None else allowed
+    scores = unit(queries) @ unit(rows)[numbers].T
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return numbers[order], np.take_along_axis(scores, order, axis=1)
+
+
+def overlap(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
+
+
+def config(**settings: object) -> SegmentConfig:
+    blocks = [8, 20] if settings.get("rotation") == "blocks" else []
+    return SegmentConfig.from_dict({"prefix": 12, "shortlist": 60, "blocks": blocks} | settings)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("segments")
+
+
+@pytest.fixture(scope="module", params=EVERY, ids="-".join)
+def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
+    structure, code = request.param
+    path = folder / f"{structure}-{code}"
+    with Segment.build(path, ROWS, config(structure=structure, code=code)) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def flat(folder: Path) -> Segment:
+    return Segment.build(
+        folder / "flat32", ROWS, config(storage="float32", code="fp32"), provenance={"by": "hand"}
+    )
+
+
+# --- searching ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allowed", [None, np.arange(0, 2500, 2)], ids=["all", "half"])
+def test_a_shortlist_of_all_rows_is_an_exact_search(
+    flat: Segment, allowed: np.ndarray | None
+) -> None:
+    rows, scores = brute(ROWS, QUERIES, 10, allowed)
+    for found in (
+        flat.search(QUERIES, 10, shortlist=2500, allowed=allowed),
+        flat.exact(QUERIES, 10, allowed),
+        flat.rerank(flat.rotate(QUERIES), flat.shortlist(flat.rotate(QUERIES), 2500, allowed), 10),
+    ):
+        np.testing.assert_array_equal(found.rows, rows)
+        np.testing.assert_allclose(found.scores, scores, atol=1e-6)
+
+
+def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
+    """Oracle: numpy over the stored rows, prefixes in float32."""
+    path = segment.path / "vectors.faiss"
+    bits = np.memmap(path, np.uint8, mode="r")
+    stored = np.ndarray(ROWS.shape, np.float16, buffer=bits, offset=81).astype(np.float32)
+    rotated = segment.rotate(QUERIES)
+    coarse = prefix(rotated, 12) @ prefix(stored, 12).T
+    short = np.argsort(-coarse, axis=1, kind="stable")[:, :60]
+    full = np.full(coarse.shape, -np.inf)
+    np.put_along_axis(full, short, np.take_along_axis(rotated @ stored.T, short, axis=1), axis=1)
+    expected = np.argsort(-full, axis=1, kind="stable")[:, :10]
+    found = segment.search(QUERIES, 10)
+    # Codes and graphs move the cut of the shortlist.
+    assert overlap(found.rows, expected) >= 0.97 - COARSE.get(segment.config.code, 0)
+    kind = segment.config
+    if kind.structure is Structure.FLAT and kind.code in (Code.FP32, Code.FP16):
+        assert overlap(found.rows, expected) == 1.0
+    truth = np.einsum("qd,qkd->qk", unit(QUERIES), unit(ROWS)[found.rows])
+    np.testing.assert_allclose(found.scores, truth, atol=1e-3)  # always the full-width cosine
+
+
+def test_the_prefix_finds_most_of_the_true_neighbours(segment: Segment) -> None:
+    exact, _ = brute(ROWS, QUERIES, 10)
+    assert overlap(segment.search(QUERIES, 10).rows, exact) > 0.8 - COARSE.get(
+        segment.config.code, 0
+    )
+    assert overlap(segment.search(QUERIES, 10, shortlist=400).rows, exact) > 0.97
+
+
+@pytest.mark.parametrize("share", [0.003, 0.06, 0.7])
+def test_a_filter_is_exact(segment: Segment, share: float) -> None:
+    allowed = np.flatnonzero(np.random.default_rng(5).random(2500) < share)
+    found = segment.search(QUERIES, 10, shortlist=500, allowed=allowed)
+    count = min(10, allowed.size)
+    assert np.isin(found.rows[:, :count], allowed).all()
+    assert (found.rows[:, count:] == -1).all() and np.isneginf(found.scores[:, count:]).all()
+    exact, _ = brute(ROWS, QUERIES, count, allowed)
+    assert overlap(found.rows[:, :count], exact) > (0.995 if allowed.size <= 1000 else 0.97)
+
+
+def test_a_narrow_filter_leaves_the_coarse_stage_out(segment: Segment) -> None:
+    """900 rows pass and only 10 would be listed: every one of them is scored all the same."""
+    allowed = np.arange(0, 2500, 2)[:900]
+    found = segment.search(QUERIES, 10, shortlist=10, allowed=allowed)
+    exact = segment.exact(QUERIES, 10, allowed)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+    np.testing.assert_array_equal(found.scores, exact.scores)
+
+
+def test_an_empty_filter_finds_nothing(segment: Segment) -> None:
+    for found in (segment.search(QUERIES, 3, allowed=[]), segment.exact(QUERIES, 3, [])):
+        assert (found.rows == -1).all() and np.isneginf(found.scores).all()
+        assert found.rows.shape == (30, 3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), small=st.integers(1, 300), more=st.integers(0, 300))
+def test_more_shortlist_never_hurts_when_flat(
+    flat: Segment, seed: int, small: int, more: int
+) -> None:
+    query = np.random.default_rng(seed).standard_normal((2, DIM))
+    low = flat.search(query, 5, shortlist=small).scores
+    high = flat.search(query, 5, shortlist=small + more).scores
+    assert (high >= low).all()
+
+
+def test_equal_rows_come_in_row_order_and_one_query_is_as_many(folder: Path) -> None:
+    rows = np.tile(clustered(50, 3), (30, 1))
+    with Segment.build(folder / "ties", rows, config()) as segment:
+        for found in (segment.search(rows[:9], 25), segment.exact(rows[:9], 25)):
+            assert (found.rows[:, :25] == np.arange(9)[:, None] + 50 * np.arange(25)).all()
+            assert (found.scores == found.scores[:, :1]).all()
+        many = segment.search(QUERIES, 20)
+        for i, query in enumerate(QUERIES):
+            alone = segment.search(query[None], 20)
+            np.testing.assert_array_equal(alone.rows[0], many.rows[i])
+            np.testing.assert_allclose(alone.scores[0], many.scores[i], atol=1e-6)
+
+
+def test_k_beyond_the_rows_is_padded(folder: Path) -> None:
+    with Segment.build(folder / "three", ROWS[:3], config(structure="hnsw")) as segment:
+        found = segment.search(QUERIES, 5)
+        assert (np.sort(found.rows[:, :3], axis=1) == [0, 1, 2]).all()
+        assert (found.rows[:, 3:] == -1).all() and np.isneginf(found.scores[:, 3:]).all()
+
+
+def test_a_shortlist_below_k_is_raised_to_k(flat: Segment) -> None:
+    found = flat.search(QUERIES, 20, shortlist=1)
+    np.testing.assert_array_equal(found.rows, flat.search(QUERIES, 20, shortlist=20).rows)
+    assert (found.rows >= 0).all()
+
+
+def test_the_length_of_a_query_does_not_matter(flat: Segment) -> None:
+    found = flat.search(QUERIES * 1000, 10)
+    np.testing.assert_array_equal(found.rows, flat.search(QUERIES, 10).rows)
+    assert found.scores.max() <= 1 + 1e-6
+
+
+# --- what the vectors look like ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", Storage)
+@pytest.mark.parametrize("rotation", RotationKind)
+def test_vectors_come_back_in_their_own_basis(
+    tmp_path: Path, storage: Storage, rotation: RotationKind
+) -> None:
+    settings = config(storage=storage, rotation=rotation)
+    with Segment.build(tmp_path / "s", ROWS, settings) as segment:
+        tolerance = 1e-6 if storage is Storage.FLOAT32 else 1e-3
+        np.testing.assert_allclose(
+            segment.vectors([3, 999, 2499]), unit(ROWS)[[3, 999, 2499]], atol=tolerance
+        )
+        assert (tmp_path / "s" / "rotation.npy").exists() is (rotation is not RotationKind.IDENTITY)
+        blocks = np.concatenate([*segment.prefix_rows(5).blocks()])
+        stored = segment.rotate(ROWS)[:, :5]
+        np.testing.assert_allclose(blocks, prefix(stored, 5), atol=10 * tolerance)
+        segment.verify()
+
+
+def test_the_rotation_packs_energy_into_the_prefix(flat: Segment) -> None:
+    rotated = flat.rotate(ROWS)
+    assert (rotated[:, :12] ** 2).sum() > 1.5 * (unit(ROWS)[:, :12] ** 2).sum()
+    np.testing.assert_allclose((rotated**2).sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
+    rows = np.concatenate([ROWS] * 4)
+    for kind in RotationKind:
+        whole = Segment.build(tmp_path / f"a{kind}", rows, config(rotation=kind))
+        cuts = np.split(rows, [1, 2, 700, 5000, 9999])
+        parts = Segment.build(tmp_path / f"b{kind}", iter(cuts), config(rotation=kind))
+        assert whole.manifest_sha256 == parts.manifest_sha256
+        assert sorted(p.name for p in parts.path.iterdir()) == sorted(
+            p.name for p in whole.path.iterdir()
+        )
+        parts.verify()
+
+
+def test_the_documented_way_to_read_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for kind in RotationKind:
+        for storage in Storage:
+            path = tmp_path / "segment"
+            settings = config(rotation=kind, storage=storage)
+            expected = Segment.build(path, ROWS, settings).vectors(np.arange(2500))
+            names: dict[str, object] = {}
+            exec(code, names)
+            np.testing.assert_array_equal(names["vectors"], expected)
+            path.rename(tmp_path / f"{kind}-{storage}")
+
+
+# --- opening -----------------------------------------------------------------------------------
+
+
+def test_opening_gives_what_was_built(flat: Segment) -> None:
+    with Segment.open(flat.path) as again:
+        assert (again.rows, again.dim, again.config) == (2500, DIM, flat.config)
+        assert again.manifest == flat.manifest
+        assert again.manifest.provenance == {"by": "hand"}
+        assert again.manifest_sha256 == flat.manifest_sha256
+        found, first = again.search(QUERIES, 10), flat.search(QUERIES, 10)
+        np.testing.assert_array_equal(found.rows, first.rows)
+        np.testing.assert_array_equal(found.scores, first.scores)
+
+
+FILES = ["manifest.json", "vectors.faiss", "rotation.npy", "coarse.faiss"]
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    Segment.build(tmp_path / "s", ROWS[:200], config()).close()
+    return tmp_path / "s"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(victim: Path, name: str) -> None:
+    (victim / name).unlink()
+    with pytest.raises(SegmentError, match=rf"{name} is missing"):
+        Segment.open(victim)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_or_longer_file_is_named(victim: Path, name: str) -> None:
+    whole = (victim / name).read_bytes()
+    for damaged in (whole[:-3], b"", whole + b"x"):
+        (victim / name).write_bytes(damaged)
+        with pytest.raises(SegmentError, match=name):
+            Segment.open(victim)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [0.0, 0.001, 0.3, 0.5, 0.99])
+def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None:
+    data = bytearray((victim / name).read_bytes())
+    data[int(place * (len(data) - 2))] ^= 1
+    segment = Segment.open(victim)
+    (victim / name).write_bytes(data)
+    with pytest.raises(SegmentError, match=name):
+        segment.verify()
+    segment.close()
+    if name == "vectors.faiss" and place * len(data) > 81:
+        Segment.open(victim).close()  # its rows are only mapped: verify is what reads them
+    else:
+        with pytest.raises(SegmentError, match=name):
+            Segment.open(victim)
+
+
+def test_an_unknown_format_is_refused_in_one_sentence(victim: Path) -> None:
+    manifest = json.loads((victim / "manifest.json").read_text())
+    (victim / "manifest.json").write_text(json.dumps(manifest | {"format": 4}))
+    with pytest.raises(SegmentError, match=r"manifest\.json has format 4 .* reads formats 1 to 3"):
+        Segment.open(victim)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_read(
+    victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = json.loads((victim / "manifest.json").read_text())
+    del manifest["files"]["coarse.faiss"]
+    (victim / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: manifest["sha256"])
+    with pytest.raises(SegmentError, match=r"lists no coarse\.faiss"):
+        Segment.open(victim)
+
+
+def test_a_folder_that_is_no_segment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SegmentError, match="is no segment"):
+        Segment.open(tmp_path)
+
+
+def test_a_closed_segment_says_so(victim: Path) -> None:
+    segment = Segment.open(victim)
+    segment.close()
+    segment.close()
+    for use in (segment.search, segment.exact):
+        with pytest.raises(SegmentError, match="is closed; open it again"):
+            use(QUERIES, 3)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        (np.ones((1, DIM + 1)), f"must be {DIM} wide, got {DIM + 1}"),
+        (np.ones(DIM), "must be 2-D"),
+        (np.full((1, DIM), np.nan), "row 0 holds NaN"),
+        (np.zeros((2, DIM)), "row 0 is all zeros"),
+        (np.ones((0, DIM)), "must not be empty"),
+    ],
+)
+def test_bad_queries_are_refused(flat: Segment, queries: np.ndarray, message: str) -> None:
+    for use in (flat.search, flat.exact):
+        with pytest.raises(VectorError, match=message):
+            use(queries, 3)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, True])
+def test_k_and_shortlist_must_be_counts(flat: Segment, bad: int) -> None:
+    for use in (flat.search, flat.exact):
+        with pytest.raises(VectorError, match="k must be a whole number of at least 1"):
+            use(QUERIES, bad)
+    with pytest.raises(VectorError, match="shortlist must be a whole number"):
+        flat.search(QUERIES, 3, shortlist=bad)
+    with pytest.raises(VectorError, match="shortlist must be a whole number"):
+        flat.shortlist(flat.rotate(QUERIES), bad)
+
+
+def test_rows_outside_the_segment_are_refused(flat: Segment) -> None:
+    for use in (flat.search, flat.exact):
+        with pytest.raises(VectorError, match=r"rise strictly within \[0, 2500\)"):
+            use(QUERIES, 3, allowed=[5, 2500])
+    with pytest.raises(VectorError, match="rise strictly"):
+        flat.vectors([-1])
+
+
+BAD = ROWS[:6000].copy()
+BAD[1234] = 0
+
+
+@pytest.mark.parametrize("rotation", RotationKind)
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (BAD, "row 1234 is all zeros"),
+        ([BAD[:1000], BAD[1000:]], "row 1234 is all zeros"),
+        (np.where(np.arange(2500)[:, None] == 77, np.nan, ROWS), "row 77 holds NaN"),
+        ([ROWS[:5], ROWS[:5, :7]], f"must be {DIM} wide, got 7"),
+        (ROWS[0], "must be 2-D"),
+        (ROWS[:0], "must not be empty"),
+        ([], "at least one vector"),
+    ],
+)
+def test_bad_vectors_are_refused_and_leave_nothing(
+    tmp_path: Path, rotation: RotationKind, vectors: object, message: str
+) -> None:
+    with pytest.raises(VectorError, match=message):
+        Segment.build(tmp_path / "s", vectors, config(rotation=rotation))  # type: ignore[arg-type]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_bad_row_is_named_although_the_rotation_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.building.build.ROTATION_SAMPLE", 2)
+    rows = ROWS.copy()
+    rows[2499] = np.nan
+    with pytest.raises(VectorError, match="row 2499 holds NaN"):
+        Segment.build(tmp_path / "s", rows, config())
+
+
+def test_a_prefix_wider_than_the_vectors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SegmentConfigError, match=r"prefix 64 is wider than the vectors \(48\)"):
+        Segment.build(tmp_path / "s", ROWS, SegmentConfig())
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_existing_folder_is_left_alone(victim: Path) -> None:
+    before = {path.name: path.read_bytes() for path in victim.iterdir()}
+    with pytest.raises(SegmentError, match="already exists"):
+        Segment.build(victim, ROWS, config())
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == before
+
+
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_full_disk_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The n-th sync of the build fails, as a full disk makes it fail."""
+    syncs = disk_full_at(monkeypatch, call)
+    with pytest.raises(OSError, match="No space left"):
+        Segment.build(tmp_path / "s", iter([ROWS]), config())
+    assert syncs() == call
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_manifest_is_written_last_and_everything_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("no /proc to name open files")
+    monkeypatch.setattr(os, "fsync", fsync)
+    Segment.build(tmp_path / "s", ROWS, config()).close()
+    assert sorted(synced[:3]) == ["coarse.faiss", "rotation.npy", "vectors.faiss"]
+    manifest, folder, above = synced[3:]
+    assert (manifest, above) == ("manifest.json", tmp_path.name)
+    assert re.fullmatch(r"s\.[0-9a-f]{32}\.new", folder)  # which gets its name after that
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_equal_rows_are_stored_equal(tmp_path: Path, storage: str) -> None:
+    """BLAS sums a row in an order that depends on its place; that must not tell rows apart."""
+    rng = np.random.default_rng(5)
+    one = rng.standard_normal(384).astype(np.float32)
+    others = rng.standard_normal((500, 384)).astype(np.float32)
+    rows = np.concatenate([others, np.repeat(one[None], 5000, axis=0)])
+    with Segment.build(tmp_path / "s", rows, SegmentConfig(storage=storage)) as segment:
+        assert len(np.unique(segment.take(np.arange(500, 5500)), axis=0)) == 1
+        for found in (segment.search(one[None], 3), segment.exact(one[None], 3)):
+            assert found.rows.tolist() == [[500, 501, 502]]

@@ -1,0 +1,246 @@
+"""The commands that change, copy and compare documents, as a user runs them."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from searchengine.cli import console
+from tests.searchengine.cli.test_cli import (
+    COMMAND,
+    CORPUS,
+    feeding,
+    indexing,
+    interrupted,
+    one_sentence,
+    run,
+    run_json,
+    wait_until,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of three documents, made once; `collection` is a copy."""
+    folder = tmp_path_factory.mktemp("changing")
+    (folder / "corpus.jsonl").write_text(CORPUS)
+    done = run("index", folder / "corpus.jsonl", folder / "c.index", "--field", "year")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def collection(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "c.index", tmp_path / "c.index"))
+
+
+def keys(collection: Path) -> list[str]:
+    with closing(sqlite3.connect(collection / "documents.db")) as db:
+        return [row[0] for row in db.execute("SELECT key FROM documents ORDER BY key")]
+
+
+def test_delete_by_keys(collection: Path) -> None:
+    dry = run("delete", collection, "whale", "gone", "whale", "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, "")
+    assert dry.stderr.splitlines() == [
+        f"1 document would be deleted from {collection}",
+        "no document 'gone'",
+    ]
+    assert keys(collection) == ["bread", "volcano", "whale"]
+    done = run("delete", collection, "whale", "gone")
+    assert f"1 document deleted from {collection}" in done.stderr
+    assert "no document 'gone'" in done.stderr
+    assert keys(collection) == ["bread", "volcano"]
+    report = run_json("delete", collection, "whale", "bread")
+    assert report == {"deleted": 1, "found": 1, "missing": ["whale"]}
+
+
+def test_delete_by_filter(collection: Path) -> None:
+    dry = run_json("delete", collection, "--where", "year > 2015", "--dry-run")
+    assert dry == {"deleted": 0, "found": 2, "missing": []}
+    done = run("delete", collection, "--where", "year > 2015")
+    assert f"2 documents deleted from {collection}" in done.stderr
+    assert keys(collection) == ["bread"]
+    misspelt = run("delete", collection, "--where", "yaer > 2015 or not exists(year)")
+    assert "0 documents deleted" in misspelt.stderr
+    assert "no document has a field yaer; is it misspelt?" in misspelt.stderr
+    assert "field year" not in misspelt.stderr
+    for wrong, got in ((("whale", "--where", "year > 1"), "both"), ((), "neither")):
+        assert f"keys or --where, got {got}" in one_sentence(run("delete", collection, *wrong))
+
+
+def test_update(collection: Path) -> None:
+    done = run("update", collection, "whale", "year=null", "draft=true", 'by={"name": "Ann"}')
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"whale updated in {collection}" in done.stderr
+    report = run_json("update", collection, "whale", "by.age=3", 'by={"age": 4}', "venue=so = so")
+    by = {"name": "Ann", "age": 4}
+    assert report["metadata"] == {"draft": True, "by": by, "by.age": 3, "venue": "so = so"}
+    assert "expected NAME=VALUE" in one_sentence(run("update", collection, "whale", "year"))
+    own = one_sentence(run("update", collection, "whale", "title=Wale"))
+    assert "update of 'whale': 'title' belongs to the document and cannot be metadata" in own
+    assert run_json("update", collection, "whale", "id=7")["metadata"]["id"] == 7
+    gone = one_sentence(run("update", collection, "gone", "year=1"))
+    assert "has no document 'gone'; nothing was changed" in gone
+
+
+def test_optimize(collection: Path) -> None:
+    assert run("delete", collection, "bread").returncode == 0
+    report = run_json("optimize", collection, "--field", "title_of.work")
+    assert (report["before"]["tombstones"], report["after"]["tombstones"]) == (1, 0)
+    assert report["after"]["segments"] == 1
+    assert run_json("info", collection)["fields"] == ["year", "title_of.work"]
+    done = run("optimize", collection)
+    assert "1 segment became 1, 0 deleted rows dropped" in done.stderr
+    few = one_sentence(run("optimize", collection, "--retune"))
+    assert f"{collection} was optimized and keeps its operating point: " in few
+    assert "holds 2 passages" in few
+    assert "expected a field such as" in one_sentence(run("optimize", collection, "--field", "a b"))
+
+
+def test_backup_and_export(collection: Path, tmp_path: Path) -> None:
+    copy, plain = tmp_path / "new" / "copy.index", tmp_path / "plain"
+    assert f"3 documents of {collection} copied to {copy}" in run("backup", collection, copy).stderr
+    assert run_json("verify", copy) == {"collection": str(copy), "whole": True}
+    assert "exists already" in one_sentence(run("backup", collection, copy))
+    assert run_json("backup", collection, tmp_path / "b")["documents"] == 3
+    assert run_json("export", collection, plain) == {
+        "collection": str(collection),
+        "folder": str(plain),
+        "documents": 3,
+    }
+    assert "exists already" in one_sentence(run("export", collection, plain))
+    assert np.load(plain / "vectors.npy").shape == (3, 384)
+    passages = (plain / "passages.jsonl").read_text().splitlines()
+    assert [json.loads(line)["key"] for line in passages] == ["whale", "bread", "volcano"]
+    again = run_json("index", plain / "documents.jsonl", copy)
+    assert (again["unchanged"], again["added"]) == (3, 0)
+    assert "3 documents exported" in run("export", collection, tmp_path / "other").stderr
+
+
+def test_search_by_words_and_by_both(collection: Path) -> None:
+    (words,) = run_json("search", collection, "dough yeast", "--mode", "text")
+    assert words["key"] == "bread"
+    both = run_json("search", collection, "dough yeast", "--mode", "hybrid")
+    assert (len(both), both[0]["key"]) == (3, "bread")
+    none = run("search", collection, "zebra", "--mode", "text")
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "nothing found\n")
+    exact = one_sentence(run("search", collection, "dough", "--mode", "text", "--exact"))
+    assert "exact search ranks by vectors alone" in exact
+
+
+def test_what_no_document_has_is_said(collection: Path) -> None:
+    done = run("search", collection, "dough", "--mode", "text", "--where", "yaer < 1 or year < 1")
+    assert done.stdout == ""
+    said = ["nothing found", "no document has a field yaer; is it misspelt?"]
+    assert done.stderr.splitlines() == said
+    grouped = run("similar", collection, "whale", "--group-by", "topics", "--diversity", "0.5")
+    assert len(grouped.stdout.splitlines()) == 4
+    assert grouped.stderr == "no document has a field topics; is it misspelt?\n"
+    assert run("similar", collection, "whale", "--group-by", "year").stderr == ""
+
+
+def test_similar(collection: Path) -> None:
+    hits = run_json("similar", collection, "whale", "-k", "2")
+    assert {hit["key"] for hit in hits} == {"bread", "volcano"}
+    assert "has no document 'gone'" in one_sentence(run("similar", collection, "gone"))
+
+
+def test_how_a_collection_is_cut_is_fixed(made: Path, collection: Path, tmp_path: Path) -> None:
+    corpus, new = made / "corpus.jsonl", tmp_path / "n"
+    both = one_sentence(run("index", corpus, new, "--no-passages", "--overlap", "4"))
+    assert "--no-passages keeps documents whole" in both
+    wide = one_sentence(run("index", corpus, new, "--passage-tokens", "8", "--overlap", "64"))
+    assert "over half of a passage" in wide
+    assert "expected a field such as" in one_sentence(run("index", corpus, new, "--field", ""))
+    assert not new.exists()
+    for wish in (("--tokenizer", "trigram"), ("--no-passages",), ("--passage-tokens", "64")):
+        assert "leave it out" in one_sentence(run("index", corpus, collection, *wish))
+
+
+def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None:
+    collection, fifo, whole = tmp_path / "c", tmp_path / "slow.jsonl", tmp_path / "whole.jsonl"
+    lines = [f'{{"_id": "{i}", "text": "number {i}"}}\n' for i in range(30)]
+    whole.write_text("".join(lines))
+    os.mkfifo(fifo)
+    process = indexing(fifo, collection, "--commit-every", "20")
+    with feeding(fifo, process) as stream:
+        stream.writelines(lines)
+        stream.flush()
+        wait_until(lambda: (collection / "documents.db").exists() and len(keys(collection)) == 20)
+        last = interrupted(process)
+    assert last == (
+        f"Interrupted; 20 documents are committed in {collection}, "
+        "the same command goes on from there"
+    )
+    report = run_json("index", whole, collection, "--commit-every", "20")
+    assert (report["added"], report["unchanged"], report["documents"]) == (10, 20, 30)
+    assert run("verify", collection).returncode == 0
+
+
+def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> None:
+    collection, fifo = tmp_path / "c", tmp_path / "slow.jsonl"
+    os.mkfifo(fifo)
+    process = indexing(fifo, collection)
+    with feeding(fifo, process) as stream:
+        stream.write('{"_id": "a", "text": "one"}\n')
+        stream.flush()
+        wait_until(lambda: (collection / "segments").exists())
+        last = interrupted(process)
+    assert last.startswith("Interrupted before the first commit; nothing was changed")
+    assert not collection.exists()
+
+
+def test_a_second_writer_is_refused_or_waits(made: Path, collection: Path, tmp_path: Path) -> None:
+    update = ("update", collection, "whale", "a=1")
+    (tmp_path / "new.jsonl").write_text('{"_id": "new", "text": "a new one"}\n')
+    with closing(sqlite3.connect(collection / "documents.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        # What is stored already needs no lock.
+        assert run("index", made / "corpus.jsonl", collection).returncode == 0
+        for command in (("index", tmp_path / "new.jsonl", collection), update):
+            started = time.monotonic()
+            busy = one_sentence(run(*command))
+            assert "is being written to by another process" in busy
+            assert "--wait SECONDS" in busy
+        took = time.monotonic() - started  # of update, until it was refused
+        command_line = [COMMAND, *map(str, update), "--wait", "60"]
+        waiting = subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True)
+        time.sleep(2 * took)
+        assert waiting.poll() is None
+        other.execute("ROLLBACK")
+    _, stderr = waiting.communicate(timeout=60)
+    assert (waiting.returncode, stderr) == (0, f"whale updated in {collection}\n")
+
+
+def test_a_step_that_comes_again_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), console.steps() as heard:
+        for done in (20, 5):
+            heard("Building", done, 20)
+        raise KeyboardInterrupt
+    assert "25/40" in capsys.readouterr().err
+
+
+def test_what_is_stored_already_slows_no_rate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 10.0, 20.0, 22.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with console.indexing(3000) as (read, _):
+        for tokens in (0, 0, 4000):
+            read(1000, tokens)
+    shown = capsys.readouterr().err
+    assert "3000/3000" in shown and "2,000 tokens/s" in shown
+
+
+def test_counted() -> None:
+    assert console.counted(1, "document") == "1 document"
+    assert console.counted(2000, "document") == "2,000 documents"

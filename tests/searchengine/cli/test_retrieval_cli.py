@@ -1,0 +1,188 @@
+"""searchengine evaluate retrieval and runs: as real processes, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import BadParameter
+from click.testing import CliRunner, Result
+
+from searchengine.cli import cli
+from searchengine.cli.options import Names, Numbers
+from tests.searchengine.cli.test_cli import CORPUS, run_json
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BEIR folder, and the collection made from it by words and the starter encoder."""
+    folder = tmp_path_factory.mktemp("retrieval")
+    (folder / "corpus.jsonl").write_text(CORPUS)
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "q1", "text": "how do whales sleep"}\n'
+        '{"_id": "q2", "text": "why does the crust of dough rise"}\n'
+        '{"_id": "q3", "text": "not judged"}\n'
+    )
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "dev.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\twhale\t2\nq2\tbread\t1\nq2\tgone\t1\n"
+    )
+    done = invoke("index", folder / "corpus.jsonl", folder / "c.index")
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def refused(*arguments: str | Path) -> str:
+    done = invoke("evaluate", *arguments)
+    assert done.exit_code == 2 and done.stdout == "", done.output
+    return done.stderr.splitlines()[-1]
+
+
+def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
+    """Every mode in one table; and its run files measure alike, compared with the first."""
+    runs = tmp_path / "runs"
+    rows = run_json(
+        *("evaluate", "retrieval", folder / "c.index", "--beir", folder, "--split", "dev"),
+        *("--mode", "vector, text, hybrid", "--prefixes", "384,64", "--run-out", runs),
+        *("--worst", "5", "--plots", tmp_path),
+    )
+    names = ["exact", "64", "configured", "text", "hybrid"]
+    assert [row["setting"] for row in rows] == names
+    assert [(row["dim"], row["shortlist"]) for row in rows[:3]] == [
+        (384, None),
+        (64, 100),
+        (None, 100),
+    ]
+    assert [row["baseline"] for row in rows] == [None] + ["exact"] * 4
+    assert ["worst" in row for row in rows] == [False] + [True] * 4
+    for row in rows:
+        assert row["questions"] == 2 and row["mrr@10"] == row["recall@100"] + 0.25
+    assert sorted(path.stem for path in runs.iterdir()) == sorted(names)
+    assert (tmp_path / "prefixes.svg").exists()
+    again = run_json(
+        *("evaluate", "runs", *(runs / f"{name}.run" for name in names)),
+        *("--qrels", folder / "qrels" / "dev.tsv"),
+    )
+    for row, same in zip(rows, again, strict=True):
+        for metric in ("setting", "ndcg@10", "recall@100", "mrr@10", "map", "intervals", "p"):
+            assert row[metric] == same[metric]
+
+
+def test_tables_are_for_people(folder: Path) -> None:
+    done = invoke(
+        *("evaluate", "retrieval", folder / "c.index", "--mode", "text,hybrid", "--worst", "1"),
+        *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels" / "dev.tsv"),
+    )
+    assert done.exit_code == 0, done.output
+    table = done.stdout
+    assert "ndcg@10" in table and "difference" in table and "2 questions" in table
+    assert "exact_recall@10" not in table  # nothing to say of these rows
+    assert "hybrid against text: no question lost" in table
+    assert "Note: questions without a judgement, left out: 1" in done.stderr
+    assert "judgements of documents that the collection does not have: 1 of 3" in done.stderr
+    assert "difference: in nDCG@10, to text; p: paired randomisation test" in done.stderr
+
+
+def test_what_slipped_is_shown(folder: Path) -> None:
+    """A judged document that only vectors find: its ranks before and after."""
+    (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
+    asked = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]
+    command = [*asked, "--qrels", folder / "one.tsv", "--mode", "vector,text", "--worst", "1"]
+    done = invoke("evaluate", *command, "--of", "text")
+    assert done.exit_code == 0, done.output
+    told = done.stdout.split("text against exact: ")[1].splitlines()
+    assert told[2].strip() == "0.500 → 0.000  q1: how do whales sleep"
+    assert told[3].split() == "rank 3 → – grade 3 volcano".split() + VOLCANO.split()
+
+
+VOLCANO = "Molten rock under pressure breaks through the crust."
+
+
+def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
+    """They count 0, and it is said."""
+    (tmp_path / "a.run").write_text("q1 Q0 whale 1 2 x\nq2 Q0 bread 1 2 x\n")
+    (tmp_path / "b.run").write_text("q1 Q0 whale 1 2 x\nq9 Q0 whale 1 2 x\n")
+    qrels = folder / "qrels" / "dev.tsv"
+    command = ["runs", *(tmp_path / name for name in ("a.run", "b.run")), "--qrels", qrels]
+    done = invoke("evaluate", *command, "--json", "--names", "A,B")
+    first, second = json.loads(done.stdout)
+    assert (first["setting"], second["setting"], second["baseline"]) == ("A", "B", "A")
+    assert (first["mrr@10"], second["mrr@10"]) == (1, 0.5)
+    assert done.stderr.splitlines() == [
+        "Note: B lacks 1 of 2 judged questions: they count 0",
+        "Note: B answers questions without a judgement, left out: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"--queries": "q.jsonl"}, "give --queries and --qrels, or a folder that has both: --beir"),
+        (
+            {"--beir": ".", "--qrels": "t"},
+            "--beir stands for --queries and --qrels; leave those out",
+        ),
+        ({"--beir": ".", "--of": "64"}, "--of names the row of --worst N; give both"),
+        ({"--beir": "gone"}, "gone: no queries.jsonl in it"),
+        (
+            {"--mode": "vector,words"},
+            "some of vector, text, hybrid with commas between, got 'vector,words'",
+        ),
+        ({"--baseline": "128"}, "no row is called '128'; there are text"),
+        ({"--worst": "3"}, "--worst compares rows, and there is one alone: text; measure more"),
+        (
+            {"--worst": "3", "--mode": "vector,text", "--of": "exact"},
+            "--of exact is the row that the others are compared with",
+        ),
+        ({"--plots": "x"}, "--plots draws prefix lengths; measure them: --mode vector"),
+    ],
+)
+def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+    if not {"--queries", "--beir"} & options.keys():
+        options = {"--beir": folder, "--split": "dev", "--mode": "text"} | options
+    pairs = [part for option in options.items() for part in option]
+    assert message in refused("retrieval", folder / "c.index", *pairs)
+
+
+def test_names_that_no_run_holds_are_found_before_measuring(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.evaluate.retrieval.measure", None)
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q 1", "text": "whales"}\n')
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\twhale\t1\n")
+    asked = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
+    runs = tmp_path / "runs"
+    said = refused("retrieval", folder / "c.index", *asked, "--mode", "text", "--run-out", runs)
+    assert "the question 'q 1' holds white space" in said
+    (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
+    done = invoke("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
+    assert done.exit_code == 0, done.output
+    beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
+    said = refused("retrieval", tmp_path / "s.index", *beir)
+    assert "the document 'a whale' holds white space" in said
+    assert not runs.exists()
+
+
+def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
+    for place in (tmp_path / "x", tmp_path / "y"):
+        place.mkdir()
+        (place / "a.run").write_text("q1 Q0 whale 1 2 x\n")
+    both = [tmp_path / "x" / "a.run", tmp_path / "y" / "a.run"]
+    qrels = ("--qrels", folder / "qrels" / "dev.tsv")
+    assert "every run needs a name of its own, got a, a" in refused("runs", *both, *qrels)
+    assert "1 names for 2 runs" in refused("runs", *both, *qrels, "--names", "a")
+    wrong = refused("runs", *both, *qrels, "--names", "a,b", "--baseline", "c")
+    assert "no row is called 'c'; there are a, b" in wrong
+
+
+def test_lists_of_numbers_and_names() -> None:
+    """Numbers count once where something is measured by them; blank names are none."""
+    assert Numbers().convert("32, 8,32", None, None) == (32, 8)
+    assert Numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
+    assert Names().convert("b, a,b", None, None) == ("b", "a", "b")
+    with pytest.raises(BadParameter, match="expected names with commas between, got 'a,,b'"):
+        Names().convert("a,,b", None, None)

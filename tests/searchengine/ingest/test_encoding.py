@@ -1,0 +1,239 @@
+"""What is encoded and when: passages that fit, updates, encoders that lack something; and what is
+measured of a collection with passages and deleted rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from indexer.errors import VectorError
+from indexer.tuning.goal import Goal
+from searchengine import SearchEngine
+from searchengine.bench.grid import Grid
+from searchengine.bench.run import Bench, Settings
+from searchengine.bench.subject import of_collection
+from searchengine.errors import CollectionError, QueryError, SearchEngineError
+from searchengine.evaluate.retrieval import measure, task
+from searchengine.ingest.adding import _PASSAGES
+from searchengine.ingest.encoding import PassageReader, load_built_by
+from searchengine.ingest.passages import PassageConfig
+from tests.searchengine.query.test_ranking import (
+    DOCUMENTS,
+    EXACT,
+    Words,
+    brute_force,
+    check,
+    collection,
+    keys,
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with collection(tmp_path) as engine:
+        yield engine
+
+
+def asked(engine: SearchEngine) -> list[list[str]]:
+    """The calls of the encoder since the last time."""
+    calls: list[list[str]] = engine.encoder.calls  # type: ignore[attr-defined]
+    found = list(calls)
+    calls.clear()
+    return found
+
+
+# ---------------------------------------------------------------------------------- what is encoded
+
+
+def test_passages_are_encoded_with_their_title(tmp_path: Path) -> None:
+    with collection(tmp_path, [{"_id": "x", "title": "t", "text": "a b c d e f"}]) as engine:
+        assert asked(engine) == [["t a b c", "t d e f"]]
+        assert asked(engine) == []
+
+
+def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
+    asked(engine)
+    summary = engine.add([{**DOCUMENTS[0], "text": "sixsix sixsix a sixsix sixsix"}])
+    assert (summary.added, summary.changed) == (0, 1)
+    assert asked(engine) == [["sixsix sixsix a sixsix", "sixsix"]]
+    assert (engine.stats().passages, engine.stats().tombstones) == (6, 3)
+    assert (keys(engine.search("sixsix", 1)), keys(engine.search("bb", 1))) == (["long"], ["near"])
+    assert "long" not in keys(engine.search("bb ccc", mode="text"))
+    engine.optimize()
+    assert (engine.stats().passages, engine.stats().tombstones) == (6, 0)
+    assert engine.search("sixsix", 1)[0].passage in ("sixsix", "sixsix sixsix a sixsix")
+    engine.verify()
+
+
+def test_what_has_not_changed_is_not_encoded(engine: SearchEngine) -> None:
+    asked(engine)
+    relabelled = {**DOCUMENTS[0], "n": 99}
+    summary = engine.add([relabelled, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])
+    assert (summary.added, summary.relabelled, summary.unchanged) == (1, 1, 4)
+    assert asked(engine) == [["a"]]
+    assert [hit.passage for hit in engine.search("ccc", 1, where="n = 99")] == ["ccc ccc ccc ccc"]
+
+
+def test_a_huge_document_is_encoded_in_blocks_that_fit(tmp_path: Path) -> None:
+    words = ["a" * (n % 16 + 1) for n in range(120_000)]
+    text = " ".join(words)
+    assert len(text) > 1_000_000
+    encoder = Words(32)
+    with SearchEngine.create(tmp_path / "c", encoder, EXACT) as engine:
+        engine.add([{"_id": "small", "text": "bb"}, {"_id": "huge", "text": text}])
+        sizes = [len(texts) for texts in encoder.calls]
+        assert max(sizes) == _PASSAGES < sum(sizes) == engine.stats().passages
+        assert len(sizes) == -(-sum(sizes) // _PASSAGES)
+        assert keys(engine.search("bb")) == ["small", "huge"]
+        assert keys(engine.search("bb", mode="hybrid")) == ["small", "huge"]
+        (hit,) = engine.similar("small")
+        assert len(hit.passage.split()) <= 32 and hit.text[hit.start : hit.end] == hit.passage
+
+
+def test_whole_documents_where_that_is_wished(tmp_path: Path) -> None:
+    class Long(Words):
+        """Truncates, as encoders do."""
+
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            return super().encode([" ".join(text.split()[:4]) for text in texts], role=role)
+
+    with SearchEngine.create(tmp_path / "c", Long(), EXACT, passages=False) as engine:
+        engine.add(DOCUMENTS)
+        assert (engine.stats().cut, engine.stats().passages) == (None, 5)
+        (hit,) = engine.search("a", 1)
+        assert (hit.key, hit.passage) == ("long", hit.text)
+
+
+def test_own_size_of_passages(tmp_path: Path) -> None:
+    cut = PassageConfig(2, overlap=0)
+    with SearchEngine.create(tmp_path / "c", Words(), EXACT, passages=cut) as engine:
+        engine.add(DOCUMENTS[:1])
+        assert engine.stats().cut == cut.as_dict()
+        assert asked(engine) == [["a a", "a a", "bb bb", "bb bb", "ccc ccc", "ccc ccc"]]
+    with SearchEngine.open(tmp_path / "c", Words()) as engine:  # goes on as it was made
+        engine.add([{"_id": "x", "text": "dddd dddd dddd dddd"}])
+        assert asked(engine) == [["dddd dddd", "dddd dddd"]]
+
+
+# --------------------------------------------------------------------- encoders without a tokenizer
+
+
+def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths(), EXACT) as engine:
+        engine.add(DOCUMENTS)
+        assert (engine.stats().cut, engine.stats().passages) == (None, 5)
+    with pytest.raises(CollectionError, match="no token_spans and room"):
+        SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
+    assert not (tmp_path / "d").exists()
+    with pytest.raises(CollectionError, match="no token_spans and room"):
+        PassageReader(WordLengths(), PassageConfig())
+
+
+@pytest.mark.parametrize("passages", [None, 1, 0, "yes", {"tokens": 3}])
+def test_passages_are_yes_no_or_a_size(tmp_path: Path, passages: Any) -> None:
+    with pytest.raises(CollectionError, match="passages must be True, False or a PassageConfig"):
+        SearchEngine.create(tmp_path / "c", Words(), EXACT, passages=passages)
+
+
+def test_opened_without_a_tokenizer_it_is_searched_and_not_added_to(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    with SearchEngine.open(tmp_path / "c", WordLengths()) as other:
+        assert other.search("bb") == engine.search("bb")
+        assert other.search("bb", mode="hybrid") == engine.search("bb", mode="hybrid")
+        assert len(other.similar("long")) == 4
+        with pytest.raises(CollectionError, match="no token_spans and room"):
+            other.add([{"_id": "x", "text": "x"}])
+        assert other.delete(["far"]) == 1
+    assert engine.add([{"_id": "x", "text": "x"}]).added == 1
+
+
+def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
+    built = {"source": "/no/such/model", "dim": 16, "fingerprint": "x"}
+    with pytest.raises(CollectionError, match=r"/no/such/model, which cannot be loaded"):
+        load_built_by(built, tmp_path)
+    with pytest.raises(CollectionError, match="pass it again"):
+        load_built_by({**built, "source": None}, tmp_path)
+
+
+# ------------------------------------------------------------------------------------- measurements
+
+
+@pytest.fixture(scope="module")
+def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, list[Any]]]:
+    """600 documents of about 3 passages in two segments, every third one deleted since."""
+    rng = np.random.default_rng(0)
+    documents = [
+        {"_id": str(i), "text": " ".join("a" * n for n in rng.integers(1, 17, rng.integers(1, 20)))}
+        for i in range(600)
+    ]
+    config = {"prefix": 16, "storage": "float32"}
+    with SearchEngine.create(tmp_path_factory.mktemp("worn") / "c", Words(), config) as engine:
+        engine.add(documents[:500])
+        engine.add(documents[500:])
+        engine.delete([str(i) for i in range(0, 600, 3)])
+        yield engine, [each for i, each in enumerate(documents) if i % 3]
+
+
+def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list[Any]]) -> None:
+    engine, live = worn
+    assert engine.stats().tombstones > 100
+    best, gone = engine.search("aaa aa", 1)[0].key, "0"
+    for judged, expected in ((best, 1.0), (gone, 0.0)):
+        asked = task(engine, {"q": "aaa aa"}, {"q": {judged: 1}})
+        for row in measure(engine, asked, [16, 8]):
+            assert row.ndcg_10 == row.scores["recall@100"].mean() == expected
+    check(
+        engine.search("aaa aa", 400, exact=True),
+        brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
+        400,
+    )
+
+
+def test_bench_and_tune_leave_a_worn_collection_right(
+    worn: tuple[SearchEngine, list[Any]], tmp_path: Path
+) -> None:
+    engine, live = worn
+    with of_collection(engine, {"1": "aaa aa", "2": "a"}) as subject:
+        sizes = {"prefixes": (16,), "shortlists": (50, 500)}
+        grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
+        asked = Settings(grid, repeats=1, cold=0)
+        rows = Bench(subject, asked, tmp_path, lambda *_: None).run().rows
+    assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
+    # A low target, for the questions are few; what is found is right whatever the recipe.
+    engine.tune(goal=Goal(k=5, recall=0.5))
+    names = {each["_id"] for each in live}
+    for mode in ("vector", "text", "hybrid"):
+        for hits in engine.search_batch(["aaa aa", "a"], 50, mode=mode):
+            assert len(hits) == 50 and set(keys(hits)) < names
+    check(
+        engine.search("aaa aa", 20, exact=True),
+        brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
+        20,
+    )
+    engine.verify()
+
+
+# -------------------------------------------------------------------------------- broken questions
+
+
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0])
+def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, value: float) -> None:
+    class Broken(Words):
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            return np.full((len(texts), 16), value, np.float32)
+
+    engine._adopt(Broken())
+    with pytest.raises((VectorError, SearchEngineError)):
+        engine.search("bb", mode=mode)
+
+
+@pytest.mark.parametrize("questions", [[" "], ["a", ""], ["a", 5], [None]])
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_blank_questions_are_refused(engine: SearchEngine, questions: Any, mode: str) -> None:
+    with pytest.raises(QueryError, match=f"question {len(questions)} is"):
+        engine.search_batch(questions, mode=mode)

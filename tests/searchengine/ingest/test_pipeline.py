@@ -1,0 +1,305 @@
+"""Encoding beside reading and building: what overlaps, what is thrown where, and that it ends."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import WordLengths, disk_full_at
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError, SearchEngineError
+from searchengine.ingest import adding, intake
+from searchengine.storage.collection import Collection
+from tests.searchengine.query.test_ranking import EXACT, Words
+
+EVERY = 600  # documents to a commit: blocks of 512 and 88, then one of 600 that is read ahead
+SOON = 20  # seconds after which a test that waits for another thread has failed
+
+
+def document(i: int) -> dict[str, Any]:
+    return {"_id": f"k{i}", "text": "a" * (i % 16 + 1) + " bb" * (i % 3)}
+
+
+def stored(path: Path) -> int:
+    """What a reader finds who opens the collection now."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        return engine.stats().documents
+
+
+def encoding_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("encoding")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.index"
+
+
+class Hooked(WordLengths):
+    """Calls `before` with the number of each call, from 1, in the thread that encodes."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        super().__init__()
+        self.before = before
+        self.encoded = 0
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        self.before(len(self.calls) + 1)
+        vectors = super().encode(texts, role=role)
+        self.encoded += len(texts)
+        return vectors
+
+
+def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
+    second_block = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def wait(call: int) -> None:
+        threads.append(threading.current_thread())
+        if call == 1:
+            assert second_block.wait(SOON), "nothing was read meanwhile"
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for i in range(1100):
+            assert threading.current_thread() is threading.main_thread()
+            if i == 1099:
+                second_block.set()
+            yield document(i)
+
+    def progress(documents: int, tokens: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        reported.append(documents)
+        assert sum(reported) <= encoder.encoded  # not what was merely read
+
+    reported: list[int] = []
+    encoder = Hooked(wait)
+    with SearchEngine.create(path, encoder, {"prefix": 4}) as engine:
+        engine.add(stream(), progress=progress)
+    assert reported == [512, 588]
+    assert len(set(threads)) == 1 and threads[0] is not threading.main_thread()
+    assert not encoding_threads()
+
+
+def test_the_next_commit_is_begun_before_this_one_is_built(path: Path) -> None:
+    seen: dict[int, int] = {}
+
+    def stream(asked: Sequence[int]) -> Iterator[dict[str, Any]]:
+        for i in range(1300):
+            if i in asked:
+                seen[i] = stored(path)
+            yield document(i)
+
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        engine.add(stream([EVERY + 1]), commit_every=EVERY)
+        assert seen == {EVERY + 1: 0}
+        engine.verify()
+    assert stored(path) == 1300
+
+
+def test_a_commit_of_one_block_does_not_wait_for_what_comes_next(path: Path) -> None:
+    seen: list[int] = []
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for i in range(12):
+            if i % 4 == 0:
+                seen.append(stored(path))
+            yield document(i)
+
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        engine.add(stream(), commit_every=4)
+    assert seen == [0, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "kept"), [(1, 0), (2, 0), (3, EVERY), (4, 2 * EVERY)], ids=lambda value: str(value)
+)
+def test_a_failing_encoder_undoes_the_commit_that_it_failed(
+    path: Path, call: int, kept: int
+) -> None:
+    error = OSError(5, "the encoder's own")
+
+    def fail(number: int) -> None:
+        if number == call:
+            raise error
+
+    with SearchEngine.create(path, Hooked(fail), {"prefix": 4}) as engine:
+        with pytest.raises(OSError) as raised:
+            engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
+        assert raised.value is error
+        assert not encoding_threads()
+        assert engine.stats().documents == stored(path) == kept
+        engine.verify()
+        assert len(list((path / "segments").iterdir())) == engine.stats().segments
+
+
+@pytest.mark.parametrize("error", [OSError(5, "the corpus's own"), ZeroDivisionError()])
+def test_a_stream_that_fails_ahead_of_a_commit_leaves_that_one(
+    path: Path, error: Exception
+) -> None:
+    def stream() -> Iterator[dict[str, Any]]:
+        yield from map(document, range(EVERY + 10))
+        raise error
+
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        with pytest.raises(type(error)) as raised:
+            engine.add(stream(), commit_every=EVERY)
+        assert raised.value is error
+        assert stored(path) == EVERY
+        engine.verify()
+
+
+def test_a_key_that_comes_twice_across_commits_is_that_commit_s_fault(path: Path) -> None:
+    documents = [*map(document, range(EVERY + 10)), document(5)]
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        with pytest.raises(SearchEngineError, match="the key 'k5' occurs twice"):
+            engine.add(documents, commit_every=EVERY)
+        assert stored(path) == EVERY
+        assert engine.add(documents, commit_every=EVERY, skip_bad=True).bad.count == 1
+
+
+def test_a_commit_that_fails_leaves_nothing_and_no_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        disk_full_at(monkeypatch, 1)
+        with pytest.raises(CollectionError, match="No space left"):
+            engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
+        assert not encoding_threads()
+        assert stored(path) == 0
+        assert engine.add(map(document, range(3 * EVERY)), commit_every=EVERY).added == 3 * EVERY
+        engine.verify()
+
+
+def test_an_error_between_two_commits_ends_the_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Collection, "_merge_due", interrupted)
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
+        assert not encoding_threads()
+        assert stored(path) == EVERY
+
+
+def test_an_interrupted_add_stops_the_encoder_between_two_batches(path: Path) -> None:
+    encoding = threading.Event()
+
+    class Slow(WordLengths):
+        def encode(self, texts: Any, *, role: Any = None, on_batch: Any = None) -> Any:
+            encoding.set()
+            until = time.monotonic() + SOON
+            while time.monotonic() < until:
+                time.sleep(0.001)
+                on_batch(1)
+            return super().encode(texts, role=role)
+
+    def stream() -> Iterator[dict[str, Any]]:
+        yield from map(document, range(600))
+        assert encoding.wait(SOON)
+        raise KeyboardInterrupt
+
+    encoder = Slow()
+    with SearchEngine.create(path, encoder, {"prefix": 4}) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            engine.add(stream())
+        assert encoder.calls == []  # neither the call that was under way nor another
+        assert not encoding_threads()
+        assert stored(path) == 0
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_was_read_ahead_is_compared_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """Another writes what this one has read ahead, between its two commits."""
+    theirs = [document(EVERY + 3), {"_id": "theirs", "text": "ccc"}]
+    if not same:
+        theirs[0] = {**theirs[0], "text": "ddd ddd"}
+    merge_due = Collection._merge_due
+    others: list[int] = []
+
+    def other_writes(self: Collection, *arguments: Any, **options: Any) -> None:
+        merge_due(self, *arguments, **options)
+        if not others:
+            others.append(stored(path))
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.add(theirs)
+
+    monkeypatch.setattr(Collection, "_merge_due", other_writes)
+    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+        summary = engine.add(map(document, range(EVERY + 20)), commit_every=EVERY)
+        assert others == [EVERY]
+        changes = (summary.added, summary.changed, summary.unchanged)
+        assert changes == (EVERY + 19, int(not same), int(same))
+        engine.verify()
+        assert engine.stats().documents == EVERY + 21
+        found = engine.collection.store.all_documents()
+        texts = {each.key: each.text for each in found if each.key != "theirs"}
+        assert texts == {each["_id"]: each["text"] for each in map(document, range(EVERY + 20))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    before=st.sets(st.integers(0, 59), max_size=20),
+    every=st.none() | st.integers(1, 12),
+    first=st.tuples(st.integers(1, 4), st.integers(1, 60)),
+    largest=st.tuples(st.integers(4, 16), st.integers(60, 300)),
+    at_once=st.integers(1, 8),
+)
+def test_however_it_is_divided_each_passage_has_its_vector(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    before: set[int],
+    every: int | None,
+    first: tuple[int, int],
+    largest: tuple[int, int],
+    at_once: int,
+) -> None:
+    documents = [
+        {"_id": f"k{i}", "text": " ".join("a" * ((i + 7 * word) % 16 + 1) for word in range(count))}
+        for i, count in enumerate(lengths)
+    ]
+    old = [each for i, each in enumerate(documents) if i in before]
+    path = tmp_path_factory.mktemp("divided") / "c"
+    encoder = Words(4)
+    reported: list[int] = []
+    with (
+        patch.object(intake, "_FIRST", first),
+        patch.object(intake, "_LARGEST", largest),
+        patch.object(adding, "_PASSAGES", at_once),
+        SearchEngine.create(path, encoder, EXACT) as engine,
+    ):
+        if old:
+            engine.add(old)
+        summary = engine.add(
+            iter(documents), commit_every=every, progress=lambda n, _: reported.append(n)
+        )
+        assert (summary.added, summary.unchanged) == (len(documents) - len(old), len(old))
+        assert sum(reported) == len(documents)
+        assert sum(map(len, encoder.calls)) == engine.stats().passages
+        assert max(map(len, encoder.calls)) <= at_once
+        with engine.collection.reading() as snapshot:
+            texts = {i: each.text for i, each in _by_id(snapshot.store).items()}
+            passages = snapshot.store.passages_of(texts)
+            found = snapshot.vectors(np.array([passage.id for passage in passages]))
+            expected = Words(4).encode([texts[p.document][p.start : p.end] for p in passages])
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _by_id(store: Any) -> dict[int, Any]:
+    every = list(store.all_documents())
+    ids = store.ids_of([each.key for each in every])
+    return {ids[each.key]: each for each in every}

@@ -1,0 +1,203 @@
+"""More like this, and search by vectors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import Document, SearchEngine
+from searchengine.errors import QueryError
+from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
+from tests.searchengine.query.test_ranking import (
+    DOCUMENTS,
+    EXACT,
+    NEAR,
+    Words,
+    brute_force,
+    check,
+    collection,
+    keys,
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with collection(tmp_path) as engine:
+        yield engine
+
+
+def mean_of(document: dict[str, Any]) -> Any:
+    """The mean of a document's passages, (D,)."""
+    encoder, parsed = Words(), Document.from_mapping(document, origin="")
+    (spans,), _ = cut_documents([parsed], encoder, PassageConfig())
+    texts = passage_texts([(parsed, span) for span in spans], encoder)
+    return encoder.encode(texts, role="document").mean(axis=0)
+
+
+# ------------------------------------------------------------------------------------------ similar
+
+
+def test_similar_is_by_the_mean_of_the_passages(engine: SearchEngine) -> None:
+    engine.encoder.calls.clear()  # type: ignore[attr-defined]
+    hits = engine.similar("long")
+    assert engine.encoder.calls == []  # type: ignore[attr-defined]
+    check(hits, brute_force(DOCUMENTS[1:], mean_of(DOCUMENTS[0])), 10)
+    # (1, 1, 1) against (0, 1, 1) and (0, 3, 1)
+    assert keys(hits)[:2] == ["half", "near"]
+    assert [hit.score for hit in hits[:2]] == pytest.approx([(2 / 3) ** 0.5, 4 / 30**0.5], abs=NEAR)
+    assert {hit.question for hit in hits} == {""}
+    assert hits[0].snippet == "bb ccc"
+
+
+def test_a_document_of_many_passages_is_found_by_its_best(engine: SearchEngine) -> None:
+    hits = engine.similar("half")
+    assert keys(hits) == ["near", "long", "far", "other"]
+    assert hits[1].score == pytest.approx(0.5**0.5, abs=NEAR)  # as near as its mean: 2 / √6, is not
+    assert hits[1].passage in ("bb bb bb bb", "ccc ccc ccc ccc")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 50])
+def test_similar_leaves_itself_out(engine: SearchEngine, k: int, exact: bool) -> None:
+    for document in DOCUMENTS:
+        others = [each for each in DOCUMENTS if each is not document]
+        hits = engine.similar(document["_id"], k, exact=exact)
+        check(hits, brute_force(others, mean_of(document)), k)
+        assert hits.proven or not exact
+        kept = [each for each in others if each["n"] < 3]
+        found = engine.similar(document["_id"], k, exact=exact, where="n < 3")
+        check(found, brute_force(kept, mean_of(document)), k)
+    assert engine.similar("far", k, exact=exact, where="n = 3") == []
+
+
+def test_similar_with_groups_and_diversity(engine: SearchEngine) -> None:
+    # "long" is of one kind with "near", which stands for it.
+    assert keys(engine.similar("long", group_by="of.kind"))[:2] == ["half", "near"]
+    assert len(engine.similar("long", group_by="of.kind")) == 4
+    assert len(engine.similar("half", group_by="of.kind")) == 3
+    assert len(engine.similar("half", 2, group_by="of.kind")) == 2
+    assert keys(engine.similar("half", 3, diversity=0)) == keys(engine.similar("half", 3))
+    for diversity in (0.3, 0.9):
+        hits = engine.similar("half", diversity=diversity)
+        assert sorted(keys(hits)) == ["far", "long", "near", "other"]
+        assert keys(hits)[0] == keys(engine.similar("half", 1))[0]
+
+
+def test_similar_to_one_that_owns_most_passages(tmp_path: Path) -> None:
+    documents = [
+        {"_id": "owner", "text": "bb bb bb ccc " * 200},
+        *({"_id": str(n), "text": "bb " + "dddd " * (n % 3)} for n in range(30)),
+    ]
+    with collection(tmp_path, documents) as engine:
+        for k in (1, 5, 40):
+            check(engine.similar("owner", k), brute_force(documents[1:], mean_of(documents[0])), k)
+
+
+def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
+    with collection(tmp_path, DOCUMENTS[:1]) as engine:
+        assert engine.similar("long") == []
+        with pytest.raises(QueryError, match="has no document 'short'"):
+            engine.similar("short")
+        engine.add([{"_id": "short", "text": "a"}])
+        assert keys(engine.similar("short")) == ["long"]
+        engine.delete(["short"])
+        with pytest.raises(QueryError, match="has no document 'short'"):
+            engine.similar("short")
+
+
+@pytest.mark.parametrize("mode", ["text", "hybrid"])
+def test_similar_is_by_vectors(engine: SearchEngine, mode: str) -> None:
+    with pytest.raises(QueryError, match=f"found by vectors, got the mode {mode}"):
+        engine.similar("long", mode=mode)
+
+
+# ------------------------------------------------------------------------------------------ vectors
+
+
+def one(*numbers: float) -> Any:
+    return np.array([*numbers, *[0] * (16 - len(numbers))])
+
+
+def test_a_vector_finds_what_its_question_finds(engine: SearchEngine) -> None:
+    expected = engine.search("bb bb ccc")
+    for vector in (
+        one(0, 2, 1).tolist(),
+        tuple(one(0, 2, 1)),
+        one(0, 2, 1).astype(int),
+        one(0, 2, 1).astype(np.float16),
+        one(0, 2, 1).astype(np.float32),
+        one(0, 2, 1).astype(np.float64) * 1e30,
+        one(0, 2, 1) / 1e30,
+    ):
+        hits = engine.search(vector)
+        assert keys(hits) == keys(expected)
+        scores = [hit.score for hit in expected]
+        assert [hit.score for hit in hits] == pytest.approx(scores, abs=NEAR)
+        assert hits[0].question == "" and hits[0].passage == expected[0].passage
+    assert keys(engine.search(one(0, 2, 1), 2, where="n > 0", exact=True)) == ["near", "half"]
+    assert len(engine.search(one(0, 2, 1), group_by="of.kind", diversity=0.5)) == 4
+
+
+def test_vectors_in_a_batch(engine: SearchEngine) -> None:
+    vectors = np.stack([one(1), one(0, 1), one(0, 0, 0, 1)])
+    batch = engine.search_batch(vectors, 3)
+    assert [keys(hits)[0] for hits in batch] == ["long", "long", "far"]
+    for vector, hits in zip(vectors, batch, strict=True):
+        check(hits, brute_force(DOCUMENTS, vector), 3)
+    assert engine.search_batch(np.zeros((0, 16))) == []
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        (np.ones(15), r"shape \(q, 16\), got float64 of shape \(1, 15\)"),
+        ([], r"shape \(1, 0\)"),
+        (np.ones((2, 16)), r"shape \(1, 2, 16\)"),
+        (["a"] * 16, "got <U1"),
+        (None, "got object"),
+        (np.ones(16, bool), "got bool"),
+        (one(0), "vector 1 holds NaN or infinity, or nothing but zeros"),
+        (one(np.nan), "NaN"),
+        (one(1, np.inf), "infinity"),
+        (one(1, 1e300), "in float32"),
+        (one(1e-300), "zeros, in float32"),
+    ],
+)
+def test_what_is_no_vector(engine: SearchEngine, vector: Any, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        engine.search(vector)
+
+
+def test_the_bad_one_of_a_batch_is_named(engine: SearchEngine) -> None:
+    with pytest.raises(QueryError, match="vector 2 holds"):
+        engine.search_batch(np.stack([one(1), one(0)]))
+
+
+@pytest.mark.parametrize("mode", ["text", "hybrid"])
+def test_vectors_have_no_words(engine: SearchEngine, mode: str) -> None:
+    with pytest.raises(QueryError, match=f"the mode {mode} needs questions in words, got vectors"):
+        engine.search(one(1), mode=mode)
+
+
+lengths = st.lists(st.integers(1, 16), min_size=1, max_size=60)
+
+
+@settings(max_examples=20, deadline=None)
+@given(corpus=st.lists(lengths, min_size=2, max_size=7), k=st.integers(1, 8), data=st.data())
+def test_similar_equals_brute_force(
+    tmp_path_factory: pytest.TempPathFactory, corpus: list[list[int]], k: int, data: st.DataObject
+) -> None:
+    documents = [
+        {"_id": str(i), "text": " ".join("a" * n for n in line)} for i, line in enumerate(corpus)
+    ]
+    own = data.draw(st.integers(0, len(corpus) - 1))
+    others = documents[:own] + documents[own + 1 :]
+    with SearchEngine.create(tmp_path_factory.mktemp("like") / "c", Words(), EXACT) as engine:
+        engine.add(documents)
+        for options in ({"exact": True}, {"shortlist": 10_000}):
+            hits = engine.similar(str(own), k, **options)
+            check(hits, brute_force(others, mean_of(documents[own])), k)

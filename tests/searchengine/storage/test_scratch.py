@@ -1,0 +1,203 @@
+"""What a process that was stopped leaves of a new folder, and who removes it."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from conftest import REPOSITORY, WordLengths
+
+from searchengine import SearchEngine
+from searchengine.cli.signals import Terminated, orderly_exit
+from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.storage.scratch import new_folder, remove_abandoned
+
+# Stops in the midst of a backup or of creating a collection, and says so.
+PROGRAM = """\
+import shutil, sys, time
+import searchengine.storage.documents.changes
+from searchengine import SearchEngine
+from searchengine.maintenance import upkeep
+from searchengine.cli import cli
+from conftest import REPOSITORY, WordLengths
+
+def stop(*_):
+    print("filling", flush=True)
+    while True:
+        time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
+
+upkeep.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
+what, source, target = sys.argv[1:]
+if what == "create":
+    searchengine.storage.documents.changes.Changes.index_text = stop
+    SearchEngine.create(target, WordLengths())
+else:
+    if what == "export":
+        searchengine.maintenance.upkeep._passages = stop
+    cli([what, source, target])
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "source" / "c", WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}, {"_id": "b", "text": "two bees"}])
+        yield engine
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """The folder that copies are written to."""
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    return copies
+
+
+@contextmanager
+def filling(what: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun to fill a new folder, and goes on throughout the block."""
+    command = [sys.executable, "-c", PROGRAM, what, str(source), str(target)]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY / "tests",  # where conftest is
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "filling\n", process.stderr.read()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def scratch_folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if re.fullmatch(r"\..+\.new", path.name)]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("what", ["backup", "export"])
+def test_a_signal_ends_a_command_in_order(
+    engine: SearchEngine, copies: Path, what: str, number: signal.Signals, status: int
+) -> None:
+    with filling(what, engine.collection.path, copies / "copy") as process:
+        assert len(scratch_folders(copies)) == 1
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert stderr == f"Ended by {number.name}\n"
+    assert names(copies) == []
+
+
+@pytest.mark.parametrize("what", ["backup", "export", "create"])
+def test_what_a_killed_process_left_is_removed_by_the_next(
+    engine: SearchEngine, copies: Path, what: str
+) -> None:
+    with filling(what, engine.collection.path, copies / "dead") as process:
+        process.kill()
+        process.wait()
+    (left,) = scratch_folders(copies)
+    assert len(names(copies)) == 2, "the folder and its lock"
+    if what == "create":
+        SearchEngine.create(copies / "next", WordLengths()).close()
+    else:
+        getattr(engine, what)(copies / "next")
+    assert not left.exists() and names(copies) == ["next"]
+
+
+def test_what_a_living_process_fills_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+    with filling("backup", engine.collection.path, copies / "slow"):
+        (living,) = scratch_folders(copies)
+        before = names(copies)
+        engine.backup(copies / "quick")
+        engine.export(copies / "export")
+        SearchEngine.create(copies / "new", WordLengths()).close()
+        assert names(copies) == sorted([*before, "quick", "export", "new"])
+        assert (living / "segments").is_dir()
+    engine.backup(copies / "after")
+    assert names(copies) == ["after", "export", "new", "quick"]
+
+
+def test_what_another_thread_fills_is_left_alone(copies: Path) -> None:
+    with new_folder(copies / "a") as scratch:
+        (scratch / "file").write_text("a")
+        thread = Thread(target=remove_abandoned, args=[copies])
+        thread.start()
+        thread.join()
+        remove_abandoned(copies)
+        assert (scratch / "file").exists()
+    assert names(copies) == ["a"] and names(copies / "a") == ["file"]
+
+
+def test_what_bears_no_lock_is_left_alone(engine: SearchEngine, copies: Path) -> None:
+    """A version without locks may be filling it; and other programs have hidden folders too."""
+    for name in (f".copy.{'a' * 32}.new", ".notes.new", f".copy.{'b' * 31}.new.lock"):
+        (copies / name).mkdir()
+    before = names(copies)
+    engine.backup(copies / "copy")
+    assert names(copies) == sorted([*before, "copy"])
+
+
+def test_a_lock_without_its_folder_is_removed(engine: SearchEngine, copies: Path) -> None:
+    (copies / f".copy.{'a' * 32}.new.lock").touch()
+    engine.backup(copies / "copy")
+    assert names(copies) == ["copy"]
+
+
+def fail(scratch: Path) -> None:
+    (scratch / "file").write_text("half")
+    raise ValueError
+
+
+def busy(scratch: Path) -> None:
+    (scratch / "file").write_text("mine")
+    other = scratch.parent / "new"
+    other.mkdir()
+    (other / "theirs").touch()
+
+
+@pytest.mark.parametrize(("fill", "error"), [(fail, ValueError), (busy, CollectionBusy)])
+def test_nothing_is_left_of_what_failed(
+    copies: Path, fill: Callable[[Path], None], error: type[Exception]
+) -> None:
+    with pytest.raises(error), new_folder(copies / "new") as scratch:
+        fill(scratch)
+    shutil.rmtree(copies / "new", ignore_errors=True)
+    assert names(copies) == []
+
+
+def test_a_parent_that_cannot_be_written_is_named(engine: SearchEngine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CollectionError, match="file is a file; the change was undone"):
+        engine.backup(tmp_path / "file" / "copy")
+
+
+def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with orderly_exit():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            with pytest.raises(Terminated) as end:
+                signal.raise_signal(signal.SIGTERM)
+            assert end.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        worker = Thread(target=lambda: orderly_exit().__enter__())
+        worker.start()
+        worker.join()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGHUP, before[1])

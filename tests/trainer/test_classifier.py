@@ -1,0 +1,199 @@
+"""Labels: learnt, judged, saved, and refused where they teach nothing."""
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, DataError
+from trainer.evaluation.labels import accuracy, classify
+from trainer.model.classifier import C, Classifier
+from trainer.training import loop
+from trainer.training.config import TrainConfig
+from trainer.training.head import FOLDS
+from trainer.training.loop import Report, train
+
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """A text with "not" is a no; 240 texts, of which 24 are held out."""
+    told = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
+    rows = [(text, "yes") for text in told] + [(f"{text} not", "no") for text in told]
+    path = tmp_path / "labelled.tsv"
+    path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
+    return TrainConfig(
+        train=(path,),
+        out=tmp_path / "out",
+        base=str(base),
+        objective="classification",  # type: ignore[arg-type]
+        prefixes=(32, 8),
+        batch_size=8,
+        max_steps=40,
+        learning_rate=2e-3,
+        eval_every=10,
+        precision="fp32",  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -> None:
+    lines: list[Report] = []
+    encoder = train(replace(config, label_weight=share), lines.append)
+    assert encoder.recipe["judged_by"] == "accuracy on held-out examples"
+    best = lines[-1].best_step
+    scores = next(line.scores for line in lines if line.step == best)
+    assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
+    assert lines[0].examples == 216  # a tenth is held out
+    again = Encoder.load(config.out, precision="fp32")
+    assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
+    assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
+    texts = [("the cat eats not", "no"), ("the cat eats", "no"), ("a dog", "maybe")]
+    assert [(row.dim, row.n) for row in accuracy(again, texts)] == [(32, 3), (8, 3)]
+    assert accuracy(again, texts, [32])[0].accuracy == pytest.approx(1 / 3)
+
+
+def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 8)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = [("a", "b", "c")[int(row[:3].argmax())] for row in x]
+    classifier = Classifier(8, ["a", "b", "c"])
+    classifier.fit(torch.from_numpy(x), labels, {8: 1.0})
+    expected = LogisticRegression(C=C, max_iter=2000, tol=1e-8).fit(x, labels).predict_proba(x)
+    found = classifier(torch.from_numpy(x)).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_run_that_nothing_judges_tells_the_baseline(config: TrainConfig, tmp_path: Path) -> None:
+    texts = [f"the {n} {v}{end}" for n in NOUNS[:5] for v in VERBS[:3] for end in ("", " not")]
+    rows = [(text, "no" if text.endswith("not") else "yes") for text in texts]
+    rows.append(("the only one", "rare"))  # cannot be fitted and tested
+    few = tmp_path / "few.tsv"
+    few.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    encoder = train(replace(config, train=(few,), max_steps=1, keep_last=True))
+    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
+
+    base = Encoder.load(config.base, precision="fp32")
+    rows = random.Random("classifier").sample(rows[:-1], len(rows) - 1)
+    rows.sort(key=lambda row: row[1])
+    labels = np.array([label for _, label in rows])
+    expected = {}
+    for dim in (32, 8):
+        x = base.encode([text for text, _ in rows], role="document")[:, :dim]
+        x, right = x / np.linalg.norm(x, axis=1, keepdims=True), 0
+        for fold in range(FOLDS):
+            tested = np.arange(len(rows)) % FOLDS == fold
+            found = LogisticRegression(C=C, max_iter=2000).fit(x[~tested], labels[~tested])
+            right += (found.predict(x[tested]) == labels[tested]).sum()
+        expected[str(dim)] = right / len(rows)
+    assert 0.5 < expected["32"]
+    weights = replace(config, train=(few,), prefixes=(32,), max_steps=1, keep_last=True)
+    assert train(weights).recipe["baseline"] == {"32": expected["32"]}
+    baseline = encoder.recipe["baseline"]  # both prefixes share one layer, so it is a little worse
+    assert baseline == pytest.approx(expected, abs=0.15)
+    mean = (baseline["32"] + baseline["8"]) / 2
+    assert f"an accuracy of {mean:.4f} in 5-fold cross-validation" in encoder.recipe["chosen"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
+def test_a_few_updates_suffice(config: TrainConfig, share: float) -> None:
+    """A classifier that begins with random weights knows nothing after three updates."""
+    encoder = train(replace(config, label_weight=share, max_steps=3, learning_rate=1e-4))
+    rows = [(f"the {n} {v}{end}", "no" if end else "yes")
+            for n in NOUNS for v in VERBS for end in ("", " not")]  # fmt: skip
+    assert min(row.accuracy for row in accuracy(encoder, rows)) > 0.9
+    assert "step 0, a logistic regression on the base model's vectors" in encoder.recipe["chosen"]
+
+
+def test_what_was_held_out_teaches_the_classifier_in_the_end(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    monkeypatch.setattr(
+        loop, "fit_classifier", lambda _, examples, __: counts.append(len(examples))
+    )
+    train(replace(config, max_steps=1))
+    assert counts == [216, 216, 216, 240]  # step 0, rotated, step 1, the kept step
+    monkeypatch.setattr(loop, "CLASSIFIED", 100)
+    counts.clear()
+    train(replace(config, max_steps=1))
+    assert counts == [216, 216]  # then its own updates train it
+
+
+def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
+    texts = [f"the {n} {v}{end}" for end in ("", " not") for n in NOUNS for v in VERBS]
+    half = len(texts) // 2
+
+    def gap(encoder: Encoder) -> float:
+        s = (rows := encoder.encode(texts)) @ rows.T
+        same = (s[:half, :half].mean() + s[half:, half:].mean()) / 2
+        return float(same - s[:half, half:].mean())
+
+    contrast = train(replace(config, label_weight=1.0, keep_last=True))
+    before = gap(Encoder.load(config.base))
+    assert gap(contrast) > 0.8 > 0.3 > before
+
+
+def test_logits_of_a_prefix_by_hand() -> None:
+    classifier = Classifier(4, ["a", "b"], seed=2)
+    with torch.no_grad():
+        classifier.linear.bias.copy_(torch.tensor([0.5, -0.5]))
+    x = torch.tensor([[3.0, 4.0, 7.0, 7.0]])
+    unit = np.array([0.6, 0.8]) * math.sqrt(2)
+    weight = classifier.linear.weight.detach().numpy()
+    expected = weight[:, :2] @ unit + [0.5, -0.5]
+    np.testing.assert_allclose(classifier(x, 2).detach().numpy()[0], expected, rtol=1e-5)
+
+
+def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\nthe dog sleeps not\tno\nthe dog sleeps\tyes\n")
+    lines: list[Report] = []
+    encoder = train(replace(config, dev=(dev,), max_steps=10), lines.append)
+    assert lines[0].examples == 240 and encoder.recipe["judged_by"] == "accuracy on dev"
+    assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
+
+
+def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
+    short = replace(config, max_steps=8, checkpoint_every=4, mixup=0.2, label_smoothing=0.1)
+    whole = train(replace(short, out=tmp_path / "whole"))
+
+    def stop(line: Report) -> None:
+        if line.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(short, stop)
+    resumed = train(short, resume=True)
+    assert resumed.fingerprint == whole.fingerprint
+    assert resumed.model.classifier is not None and whole.model.classifier is not None
+    ours, theirs = resumed.model.classifier.linear, whole.model.classifier.linear
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) -> None:
+    path = tmp_path / "one.tsv"
+    path.write_text("text\tlabel\na dog\tyes\nthe dog\tyes\n")
+    with pytest.raises(DataError, match="all 2 examples have the label 'yes': expected two labels"):
+        train(replace(config, train=(path,)))
+    path.write_text("text\tlabel\na dog\t\n")
+    with pytest.raises(DataError, match=r"one.tsv:2: label is '', expected a label"):
+        train(replace(config, train=(path,)))
+    with pytest.raises(ConfigError, match="knows no labels: train it with objective class"):
+        classify(Encoder.load(config.base), ["a"])
+    with pytest.raises(DataError, match="an accuracy needs at least 1"):
+        accuracy(Encoder.load(config.base), [])

@@ -1,0 +1,395 @@
+"""Losses against others' code and against slow loops: the same values and the same gradients."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    DistillKLDivLoss,
+    GISTEmbedLoss,
+    Matryoshka2dLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+    adaptive_layer,
+)
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from tests.tiny_model import write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Drawn
+from trainer.training.losses.contrastive import (
+    distillation,
+    info_nce,
+    layer_distillation,
+    matryoshka,
+    supervised_contrastive,
+)
+from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosines
+from trainer.training.objective import Contrastive
+from trainer.training.passes import Passes
+from trainer.training.processes import Processes
+from trainer.training.training_model import Trainee
+
+Loss = Callable[[list[Tensor]], Tensor]
+WIDTH = 24
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=("float64", "float32"))
+
+
+class Given(nn.Sequential):
+    """What stands for a model in a loss of sentence-transformers: its vectors are its input."""
+
+    def __init__(self, name: str = "x"):
+        super().__init__(nn.Identity())
+        self.name = name
+        self.max_seq_length = 8
+        words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"sentence_embedding": features[self.name]}
+
+    def get_embedding_dimension(self) -> int:
+        return WIDTH
+
+
+def columns(
+    count: int, n: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
+    """count times (n, WIDTH), of lengths that differ."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.rand(count, n, 1, generator=generator, dtype=dtype) + 0.5
+    return list(lengths * torch.randn(count, n, WIDTH, generator=generator, dtype=dtype))
+
+
+def value_and_gradients(loss: Loss, given: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [x.clone().requires_grad_() for x in given]
+    value = loss(leaves)
+    torch.autograd.backward(value)
+    return [value.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_same(ours: Loss, theirs: Loss, given: Sequence[Tensor]) -> None:
+    found, expected = (value_and_gradients(loss, given) for loss in (ours, theirs))
+    assert len(found) == len(expected) > 1
+    assert found[0] > 1e-3  # nothing to compare otherwise
+    close = TOLERANCE[given[0].dtype]
+    torch.testing.assert_close(found, expected, atol=close, rtol=close)
+
+
+def theirs(loss: nn.Module, labels: Tensor | None = None) -> Loss:
+    """A loss of sentence-transformers as a function of the columns' vectors."""
+    return lambda given: loss([{"x": x} for x in given], labels)
+
+
+def ranking(given: list[Tensor], temperature: float = 1 / 20) -> Tensor:
+    """Positives and all negatives as candidates; theirs calls 1 / temperature the scale."""
+    return info_nce(cosines(given[0], torch.cat(given[1:])), temperature=temperature)
+
+
+# InfoNCE and nested prefixes, against sentence-transformers
+
+
+@both_precisions
+@pytest.mark.parametrize("count", (2, 3, 5), ids=("pairs", "triplets", "three negatives"))
+def test_info_nce_is_multiple_negatives_ranking(count: int, dtype: torch.dtype) -> None:
+    reference = MultipleNegativesRankingLoss(Given(), scale=20)
+    assert_same(ranking, theirs(reference), columns(count, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", (1, 3, 7, 64))
+@pytest.mark.parametrize("count", (2, 3))
+def test_info_nce_is_the_cached_ranking_loss(size: int, count: int) -> None:
+    reference = CachedMultipleNegativesRankingLoss(Given(), scale=8, mini_batch_size=size)
+    assert_same(lambda given: ranking(given, 1 / 8), theirs(reference), columns(count))
+
+
+@both_precisions
+@pytest.mark.parametrize("form", (nested_cosines, plain_cosines))
+@pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
+def test_matryoshka_is_theirs(
+    weights: list[float] | None, form: Callable[..., list[Tensor]], dtype: torch.dtype
+) -> None:
+    dims = [WIDTH, 13, 4, 1]
+    model = Given()
+    reference = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)
+    nested = matryoshka(info_nce, dims, weights, form)
+    given = columns(3, dtype=dtype)
+    assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), given)
+
+
+@pytest.mark.parametrize("margin", (0.0, 0.1))
+def test_masking_bias_is_gist(margin: float) -> None:
+    # A guide's vectors say which candidates are too near to be negatives. GIST has more candidates
+    # than our runs: other anchors, and positives as seen from the own positive.
+    anchor, positive, negative = columns(3, seed=5)
+    reference = GISTEmbedLoss(Given(), Given("guide"), temperature=0.05, margin=margin)
+
+    def scored(a: Tensor, p: Tensor, n: Tensor) -> Tensor:
+        return torch.cat([cosines(a, p), cosines(a, a), cosines(p, p), cosines(a, n)], dim=1)
+
+    guides = columns(3, seed=6)
+    guided = scored(*guides)
+    near = guided > guided.diagonal().unsqueeze(1) - margin
+    near.fill_diagonal_(False)
+    assert 7 * 2 < near.sum() < near.numel()  # more than what equals itself
+    bias = torch.zeros(near.shape).masked_fill(near, float("-inf"))
+
+    def gist(given: list[Tensor]) -> Tensor:
+        features = [{"x": x, "guide": g} for x, g in zip(given, guides, strict=True)]
+        return reference(features, None)
+
+    assert_same(
+        lambda given: info_nce(scored(*given), bias=bias), gist, [anchor, positive, negative]
+    )
+
+
+# A whole model: layers and prefixes, through what a run is made of
+
+ROWS = [
+    Drawn("a dog runs far", "the dog runs", ("a cat sleeps", "two birds")),
+    Drawn("the whale sings in the sea", "a whale sings", ("a man sits", "the tree is old")),
+    Drawn("two women play music near a house", "women play", ("a child eats", "the new car")),
+    Drawn("the old man eats slowly", "a man eats", ("a woman sings", "the sea is near")),
+]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tensor]]:
+    """Value and gradients of the weights as a run finds them, without dropout."""
+    config = TrainConfig(
+        train=("unused",), out="unused", base=str(folder), dropout=0.0, precision="fp32", **settings
+    )
+    encoder = Encoder.load(str(folder), precision="fp32", device="cpu")
+    model = encoder.model
+    trainee = Trainee(model, config, None).eval()
+    objective = Contrastive(trainee, config, config.prefixes, Processes())
+    passes = Passes(trainee, encoder, config, lambda: torch.autocast("cpu", enabled=False))
+    value = passes.backward(
+        objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0), 1.0
+    )
+    return value, named_gradients(model.module.transformer)
+
+
+def named_gradients(network: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+def their_gradients(
+    folder: Path, make: Callable[[SentenceTransformer], nn.Module]
+) -> tuple[float, dict[str, Tensor]]:
+    model = SentenceTransformer(str(folder), device="cpu").eval()
+    texts = zip(*((row.anchor, row.positive, *row.negatives) for row in ROWS), strict=True)
+    value = make(model)([model.preprocess(list(column)) for column in texts], None)
+    value.backward()
+    return value.item(), named_gradients(model[0].auto_model)
+
+
+def assert_same_training(
+    ours: tuple[float, dict[str, Tensor]], theirs: tuple[float, dict[str, Tensor]]
+) -> None:
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+    assert len(ours[1]) > 30
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cache", (False, True), ids=("plain", "gradient cache"))
+def test_a_batch_trains_as_theirs(tiny: Path, cache: bool) -> None:
+    dims, weights = (32, 8, 3), (1.0, 0.5, 2.0)
+
+    def reference(model: SentenceTransformer) -> nn.Module:
+        inner = MultipleNegativesRankingLoss(model, scale=20)
+        return MatryoshkaLoss(model, inner, dims, weights)
+
+    ours = our_gradients(
+        tiny, prefixes=dims, prefix_weights=weights, gradient_cache=cache, chunk_tokens=20
+    )
+    assert_same_training(ours, their_gradients(tiny, reference))
+
+
+def test_a_batch_over_layers_and_prefixes_trains_as_theirs(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Theirs draws from the embeddings and layer 1, ours never the embeddings: draw layer 1.
+    monkeypatch.setattr(adaptive_layer, "random", SimpleNamespace(sample=lambda layers, n: [1]))
+    dims = (32, 8)
+
+    def reference(model: SentenceTransformer) -> nn.Module:
+        return Matryoshka2dLoss(
+            model,
+            MultipleNegativesRankingLoss(model, scale=20),
+            dims,
+            n_dims_per_step=-1,
+            prior_layers_weight=0.7,
+            kl_div_weight=1.5,
+        )
+
+    ours = our_gradients(
+        tiny, prefixes=dims, layers_per_step=1, layer_weight=0.7, layer_distillation=1.5
+    )
+    assert_same_training(ours, their_gradients(tiny, reference))
+
+
+# Formulas written out
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.floats(0.05, 2), st.integers(0, 99))
+def test_supervised_contrastive_is_its_formula(labels: list[int], t: float, seed: int) -> None:
+    (x,) = columns(1, len(labels), seed)
+    unit = (x / x.norm(dim=1, keepdim=True)).numpy()
+    own = []
+    for i, label in enumerate(labels):
+        positives = [p for p, other in enumerate(labels) if other == label and p != i]
+        if not positives:
+            continue
+        others = sum(math.exp(unit[i] @ unit[a] / t) for a in range(len(labels)) if a != i)
+        inner = [math.log(math.exp(unit[i] @ unit[p] / t) / others) for p in positives]
+        own.append(-sum(inner) / len(positives))
+    expected = sum(own) / len(own) if own else 0.0
+    found = supervised_contrastive(cosines(x, x), torch.tensor(labels), temperature=t)
+    assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_supervised_contrastive_has_the_slope_of_its_value() -> None:
+    (x,) = columns(1, 5)
+    labels = torch.tensor([0, 1, 0, 2, 1])  # the fourth is an anchor without a positive
+    loss = lambda x: supervised_contrastive(cosines(x, x), labels, temperature=0.3)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, x.requires_grad_())
+
+
+def simcse(given: list[Tensor], alpha: float, t: float) -> Tensor:
+    """arXiv 2104.08821, equation 5, its indicator weighted by alpha, summand by summand."""
+    h, plus, minus = ([row / row.norm() for row in x] for x in given)
+    terms = []
+    for i in range(len(h)):
+        below = torch.zeros((), dtype=h[i].dtype)
+        for j in range(len(h)):
+            below = below + torch.exp(h[i] @ plus[j] / t)
+            below = below + (alpha if i == j else 1.0) * torch.exp(h[i] @ minus[j] / t)
+        terms.append(-torch.log(torch.exp(h[i] @ plus[i] / t) / below))
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("alpha", (1.0, 0.25, 2.5))
+def test_hard_negative_bias_is_simcse(alpha: float) -> None:
+    bias = torch.zeros(7, 14, dtype=torch.float64)
+    bias[torch.arange(7), torch.arange(7, 14)] = math.log(alpha)
+
+    def ours(given: list[Tensor]) -> Tensor:
+        return info_nce(cosines(given[0], torch.cat(given[1:])), bias=bias)
+
+    assert_same(ours, lambda given: simcse(given, alpha, 0.05), columns(3))
+
+
+def test_a_run_weighs_hard_negatives_as_simcse() -> None:
+    config = TrainConfig(
+        train=("unused",), out="unused", hard_negative_weight=2.5, temperature=0.1, nested=False
+    )
+    trainee: Any = SimpleNamespace(queue=None)
+    objective = Contrastive(trainee, config, (WIDTH,), Processes())
+    rows = [Drawn(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
+
+    def ours(given: list[Tensor]) -> Tensor:
+        return objective.loss([x.unsqueeze(0) for x in given], rows, 0)
+
+    # The objective makes its biases in float32.
+    given = columns(3, dtype=torch.float32)
+    assert_same(ours, lambda given: simcse(given, 2.5, 0.1), given)
+
+
+@pytest.mark.parametrize("t", (0.05, 1.0))
+def test_distillation_is_kl_div_of_softmaxes(t: float) -> None:
+    rng = np.random.default_rng(0)
+    student, teacher = rng.uniform(-1, 1, (2, 5, 9))
+    p, q = (np.exp(x / t) / np.exp(x / t).sum(axis=1, keepdims=True) for x in (teacher, student))
+    expected = nn.functional.kl_div(
+        torch.from_numpy(np.log(q)), torch.from_numpy(p), reduction="batchmean"
+    )
+    scores = torch.from_numpy(student).requires_grad_()
+    found = distillation(scores, torch.from_numpy(teacher), temperature=t)
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert scores.grad is not None
+    np.testing.assert_allclose(scores.grad.numpy(), (q - p) / (t * 5), rtol=1e-9, atol=1e-12)
+
+
+def test_distillation_leaves_out_what_the_bias_does() -> None:
+    student, teacher = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (2, 5, 9)))
+    bias = torch.zeros(5, 9)
+    bias[:, [2, 7]] = float("-inf")
+    kept = [0, 1, 3, 4, 5, 6, 8]
+    expected = distillation(student[:, kept], teacher[:, kept])
+    assert distillation(student, teacher, bias=bias).item() == pytest.approx(expected.item())
+
+
+def test_distillation_is_their_kl_loss_over_own_candidates() -> None:
+    # Theirs scores an anchor against its own candidates alone, and multiplies by t².
+    t = 0.3
+    teacher = torch.from_numpy(np.random.default_rng(2).uniform(-1, 1, (7, 4)))
+    pairwise = nn.CosineSimilarity()
+    reference = DistillKLDivLoss(Given(), similarity_fct=pairwise, temperature=t)
+
+    def ours(given: list[Tensor]) -> Tensor:
+        own = torch.stack([cosines(given[0], c).diagonal() for c in given[1:]], dim=1)
+        return t**2 * distillation(own, teacher, temperature=t)
+
+    assert_same(ours, theirs(reference, teacher), columns(5))
+
+
+def test_layer_distillation_is_kl_div_of_softmaxes() -> None:
+    shallow, full = (x.numpy() for x in columns(2))
+    p, q = (np.exp(x / 0.3) / np.exp(x / 0.3).sum(axis=1, keepdims=True) for x in (full, shallow))
+    rows = torch.from_numpy(shallow).requires_grad_()
+    found = layer_distillation(rows, torch.from_numpy(full).requires_grad_())
+    found.backward()
+    assert found.item() == pytest.approx(0.3 * (p * np.log(p / q)).sum() / 7, rel=1e-10)
+    assert rows.grad is not None
+    np.testing.assert_allclose(rows.grad.numpy(), (q - p) / 7, rtol=1e-9, atol=1e-12)
+
+
+# Fused and plain
+
+prefix_weights = st.dictionaries(
+    st.integers(1, WIDTH), st.sampled_from([0.0, 0.1, 1.0, 8.0]), min_size=1, max_size=6
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(prefix_weights, st.integers(1, 9), st.integers(0, 9), st.integers(0, 99), st.booleans())
+def test_fused_matryoshka_is_the_plain_one(
+    weights: dict[int, float], n: int, more: int, seed: int, double: bool
+) -> None:
+    """Any prefixes in any order, one wide or the full width, with as many candidates or more."""
+    dtype = torch.float64 if double else torch.float32
+    (given,) = columns(1, 2 * n + more, seed, dtype)
+    found = []
+    for form in (nested_cosines, plain_cosines):
+        nested = matryoshka(info_nce, list(weights), list(weights.values()), form)
+        found.append(
+            value_and_gradients(lambda x, nested=nested: nested(*x), [given[:n], given[n:]])
+        )
+    # One candidate, or all weights 0, leaves a loss of 0 and gradients that are zero, not absent.
+    assert [len(result) for result in found] == [3, 3]
+    # A gradient is as large as this, so rounding is some of its last bits.
+    shortest = given[:, : min(weights)].norm(dim=1).min().clamp(max=1)
+    largest = (1 + sum(weights.values())) / 0.05 / shortest.item()
+    close = 64 * torch.finfo(dtype).eps * largest
+    torch.testing.assert_close(*found, atol=close, rtol=0)

@@ -1,0 +1,206 @@
+"""What the losses are given: candidates, masks, weights, layers, queued vectors."""
+
+import functools
+import math
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.tiny_model import write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Augment, Drawn, Kind, draw
+from trainer.training.losses.contrastive import distillation, info_nce, layer_distillation
+from trainer.training.losses.cosines import cosines
+from trainer.training.objective import Classification, Contrastive, drawn_prefixes
+from trainer.training.processes import Processes
+from trainer.training.training_model import Trainee, text_numbers, with_classifier
+
+INF = float("inf")
+ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+def rows(seed: int, n: int, layers: int = 1) -> Tensor:
+    return torch.randn(layers, n, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def contrastive(base: Path, dims: tuple[int, ...] = (32,), **settings: Any) -> Contrastive:
+    config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
+    model = Encoder.load(base, precision="fp32").model
+    return Contrastive(Trainee(model, config, None), config, dims, Processes())
+
+
+def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
+    texts = [row.positive for row in batch] + [t for row in batch for t in row.negatives]
+    return found._fixed_bias(batch, text_numbers(texts)).tolist()
+
+
+def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
+    assert bias(contrastive(base)) == [
+        #  b    b     d    c    a     e    f
+        [0.0, -INF, 0.0, 0.0, -INF, 0.0, 0.0],
+        [-INF, 0.0, -INF, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, -INF, 0.0, 0.0, 0.0],
+    ]
+
+
+def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
+    found = contrastive(base)
+    alone = draw(Kind.SENTENCE, ("a b c",), Random(0), Augment.DELETE_WORD)
+    assert [view.role for view in found.views([alone])] == ["document"] * 3
+    assert [view.role for view in found.views(ROWS)] == ["query", "document", "document"]
+
+
+def test_own_hard_negatives_are_weighed(base: Path) -> None:
+    w = pytest.approx(math.log(3))
+    found = bias(contrastive(base, hard_negative_weight=3.0))
+    assert found[0] == [0.0, -INF, 0.0, w, -INF, 0.0, 0.0]
+    assert found[2] == [0.0, 0.0, 0.0, -INF, 0.0, w, w]
+
+
+def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
+    batch = [Drawn(f"a{i}", f"b{i}", (f"c{i}",)) for i in range(4)]
+    vectors = [rows(seed, 4) for seed in range(3)]
+    scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
+    found = contrastive(base).loss(vectors, batch, 0)
+    assert found.item() == pytest.approx(info_nce(scores).item(), rel=1e-6)
+
+
+def test_candidates_too_near_are_no_negatives(base: Path) -> None:
+    batch = [Drawn(f"a{i}", f"b{i}") for i in range(3)]
+    anchors, positives, none = rows(0, 3), rows(1, 3), rows(2, 0)
+    positives[0, 2] = anchors[0, 0]  # cosine 1 to another's anchor
+    anchors[0, 1] = positives[0, 1]  # and to its own, which stays
+    masked = torch.zeros(3, 3)
+    masked[0, 2] = -INF
+    scores = cosines(anchors[0], positives[0])
+    found = contrastive(base, mask_above=0.99).loss([anchors, positives, none], batch, 0)
+    assert found.item() == pytest.approx(info_nce(scores, bias=masked).item(), rel=1e-6)
+    assert found.item() < info_nce(scores).item() - 1e-3
+
+
+def test_prefixes_learn_the_full_widths_ranking(base: Path) -> None:
+    batch = [Drawn(f"a{i}", f"b{i}") for i in range(5)]
+    a, b, none = rows(0, 5), rows(1, 5), rows(2, 0)
+    full, short = cosines(a[0], b[0]), cosines(a[0, :, :8], b[0, :, :8])
+    expected = info_nce(full) + 3 * (info_nce(short) + 0.5 * distillation(short, full))
+    weights = {"prefixes": (32, 8), "prefix_weights": (1.0, 3.0), "prefix_distillation": 0.5}
+    found = contrastive(base, (32, 8), **weights).loss([a, b, none], batch, 0)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
+    objective = contrastive(base, layers_per_step=5, layer_weight=0.7, layer_distillation=0.2)
+    assert objective.layers(0) == (1, 2)  # the tiny network has two
+    batch = [Drawn(f"a{i}", f"b{i}") for i in range(4)]
+    a, b, none = rows(0, 4, 2), rows(1, 4, 2), rows(2, 0, 2)
+    both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
+    expected = info_nce(cosines(a[1], b[1])) + 0.7 * info_nce(cosines(a[0], b[0]))
+    expected += 0.2 * layer_distillation(both[0], both[1])
+    found = objective.loss([a, b, none], batch, 0)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert contrastive(base).layers(0) == ()
+
+
+def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Path) -> None:
+    objective = contrastive(base, queue_size=3)
+    queue = objective.trainee.queue
+    assert queue is not None
+    old = rows(5, 4)
+    queue.push(old[0, :2], text_numbers(["x", "b0"]))
+    queue.push(old[0, 2:], text_numbers(["y", "z"]))  # the oldest, "b0", goes
+    assert torch.equal(queue.vectors, old[0, [2, 3, 0]])
+    queue.push(old[0, 1:2], text_numbers(["b0"]))
+    batch = [Drawn(f"a{i}", f"b{i}") for i in range(2)]
+    a, b, none = rows(0, 2), rows(1, 2), rows(2, 0)
+    scores = cosines(a[0], torch.cat([b[0], old[0, [1, 2, 3]]]))
+    masked = torch.zeros(2, 5)
+    masked[0, 2] = -INF
+    found = objective.loss([a, b, none], batch, 0)
+    assert found.item() == pytest.approx(info_nce(scores, bias=masked).item(), rel=1e-6)
+
+
+def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
+    config = replace(contrastive(base).config, prefixes_per_step=2)
+    dims, weights = (768, 256, 128, 64), (1.0, 2.0, 3.0, 4.0)
+    drawn = [drawn_prefixes(dims, weights, config, step) for step in range(200)]
+    assert drawn == [drawn_prefixes(dims, weights, config, step) for step in range(200)]
+    assert {len(d) for d, _ in drawn} == {2} and {d for ds, _ in drawn for d in ds} == set(dims)
+    by_dim = dict(zip(dims, weights, strict=True))
+    assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in drawn)
+    every = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=0), 0)
+    assert every == (list(dims), list(weights))
+
+
+def classification(base: Path, **settings: Any) -> Classification:
+    settings = {"objective": "classification", **settings}
+    config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
+    model = with_classifier(Encoder.load(base, precision="fp32").model, config, ["no", "yes"])
+    return Classification(Trainee(model, config, None), config, (32,), Processes())
+
+
+LABELLED = [Drawn("a", label="no"), Drawn("b", label="yes"), Drawn("c", label="no")]
+TARGETS = torch.tensor([0, 1, 0])
+
+
+def log_shares(objective: Classification, x: Tensor) -> Tensor:
+    unit = functional.normalize(x, dim=-1) * math.sqrt(32)
+    return objective.classifier.linear(unit).log_softmax(dim=1)
+
+
+def test_cross_entropy_and_contrast_share_the_loss(base: Path) -> None:
+    x = rows(0, 3)
+    both = classification(base, label_weight=0.25, label_temperature=0.5)
+    cross = -log_shares(both, x[0])[range(3), TARGETS].mean()
+    s = cosines(x[0], x[0]) / 0.5  # rows 0 and 2 are each other's positives
+    contrast = torch.stack(
+        [torch.stack([s[i, j], s[i, 1]]).logsumexp(0) - s[i, j] for i, j in ((0, 2), (2, 0))]
+    ).mean()
+    expected = 0.75 * cross + 0.25 * contrast
+    assert both.loss([x], LABELLED, 0).item() == pytest.approx(expected.item(), rel=1e-5)
+    alone = classification(base, label_weight=0.0)
+    assert alone.loss([x], LABELLED, 0).item() == pytest.approx(cross.item(), rel=1e-5)
+
+
+def test_smoothing_by_hand(base: Path) -> None:
+    x = rows(0, 3)
+    objective = classification(base, label_weight=0.0, label_smoothing=0.2)
+    found = log_shares(objective, x[0])
+    expected = -(0.8 * found[range(3), TARGETS] + 0.2 * found.mean(dim=1)).mean()
+    assert objective.loss([x], LABELLED, 0).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_mixup_mixes_vectors_and_labels_alike(base: Path) -> None:
+    x = rows(0, 3)
+    objective = classification(base, label_weight=0.0, mixup=0.4)
+    made = [objective.loss([x], LABELLED, step).item() for step in range(30)]
+    assert len(set(made)) > 20
+    assert made == [objective.loss([x], LABELLED, step).item() for step in range(30)]
+    unit = functional.normalize(x[0], dim=-1)
+    cross = functools.partial(functional.cross_entropy, reduction="none")
+    # Some mix of each row with another explains the loss: try them all on a fine grid.
+    import itertools
+
+    found = min(
+        abs(
+            made[0]
+            - torch.stack(
+                [part * cross(logits, TARGETS) + (1 - part) * cross(logits, TARGETS[list(order)])]
+            ).mean().item()
+        )
+        for order in itertools.permutations(range(3))
+        for part in torch.linspace(0, 1, 2001).tolist()
+        for logits in [objective.classifier(part * unit + (1 - part) * unit[list(order)])]
+    )  # fmt: skip
+    assert found < 1e-3

@@ -1,0 +1,394 @@
+"""Training a tiny model: it learns, it resumes to the bit, it refuses what cannot work."""
+
+import itertools
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, ModelError, TrainingError, TrainingWarning
+from trainer.evaluation.sts import read_sts, sts
+from trainer.model.modules import Dense, SentenceModule
+from trainer.training import checkpoint, loop, objective
+from trainer.training.config import TrainConfig
+from trainer.training.data.holdout import Split
+from trainer.training.judging import Judgement
+from trainer.training.loop import Report, train
+from trainer.training.run import mean
+
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+LAYER = "transformer.encoder.layer.0.output.dense.weight"
+PAIRS = [(1.0, "a dog", "a cat"), (2.0, "the sea", "a sea")]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+def write_triplets(path: Path, ends: Sequence[str]) -> Path:
+    triplets = [
+        (f"the {n} {v} {w}", f"{w} {v} the {n}", f"the {n} {v} not {w}")
+        for n in NOUNS
+        for v in VERBS
+        for w in ends
+    ]
+    lines = ["anchor\tpositive\tnegative", *map("\t".join, triplets)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def with_held_out(config: TrainConfig) -> TrainConfig:
+    """210 examples, of which 21 are held out."""
+    path = config.out.parent / "more.tsv"
+    return replace(config, train=(write_triplets(path, [*WORDS[15:20], "fast", "slowly"]),))
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """Word order does not matter: "dog sleeps near the sea" means "near the sea sleeps dog".
+
+    60 examples: too few to hold some out.
+    """
+    return TrainConfig(
+        train=(write_triplets(tmp_path / "pairs.tsv", ("fast", "slowly")),),
+        out=tmp_path / "out",
+        base=str(base),
+        prefixes=(32, 8),
+        rotate=False,
+        batch_size=8,
+        max_steps=12,
+        learning_rate=2e-3,
+        eval_every=4,
+        checkpoint_every=5,
+        precision="fp32",
+    )
+
+
+def weights(encoder: Encoder) -> dict[str, torch.Tensor]:
+    return encoder.module.state_dict()
+
+
+def interrupt_at(step: int) -> Callable[[Report], None]:
+    def report(line: Report) -> None:
+        if line.step == step:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
+    """These judgements, in this order."""
+    left = iter(scores)
+    monkeypatch.setattr(
+        loop,
+        "make_judge",
+        lambda _, examples: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
+    )
+
+
+def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every judgement is better than all before, so that `out` holds the last weights."""
+    judge_as(monkeypatch, itertools.count())
+
+
+def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
+    lines: list[Report] = []
+    config = with_held_out(config)
+    encoder = train(replace(config, max_steps=120, eval_every=30), lines.append)
+    assert [line.step for line in lines] == list(range(121))
+    losses = [line.loss for line in lines if line.loss is not None]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    judged = {line.step: line.scores for line in lines if line.scores is not None}
+    assert list(judged) == [0, 30, 60, 90, 120] and set(judged[0]) == {32, 8}
+    means = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
+    best = lines[-1].best_step
+    assert means[best] == max(means.values()) > means[0]
+    assert encoder.recipe["chosen"] == (
+        f"step {best}, the best: {means[best]:.4f} against {means[0]:.4f} for step 0, before "
+        "training (top-1 accuracy on held-out examples, mean over the prefixes)"
+    )
+    assert encoder.recipe["held_out"] == 21
+    assert lines[0].loss is None and lines[0].examples == 189 and lines[0].steps == 120
+    again = Encoder.load(config.out, precision="fp32")
+    assert again.fingerprint == encoder.fingerprint and again.matryoshka_dims == (32, 8)
+    assert again.recipe["best_step"] == best
+    assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
+    assert not checkpoint.folder_of(config.out).exists()
+
+
+def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:
+    short = replace(config, max_steps=3, eval_every=1, learning_rate=1e-2)
+    runs = [
+        train(replace(short, out=tmp_path / name, seed=seed))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_resumed_run_equals_unbroken_one_to_the_bit(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotate: bool
+) -> None:
+    judge_rising(monkeypatch)
+    config = replace(config, accumulation=2, epochs=3, max_steps=None, rotate=rotate)
+    whole: list[Report] = []
+    unbroken = train(replace(config, out=tmp_path / "whole"), whole.append)
+    assert whole[-1].step == 12  # 60 triplets, 8 batches, 4 updates an epoch
+
+    parts: dict[int, Report] = {}
+
+    def stop_at(step: int) -> Callable[[Report], None]:
+        def report(line: Report) -> None:
+            parts[line.step] = line
+            if line.step == step:
+                raise KeyboardInterrupt
+
+        return report
+
+    folder = checkpoint.folder_of(config.out)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, stop_at(7))
+    assert [p.name for p in folder.iterdir()] == ["step-0000005"]
+    assert {p.suffix for p in folder.glob("*/*")} == {".safetensors", ".json"}
+    torch.manual_seed(99)  # whatever happened in between
+    with pytest.raises(KeyboardInterrupt):
+        train(config, stop_at(10), resume=True)
+    assert [p.name for p in folder.iterdir()] == ["step-0000010"]
+    resumed = train(config, stop_at(-1), resume=True)
+    ours, theirs = weights(resumed), weights(unbroken)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    whole = whole[rotate:]  # a turn is reported as a second step 0
+    assert [parts[i].loss for i in range(13)] == [line.loss for line in whole]
+    assert [parts[i].learning_rate for i in range(13)] == [line.learning_rate for line in whole]
+    start = parts[0].scores
+    assert start is not None and resumed.recipe["untrained"] == {"32": start[32] - rotate}
+    assert not torch.equal(*(weights(e)[LAYER] for e in (resumed, Encoder.load(config.base))))
+
+
+def test_resume_refuses_another_run(config: TrainConfig) -> None:
+    with pytest.raises(ConfigError, match=r"no checkpoint in .*: start this run without resume"):
+        train(config, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, interrupt_at(6))
+    with pytest.raises(ConfigError, match=r"unfinished run \(step-0000005\): resume it"):
+        train(config)
+    with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
+        train(replace(config, seed=1), resume=True)
+    with pytest.raises(ConfigError, match="has done 5 updates: expected more, got 4; raise max_st"):
+        train(replace(config, max_steps=4), resume=True)
+    weights = Path(config.base) / "model.safetensors"
+    original = weights.read_bytes()
+    weights.write_bytes(original[:-4] + bytes(4))
+    with pytest.raises(ConfigError, match="the files of the base model changed since the checkp"):
+        train(config, resume=True)
+    weights.write_bytes(original)
+    with config.train[0].open("a") as file:
+        file.write("one\tmore\ttriplet\n")
+    with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
+        train(config, resume=True)
+    state = next(config.out.glob("checkpoint/*/state.json"))
+    state.write_text(state.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(ConfigError, match="was written by another version of this package"):
+        train(config, resume=True)
+
+
+def test_resume_after_a_move(config: TrainConfig, tmp_path: Path) -> None:
+    whole = train(replace(config, out=tmp_path / "whole", keep_last=True))
+    home = tmp_path / "home"
+    shutil.copytree(config.base, home / "base")
+    shutil.copy(config.train[0], home)
+    here = replace(
+        config, train=(home / "pairs.tsv",), base=str(home / "base"), out=home / "out",
+        keep_last=True,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        train(here, interrupt_at(6))
+    away = home.rename(tmp_path / "away")
+    there = replace(here, train=(away / "pairs.tsv",), base=str(away / "base"), out=away / "out")
+    assert train(there, resume=True).fingerprint == whole.fingerprint
+
+
+def test_resume_with_more_steps(config: TrainConfig) -> None:
+    short: list[Report] = []
+    with pytest.raises(KeyboardInterrupt):
+        train(config, lambda line: (short.append(line), interrupt_at(6)(line)))  # type: ignore
+    longer: list[Report] = []
+    train(replace(config, max_steps=20), longer.append, resume=True)
+    assert [line.step for line in longer] == list(range(6, 21))
+    assert longer[0].learning_rate > short[6].learning_rate  # of the longer schedule
+    assert len(Encoder.load(config.out).model.history["losses"]) == 20
+
+
+def test_the_callers_random_state_stays(config: TrainConfig) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    train(replace(config, max_steps=2))
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(7)
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, max_steps=2), interrupt_at(1))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_interrupted_checkpoint_leaves_the_older_one(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.write_json
+
+    def fails_later(path: Path, value: Any) -> None:
+        if "step-0000010" in str(path):
+            raise KeyboardInterrupt
+        real(path, value)
+
+    monkeypatch.setattr(checkpoint, "write_json", fails_later)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    found = checkpoint.latest(config.out)
+    assert found is not None and found.name == "step-0000005"
+    monkeypatch.undo()
+    assert train(config, resume=True).matryoshka_dims == (32, 8)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = objective.info_nce, itertools.count(1)
+
+    def breaks(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return real(*args, **kwargs) * (math.nan if next(calls) > 2 * 6 else 1)  # 2 prefixes
+
+    monkeypatch.setattr(objective, "info_nce", breaks)
+    with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
+        train(config)
+    found = checkpoint.latest(config.out)
+    assert found is not None and found.name == "step-0000005"
+
+
+def test_bf16_keeps_fp32_master_weights(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1e-5 on weights near 0.3 is far below a bfloat16 step (0.002): it would vanish.
+    small = replace(config, precision="bf16", learning_rate=1e-5, max_steps=2, eval_every=1)
+    before = weights(Encoder.load(config.base))[LAYER]
+    judge_rising(monkeypatch)
+    after = weights(train(small))[LAYER]
+    moved = (after - before).abs()
+    assert after.dtype == torch.float32
+    assert (moved > 0).float().mean() > 0.9 and moved.max() < 1e-4
+
+
+def test_head_only_leaves_the_network_alone(
+    config: TrainConfig, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="has no head to train"):
+        train(replace(config, head_only=True))
+    encoder = Encoder.load(base)
+    dense = Dense(32, 32, False, "torch.nn.modules.linear.Identity")
+    module = SentenceModule(encoder.module.transformer, encoder.module.pooling, [dense])
+    Encoder(replace(encoder.model, module=module), "").save(tmp_path / "headed")
+    headed = replace(config, base=str(tmp_path / "headed"), head_only=True)
+    judge_rising(monkeypatch)
+    before, after = weights(Encoder.load(tmp_path / "headed")), weights(train(headed))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.0.linear.weight"}
+
+
+def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig) -> None:
+    lines: list[Report] = []
+    tiny_rate = replace(with_held_out(config), rotate=True, max_steps=1, learning_rate=1e-12)
+    encoder = train(tiny_rate, lines.append)
+    assert [line.step for line in lines] == [0, 0, 1]
+    untrained, turned = lines[0].scores, lines[1].scores
+    assert untrained is not None and turned is not None and turned[32] == untrained[32]
+    assert encoder.recipe["untrained"] == {"32": untrained[32], "8": untrained[8]}
+    base = Encoder.load(config.base, precision="fp32")
+    texts = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    before, after = base.encode(texts), Encoder.load(config.out, precision="fp32").encode(texts)
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+    # The strongest axes come first: energy never rises, and 8 of 32 numbers hold most of it.
+    energy = np.square(after).sum(axis=0) / len(texts)
+    assert energy[:8].sum() > 0.9 > 0.6 > np.square(before)[:, :8].sum() / len(texts)
+
+
+def test_sentences_alone_keep_the_last_step(config: TrainConfig, tmp_path: Path) -> None:
+    sentences = tmp_path / "sentences.tsv"
+    lines = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    sentences.write_text("\n".join(["sentence", *lines]) + "\n")
+    reports: list[Report] = []
+    encoder = train(replace(config, train=(sentences,)), reports.append)
+    assert all(report.scores is None for report in reports)
+    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
+    assert encoder.recipe["chosen"].startswith("step 12, the last: nothing to choose by")
+    assert encoder.recipe["best_step"] == reports[-1].step == 12
+    assert not torch.equal(weights(encoder)[LAYER], weights(Encoder.load(config.base))[LAYER])
+
+
+def test_of_equal_steps_the_latest_is_kept(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_as(monkeypatch, [1.0, 0.9, 1.0, 0.9])
+    assert train(config).recipe["best_step"] == 8
+
+
+def test_a_run_that_gains_nothing_says_so(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
+    with pytest.warns(TrainingWarning, match="step 0, before training: no later step") as told:
+        encoder = train(config)
+    assert str(told[0].message) == encoder.recipe["chosen"]
+    assert "scored 0.9000 or more, the best was step 8 with 0.8000" in encoder.recipe["chosen"]
+    assert torch.equal(*(weights(e)[LAYER] for e in (encoder, Encoder.load(config.base))))
+    judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
+    with pytest.warns(TrainingWarning, match="step 12, the last, as keep_last asks: 0.6000 again"):
+        train(replace(config, keep_last=True))
+
+
+def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
+    rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
+        itertools.product(NOUNS, VERBS)
+    )]  # fmt: skip
+    (tmp_path / "dev.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(rows))
+    lines: list[Report] = []
+    dev = replace(config, dev=(tmp_path / "dev.tsv",), exclude=(tmp_path / "dev.tsv",))
+    encoder = train(dev, lines.append)
+    assert lines[0].examples == 60 and lines[0].excluded == 0
+    expected = {r.dim: r.spearman for r in sts(Encoder.load(config.out, precision="fp32"),
+                                               read_sts(dev.dev))}  # fmt: skip
+    assert lines[encoder.recipe["best_step"]].scores == pytest.approx(expected)
+
+
+def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    with pytest.raises(ModelError, match="exists and is not a model"):
+        train(replace(config, out=tmp_path / "full"))
+    with pytest.raises(ConfigError, match="prefixes begins with 16: expected 32"):
+        train(replace(config, prefixes=(16, 8)))
+    with pytest.raises(ConfigError, match="fewer than accumulation 99"):
+        train(replace(config, accumulation=99))
+
+
+@pytest.mark.parametrize("package", ["accelerate", "scipy"])
+def test_missing_packages_name_the_extra(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"needs {package}: install the extra `train`"):
+        train(config) if package == "accelerate" else sts(Encoder.load(config.base), PAIRS)
+
+
+def test_the_mean_is_weighted() -> None:
+    assert mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
+    assert mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)
