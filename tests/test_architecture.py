@@ -1,5 +1,6 @@
 """What must stay true of the house."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ LUMBER_ROOMS = {"utils", "helpers", "common", "misc", "core"}
 
 
 def modules(package: object) -> list[Path]:
-    (root,) = package.__path__  # type: ignore[attr-defined]
+    root, *_ = package.__path__  # type: ignore[attr-defined]
     return sorted(Path(root).rglob("*.py"))
 
 
@@ -46,3 +47,22 @@ def test_no_pickle() -> None:
             text = path.read_text()
             assert "import pickle" not in text, path
             assert "torch.load" not in text and "torch.save" not in text, path
+
+
+STUBS = [
+    path
+    for package in PACKAGES
+    for path in modules(package)
+    if "former" in path.parts and path.stem != "__init__"
+]
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.stem)
+def test_former_names_still_import(stub: Path) -> None:
+    parts = stub.with_suffix("").parts
+    at = parts.index("former")
+    name = ".".join((parts[at - 1], *parts[at + 1 :]))
+    with pytest.warns(DeprecationWarning, match=f"{name} is now "):
+        former = importlib.import_module(name)
+    assert former.__name__ != name
+    del sys.modules[name]
