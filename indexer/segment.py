@@ -33,16 +33,8 @@ from indexer.storage.durable import sha256
 from indexer.storage.manifest import MANIFEST, Manifest
 from indexer.storage.vectors import Prefixes
 
-__all__ = [
-    "Code",
-    "Device",
-    "RotationKind",
-    "SearchResult",
-    "Segment",
-    "SegmentConfig",
-    "Storage",
-    "Structure",
-]
+__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
+__all__ += ["Structure"]
 
 
 class Segment:
