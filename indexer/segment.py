@@ -251,7 +251,7 @@ class Segment:
         Raises:
             VectorError: size < 1, or `allowed` is no rising set of this segment's rows.
         """
-        result_size("shortlist", size, self.rows)
+        size = result_size("shortlist", size, self.rows)
         only = self._opened().restricted(allowed)
         return searching.shortlist(self._opened(), self._config, rotated, size, only)
 
@@ -284,7 +284,8 @@ class Segment:
             VectorError: bad queries, k, shortlist or allowed rows.
         """
         wanted = self._config.shortlist if shortlist is None else shortlist
-        size = max(at_least_one("shortlist", wanted), result_size("k", k, self.rows))
+        k = result_size("k", k, self.rows)
+        size = max(at_least_one("shortlist", wanted), k)
         only = self._opened().restricted(allowed)
         rotated = self.rotate(queries)
         return searching.search(self._opened(), self._config, rotated, k, size, only)
@@ -296,7 +297,7 @@ class Segment:
 
         With bounds only rows that can be among the best are read; `read` says how many.
         """
-        result_size("k", k, self.rows)
+        k = result_size("k", k, self.rows)
         only = self._opened().restricted(allowed)
         return searching.exact(self._opened(), self._config, self.rotate(queries), k, only)
 

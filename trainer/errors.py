@@ -26,4 +26,4 @@ class EngineWarning(UserWarning):
 
 
 class TrainingWarning(UserWarning):
-    """A run whose kept step scores no better than what it started from."""
+    """A run that keeps what it started from, or a step that scores less."""

@@ -42,8 +42,9 @@ class Goal:
                 f"objective must be one of {', '.join(Objective)}, got {self.objective!r}"
             ) from None
         try:
-            at_least_one("k", self.k)
-            at_least_one("max_ram", 1 if self.max_ram is None else self.max_ram)
+            object.__setattr__(self, "k", at_least_one("k", self.k))
+            if self.max_ram is not None:
+                object.__setattr__(self, "max_ram", at_least_one("max_ram", self.max_ram))
         except VectorError as error:
             raise TuneError(str(error)) from None
         for name in ("recall", "confidence"):

@@ -100,6 +100,19 @@ def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
         assert segment.search(QUERIES, 10, shortlist=10**12).proven
 
 
+@pytest.mark.parametrize("structure", ["flat", "hnsw"])
+def test_sizes_may_be_numbers_of_numpy(tmp_path: Path, structure: str) -> None:
+    config = SegmentConfig.from_dict({"prefix": 16, "shortlist": 50, "structure": structure})
+    five, most = np.int64(5), np.arange(3500)
+    with Segment.build(tmp_path / "s", ROWS, config) as segment:
+        for call in (segment.search, segment.exact):
+            for allowed in (None, most):
+                wanted = call(QUERIES, 5, allowed=allowed).rows
+                np.testing.assert_array_equal(call(QUERIES, five, allowed=allowed).rows, wanted)
+        rotated = segment.rotate(QUERIES)
+        assert segment.shortlist(rotated, five).shape == (len(QUERIES), 5)
+
+
 def test_bounds_too_wide_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((1200, 1100)).astype(np.float32)
     message = "bounds keep at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"

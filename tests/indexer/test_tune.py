@@ -1,5 +1,6 @@
 """The tuner: what it finds holds, on queries it never saw."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,11 @@ def test_memory_is_a_limit(segments: list[Segment]) -> None:
 def test_a_goal_out_of_range_is_refused(goal: dict[str, object], message: str) -> None:
     with pytest.raises(TuneError, match=message):
         Goal(**goal)  # type: ignore[arg-type]
+
+
+def test_a_goal_holds_plain_numbers() -> None:
+    goal = Goal(k=np.int64(5), max_ram=np.int64(1 << 20))  # type: ignore[arg-type]
+    assert json.dumps([goal.k, goal.max_ram]) == "[5, 1048576]"
 
 
 def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:

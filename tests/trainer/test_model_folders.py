@@ -195,8 +195,35 @@ def test_truncate_dim_is_that_of_sentence_transformers(tmp_path: Path, unit: boo
 
 
 def test_a_truncate_dim_beyond_the_width_changes_nothing(tmp_path: Path) -> None:
-    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=WIDTH * 2)
+    folder = write_sentence_transformer(
+        tmp_path / "m", truncate_dim=WIDTH * 2, similarity_fn_name="dot"
+    )
     assert Encoder.load(folder).dim == WIDTH
+
+
+def test_vectors_that_are_cut_are_not_compared_by_the_dot_product(tmp_path: Path) -> None:
+    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=8, similarity_fn_name="dot")
+    with pytest.raises(ModelError, match="has similarity_fn_name 'dot', but vectors are compared"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("config_args", {"num_attention_heads": 2}),
+        ("config_kwargs", {"hidden_act": "relu"}),
+        ("tokenizer_args", {"truncation_side": "left"}),
+    ],
+)
+def test_settings_that_change_the_configs_are_refused(
+    tmp_path: Path, name: str, values: dict[str, Any]
+) -> None:
+    folder = write_sentence_transformer(tmp_path / "m")
+    write_json(folder / "sentence_bert_config.json", {name: {"trust_remote_code": True}})
+    Encoder.load(folder)
+    write_json(folder / "sentence_bert_config.json", {name: values})
+    with pytest.raises(ModelError, match=rf"m has {name} .*{min(values)}.* write it into config"):
+        Encoder.load(folder)
 
 
 @pytest.mark.parametrize("dim", [0, -3, "8", 1.5, True])

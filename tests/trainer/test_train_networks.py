@@ -67,6 +67,11 @@ def test_layers_of_bert_are_trained(tmp_path: Path) -> None:
     assert train(configure(tmp_path, "bert", layers_per_step=1)).layers == 2
 
 
+def test_a_network_that_names_no_masked_tokens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mlm_weight: a t5 network names no masked tokens"):
+        train(configure(tmp_path, "t5", mlm_weight=0.1))
+
+
 def test_two_equal_views_of_a_sentence_are_refused(tmp_path: Path) -> None:
     sentences = [tmp_path / "sentences.tsv"]
     config = configure(tmp_path, "modernbert", train=sentences)

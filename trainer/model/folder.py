@@ -118,8 +118,8 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
     else:
         mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
     config = read_object(folder / MODEL_CONFIG, optional=True)
-    _check_similarity(config, head, folder)
     head += _truncation(config, SentenceModule(transformer, pooling, head, mix).dim, folder)
+    _check_similarity(config, head, folder)
     module = SentenceModule(transformer, pooling, head, mix).eval()
     prompts = config.get("prompts") or {}
     dims = config.get("matryoshka_dims") or []
@@ -144,7 +144,7 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
 def _check_similarity(config: Mapping[str, Any], head: list[HeadLayer], folder: Path) -> None:
     """Refuse a model whose vectors are compared by something else than the cosine."""
     named = config.get("similarity_fn_name") or "cosine"
-    unit = bool(head) and isinstance(head[-1], Normalize) and not config.get("truncate_dim")
+    unit = bool(head) and isinstance(head[-1], Normalize)
     if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
         raise ModelError(
             f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "

@@ -19,6 +19,12 @@ from trainer.model.remote_code import remote_code
 WEIGHTS = "model.safetensors"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 
+# Settings for transformers that it may hold, by which sentence-transformers changes what the
+# configs of network and tokenizer say; those for the weights change no vector.
+OVERRIDES = (
+    "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"
+)  # fmt: skip
+
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 # Families whose position numbers begin behind the padding id, so that many fewer tokens fit.
@@ -55,6 +61,13 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     task = settings.get("transformer_task", "feature-extraction")
     if task != "feature-extraction" or settings.get("query_expansion"):
         raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
+    for name in OVERRIDES:
+        values = settings.get(name) or {}
+        if set(values) - {"trust_remote_code"}:  # which no folder can allow itself
+            raise ModelError(
+                f"{place} has {name} {values} in {TRANSFORMER_CONFIG}, which is not followed here: "
+                "write it into config.json or tokenizer_config.json, and remove it there"
+            )
     return settings
 
 

@@ -81,8 +81,8 @@ def train(
 ) -> Encoder:
     """Train as the configuration says; the best step is in `config.out` and returned.
 
-    `recipe["chosen"]` of what is returned says which step that is and why. Where training did not
-    improve the scores, a TrainingWarning says so.
+    `recipe["chosen"]` of what is returned says which step that is and why. Where it is step 0, or
+    scores less than step 0, a TrainingWarning says so.
 
     report: called with the base model's scores, again after the turn, then after each update.
     resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each

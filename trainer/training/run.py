@@ -50,11 +50,11 @@ class Run:
 def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
     """The encoder of the step that is kept, with what there is to know about it.
 
-    Issues a TrainingWarning where training did not improve the scores.
+    Issues a TrainingWarning where that is step 0, or scores less than step 0.
     """
     weights = prefix_weights(config, model)
-    reason, improved = choice(config, run, weights)
-    if not improved:
+    reason, fine = choice(config, run, weights)
+    if not fine:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     run.trainee.kept.load_state_dict(run.best)
     run.trainee.eval()
@@ -68,7 +68,7 @@ def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encod
 
 
 def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple[str, bool]:
-    """Which step is kept and why, in words; and whether that is not a disappointment."""
+    """Which step is kept and why, in words; False where it is step 0, or scores less."""
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "

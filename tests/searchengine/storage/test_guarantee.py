@@ -80,6 +80,15 @@ def test_half_of_the_documents_replaced_withdraw_it(engine: SearchEngine) -> Non
     )
 
 
+def test_segments_of_equal_rows_are_counted_apart(engine: SearchEngine) -> None:
+    for name in "ab":
+        engine.add([d | {"_id": f"{name}{i}"} for i, d in enumerate(documents(30, 2))])
+    engine.tune(texts(150, 9), GOAL)
+    sums = [row.manifest_sha256 for row in engine.collection.segments]
+    assert (len(sums), len(set(sums))) == (3, 2)
+    assert guarantee(engine) == Guarantee(0.8, 0, 0, commit=5)
+
+
 @pytest.mark.parametrize("gone", [0, 700])
 def test_another_index_over_the_same_rows_withdraws_it(engine: SearchEngine, gone: int) -> None:
     """optimize fits the rotation again; a segment of which half is dead is written again."""

@@ -24,13 +24,19 @@ class MaskedLanguageModel(nn.Module):
         super().__init__()
         if tokenizer.mask_token_id is None:
             raise ConfigError("mlm_weight needs a base model whose tokenizer has a mask token")
+        remote = runs_remote_code(network)  # as the network was read
+        if not remote and type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+            raise ConfigError(
+                f"mlm_weight: a {network.config.model_type} network names no masked tokens; leave "
+                "it out, or choose a base such as BERT, RoBERTa or ModernBERT"
+            )
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of a fresh head
             whole = transformers.AutoModelForMaskedLM.from_pretrained(
                 network.name_or_path,
                 dtype=torch.float32,
                 local_files_only=True,
-                trust_remote_code=runs_remote_code(network),  # as the network was read
+                trust_remote_code=remote,
             )
         setattr(whole, whole.base_model_prefix, network)
         whole.tie_weights()
