@@ -1,11 +1,31 @@
-"""What is asked of a collection, checked."""
+"""A search request: its options checked, its question encoded, calls that come at once joined.
 
-from dataclasses import dataclass
+In the order in which a question passes: Query checks the options, Coalescer answers the questions
+of several threads in one call, `parted` tells texts from vectors, QuestionEncoder encodes texts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self, TypedDict
+from threading import Condition, Event, Lock
+from time import monotonic
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from searchengine.errors import QueryError
+from searchengine.ingest.encoding import (
+    TextEncoder,
+    as_array,
+    check_questions,
+    check_shape,
+    check_vectors,
+    unusable,
+)
 from searchengine.storage.filters.language import parse
+from trainer.errors import ModelError
 
 
 class Mode(StrEnum):
@@ -69,6 +89,11 @@ class Query:
                 )
         return cls(k, **options)
 
+    @property
+    def by_words(self) -> bool:
+        """Whether words alone rank, so that no question is encoded."""
+        return self.mode == Mode.TEXT
+
     def __post_init__(self) -> None:
         self._check_counts()
         for name, text in (("where", self.where), ("group_by", self.group_by)):
@@ -89,7 +114,7 @@ class Query:
         for name, value in {"k": self.k, **given}.items():
             if type(value) is not int or value < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.layers is not None and self.mode == Mode.TEXT:
+        if self.layers is not None and self.by_words:
             raise QueryError("the mode text encodes no question; leave layers out")
 
     def _check_exact(self) -> None:
@@ -99,3 +124,181 @@ class Query:
             )
         if self.mode != Mode.VECTOR:
             raise QueryError(f"exact search ranks by vectors alone, got the mode {self.mode}")
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LARGEST = 256
+"""Items done together at most: what comes first should not wait for too many others."""
+PATIENCE = 0.1
+"""How long is waited for those whose items were done just now, as a share of what that took."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[Item, Result]):
+    item: Item
+    results: list[Result] = field(default_factory=list)  # of one item: empty until it is there
+    leads: bool = False  # whether it is its turn to work
+    woken: Event = field(default_factory=Event)
+
+
+class Coalescer(Generic[Item, Result]):
+    """Does in one call what several threads ask for at once.
+
+    Who finds nobody at work does it at once. Who comes meanwhile waits, and one of those who wait
+    then does it for all of them: the more ask at once, the larger the batches. Who was answered
+    together with others is likely to ask again together with them: the first of them to do so
+    waits a moment for the others. (Else batches of one and of all the others take turns.)
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
+        """`work` gives a result for each item, in their order."""
+        self._work = work
+        self._lock = Condition()  # notified when a call arrives
+        self._waiting: list[_Call[Item, Result]] = []
+        self._busy = False
+        self._last, self._patient_until = 1, 0.0
+
+    def __call__(self, item: Item) -> Result:
+        """The result of one item. Raises what `work` raises for it alone."""
+        call: _Call[Item, Result] = _Call(item)
+        try:
+            with self._lock:
+                self._waiting.append(call)
+                self._lock.notify_all()
+                if not self._busy:
+                    call.leads = self._busy = True
+            if not call.leads:
+                call.woken.wait()
+            if call.leads:
+                self._lead(call)
+        finally:
+            self._leave(call)
+        return call.results[0]
+
+    def _lead(self, own: _Call[Item, Result]) -> None:
+        """Work for all who wait."""
+        with self._lock:
+            self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
+            others = [call for call in self._waiting if call is not own]
+        batch = [own, *others[: LARGEST - 1]]
+        begun = monotonic()
+        try:
+            self._do(batch)
+        except Exception:
+            if len(batch) == 1:
+                raise
+            self._do([own])  # whose fault it was shows when each is alone
+        finally:
+            ended = monotonic()
+            self._last = len(batch)
+            self._patient_until = ended + PATIENCE * (ended - begun)
+
+    def _all_back(self) -> bool:
+        return len(self._waiting) >= self._last
+
+    def _leave(self, own: _Call[Item, Result]) -> None:
+        """Have the next one work, if it was this one's turn: done, failed or interrupted."""
+        with self._lock:
+            self._waiting = [call for call in self._waiting if call is not own and not call.results]
+            if own.leads:
+                self._busy = bool(self._waiting)
+                if self._waiting:
+                    self._waiting[0].leads = True
+                    self._waiting[0].woken.set()
+
+    def _do(self, batch: list[_Call[Item, Result]]) -> None:
+        results = self._work([call.item for call in batch])
+        for call, result in zip(batch, results, strict=True):
+            call.results.append(result)
+            call.woken.set()
+
+
+Vectors = npt.NDArray[np.float32]
+Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
+
+CACHED = 1024
+"""Questions remembered: 3 MB of vectors 768 wide."""
+FEW = 64
+"""More than so many are a batch of their own, and not remembered."""
+
+
+@runtime_checkable
+class Shallows(Protocol):
+    """An encoder that can do with its first layers."""
+
+    def truncate(self, *, layers: int) -> TextEncoder:
+        """The same encoder with fewer layers. Raises ModelError."""
+
+
+class QuestionEncoder:
+    """Encodes questions for one encoder, and remembers them. Safe to use from several threads."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+        self._lock = Lock()
+        self._cache: OrderedDict[str, Vectors] = OrderedDict()
+        self._shallow: dict[int, QuestionEncoder] = {}
+
+    def at(self, layers: int | None) -> "QuestionEncoder":
+        """The same with the encoder's first layers alone; None is all. Raises QueryError."""
+        if layers is None:
+            return self
+        if layers not in self._shallow:
+            if not isinstance(self._encoder, Shallows):
+                raise QueryError("the encoder has no layers to choose from; leave layers out")
+            try:
+                encoder = self._encoder.truncate(layers=layers)
+            except ModelError as error:
+                raise QueryError(str(error)) from error
+            self._shallow.setdefault(layers, QuestionEncoder(encoder))
+        return self._shallow[layers]
+
+    def encode(self, questions: Sequence[str]) -> Vectors:
+        """Float32 (q, D). Raises QueryError for vectors that cannot be searched by."""
+        if len(questions) > FEW:
+            return self._encoded(questions)
+        with self._lock:
+            known = {text: self._cache[text] for text in questions if text in self._cache}
+            for text in known:
+                self._cache.move_to_end(text)
+        if missing := [text for text in dict.fromkeys(questions) if text not in known]:
+            # Copies: a view would keep its whole batch.
+            found = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
+            with self._lock:
+                self._cache.update(found)
+                while len(self._cache) > CACHED:
+                    self._cache.popitem(last=False)
+            known |= found
+        return np.stack([known[text] for text in questions])
+
+    def _encoded(self, texts: Sequence[str]) -> Vectors:
+        vectors = np.asarray(self._encoder.encode(texts, role="query"), dtype=np.float32)
+        check_shape(vectors, (len(texts), self._encoder.dim), "questions", QueryError)
+        wrong = unusable(vectors)
+        if wrong.any():
+            text = texts[int(wrong.argmax())]
+            raise QueryError(
+                f"the encoder gave NaN, infinity or zero for the question {text!r:.80}"
+            )
+        return vectors
+
+
+def parted(
+    queries: Questions, query: Query, dim: int
+) -> tuple[Sequence[str] | None, Vectors | None]:
+    """What was asked as texts, or as vectors (q, D); the other one is None. Raises QueryError."""
+    if isinstance(queries, str):
+        raise QueryError("search_batch takes a list of questions, got one text; use search")
+    if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
+        queries = as_array(queries)
+    if isinstance(queries, np.ndarray):
+        if query.mode != Mode.VECTOR:
+            raise QueryError(f"the mode {query.mode} needs questions in words, got vectors")
+        if query.layers is not None:
+            raise QueryError("layers says how questions are encoded, and vectors are; leave it out")
+        return None, check_vectors(queries, dim)
+    questions: list[str] = list(queries)  # type: ignore[arg-type]
+    check_questions(questions)
+    return questions, None

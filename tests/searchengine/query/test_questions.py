@@ -9,7 +9,7 @@ import pytest
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.questions import CACHED, FEW, QuestionEncoder
+from searchengine.query.request import CACHED, FEW, QuestionEncoder
 from tests.conftest import WordLengths
 from trainer.errors import ModelError
 

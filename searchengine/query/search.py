@@ -1,18 +1,79 @@
-"""Documents in the order of an answer: by vectors, by words, or by both."""
+"""A checked request to hits: documents are ranked by vectors, by words or by both, then fetched."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.corpus.files import Document
 from searchengine.errors import QueryError
 from searchengine.query.diversity import mmr
 from searchengine.query.request import Mode, Query
+from searchengine.query.snippets import best_passage, snippet
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import Passage
 from searchengine.storage.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document found.
+
+    Attributes:
+        score: what hits are sorted by. By vectors the full-width cosine of the best passage,
+            between −1 and 1; by words BM25; by both, the fused score.
+        key, title, text, metadata: the document.
+        start, end: its best passage, as character offsets into the text.
+        question: what was asked; empty for a vector.
+    """
+
+    score: float
+    key: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
+    start: int
+    end: int
+    question: str = field(default="", repr=False)
+
+    @property
+    def passage(self) -> str:
+        """The text of the best passage."""
+        return self.text[self.start : self.end]
+
+    @property
+    def snippet(self) -> str:
+        """The part of the passage that has most words of the question, to show."""
+        return snippet(self.text, self.question, self.start, self.end)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All there is to show, for JSON."""
+        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
+
+
+class Hits(list[Hit]):
+    """The hits of one question, best first.
+
+    Attributes:
+        proven: whether these are the true nearest, beyond doubt.
+        read: the share of all rows that were read at full width; None where that was not counted.
+    """
+
+    __slots__ = ("proven", "read")
+
+    def __init__(
+        self, hits: Iterable[Hit] = (), *, proven: bool = False, read: float | None = None
+    ) -> None:
+        super().__init__(hits)
+        self.proven = proven
+        self.read = read
+
 
 Vectors = npt.NDArray[np.float32]
 FUSED = 100
@@ -32,7 +93,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """An answer, best first; `proven` and `read` as in searchengine.query.results.Hits."""
+    """An answer, best first; `proven` and `read` as in Hits."""
 
     found: Sequence[Found]
     proven: bool = False
@@ -67,7 +128,7 @@ def rank(
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
-    elif query.mode == Mode.TEXT:
+    elif query.by_words:
         assert questions is not None
         rankings = [_by_text(snapshot, query, question, depth) for question in questions]
     else:
@@ -137,7 +198,7 @@ def _by_vector(
 
 
 def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ranking:
-    """The `depth` best documents by BM25, each by its first passage; searchengine.query.hits finds
+    """The `depth` best documents by BM25, each by its first passage; `hits` finds
     the one that has most of the question's words, when it has the texts."""
     best = _worded(snapshot, query, question, depth)
     passages = snapshot.store.passages_of(document for document, _ in best)
@@ -230,3 +291,41 @@ def _nearest_passages(
     for i in np.lexsort((np.arange(len(passages)), -cosines)):
         best.setdefault(passages[i].document, passages[i])
     return best
+
+
+def hits(
+    snapshot: Snapshot,
+    rankings: Sequence[Ranking],
+    questions: Sequence[str] | None,
+    *,
+    by_words: bool = False,
+) -> list[Hits]:
+    """The hits of some questions (None: vectors), each at most `k`.
+
+    `by_words`: the ranking knows no passages; those with most words of the question are shown.
+    """
+    ids = [found.passage.document for ranking in rankings for found in ranking.found]
+    documents = iter(snapshot.store.documents(ids))
+    several: dict[int, list[Passage]] = {}
+    if by_words:
+        for passage in snapshot.store.passages_of(set(ids)):
+            several.setdefault(passage.document, []).append(passage)
+
+    def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
+        start, end = passage.start, passage.end
+        if by_words and len(several[passage.document]) > 1:
+            spans = [(each.start, each.end) for each in several[passage.document]]
+            start, end = best_passage(document.text, question, spans)
+        return Hit(
+            score, document.key, document.title, document.text, document.metadata,
+            start, end, question,
+        )  # fmt: skip
+
+    return [
+        Hits(
+            (hit(found.score, found.passage, next(documents), question) for found in ranking.found),
+            proven=ranking.proven,
+            read=ranking.read,
+        )
+        for ranking, question in zip(rankings, questions or [""] * len(rankings), strict=True)
+    ]
