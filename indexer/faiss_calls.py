@@ -1,6 +1,6 @@
 """faiss, as this package calls it: its files, its threads, its selectors of rows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import RowNumbers
+from indexer.arrays import Floats, RowNumbers
 from indexer.errors import SegmentError, shortened
 from indexer.threads import threads
 
@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 
 Mask = npt.NDArray[np.bool_]
+Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
 def read_index(path: Path, *, mapped: bool) -> Any:
@@ -73,3 +74,31 @@ def selector_of(rows: RowNumbers, total: int) -> Any:
 def bitmap(mask: Mask) -> Any:
     """A faiss selector of the rows that are True: one bit a row, tested in constant time."""
     return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+
+
+def ordered(
+    search: Search, queries: Floats, size: int, available: int
+) -> tuple[Floats, RowNumbers]:
+    """Scores and rows (q, size) by (-score, row), from a search that breaks ties at will.
+
+    One row more than wanted tells whether the cut goes through a tie; if it does, the search is
+    asked for more until the tie is whole.
+    """
+    ask = min(size + 1, available)
+    scores, rows = search(queries, ask)
+    if (scores[:, 1:] < scores[:, :-1]).all():
+        return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
+    found = np.empty((queries.shape[0], size), np.int64)
+    best = np.empty(found.shape, np.float32)
+    pending = np.arange(queries.shape[0])
+    while True:
+        order = np.lexsort((rows, -scores))[:, :size]
+        found[pending] = np.take_along_axis(rows, order, axis=1)
+        best[pending] = np.take_along_axis(scores, order, axis=1)
+        if ask == available:
+            return best, found
+        pending = pending[scores[:, size - 1] == scores[:, -1]]
+        if pending.size == 0:
+            return best, found
+        ask = min(2 * ask, available)
+        scores, rows = search(queries[pending], ask)

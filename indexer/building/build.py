@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from indexer.building.coarse import build_coarse
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds
 from indexer.storage.basis import Basis, turned
 from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
@@ -238,7 +238,7 @@ def _write_coarse(
                 writer.append_stored(rows.view(np.uint8))
                 heard("Building", len(block), stored.rows)
             return writer.seal()
-    coarse = CoarseIndex.build(prefixes, config, lambda done: heard("Building", done, stored.rows))
+    coarse = build_coarse(prefixes, config, lambda done: heard("Building", done, stored.rows))
     coarse.save(path)
     sync_file(path)
     return FileEntry.of(path)

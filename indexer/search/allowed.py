@@ -1,13 +1,21 @@
 """Which rows a search may find, made ready once."""
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import RowNumbers, row_numbers
+from indexer.arrays import Floats, RowNumbers, row_numbers
 from indexer.errors import VectorError
 from indexer.faiss_calls import Mask, bitmap
+
+MOSTLY = 0.75
+"""From this share of allowed rows all are scanned and the others left out of what was found: to
+ask of every row whether it is allowed takes faiss three times as long as the scan itself."""
+
+Scan = Callable[[Floats, int, Any], tuple[Floats, RowNumbers]]
+"""Queries, a size and a selector (None for all rows) to scores and rows."""
 
 
 class Allowed:
@@ -102,3 +110,31 @@ def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowe
             "make them for this segment"
         )
     return allowed
+
+
+def scan_allowed(
+    scan: Scan,
+    selector: Callable[[Allowed], Any],
+    queries: Floats,
+    ask: int,
+    allowed: Allowed,
+) -> tuple[Floats, RowNumbers]:
+    """Scores and rows (q, ask) of a scan, where some rows are allowed, at least `ask` of them.
+
+    Args:
+        scan: scans all rows, or those of a selector.
+        selector: the selector of allowed rows that `scan` takes.
+    """
+    if allowed.share < MOSTLY:
+        return scan(queries, ask, selector(allowed))
+    # Twice as many as there would be if those left out were spread evenly.
+    more = ask + min(allowed.total - allowed.size, round(2 * ask / allowed.share) - ask + 10)
+    scores, rows = scan(queries, more, None)
+    kept = allowed.mask[rows]
+    order = np.argsort(~kept, axis=1, kind="stable")[:, :ask]
+    scores = np.take_along_axis(scores, order, axis=1)
+    rows = np.take_along_axis(rows, order, axis=1)
+    short = np.flatnonzero(np.count_nonzero(kept, axis=1) < ask)
+    if short.size:
+        scores[short], rows[short] = scan(queries[short], ask, selector(allowed))
+    return scores, rows

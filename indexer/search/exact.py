@@ -30,8 +30,7 @@ from indexer.config import BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
 from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
-from indexer.search.rerank import RowStore, SearchResult, rerank
+from indexer.search.search import CoarseIndex, RowStore, SearchResult, rerank
 
 LENGTHS = 3
 """Lengths in a code after its prefix: what the code leaves out of it, the tail, the code itself.
@@ -43,6 +42,9 @@ LONGEST = 1.01
 ROOM = np.array([16.0, 1.25, 1.25])
 """How far lengths may go beyond the sample's; most for what the code leaves out, for a single
 number outside its range lengthens that. The steps of a length are so fine that it costs nothing."""
+
+EXACT_ALLOWED = 1000
+"""A filter that leaves at most this many rows makes the coarse stage pointless: score them all."""
 
 FEW = 1 / 400
 """Up to this share of all rows candidates are gathered one by one; more are filtered by a scan."""
@@ -268,7 +270,7 @@ def scan(
     scores = np.full(rows.shape, -np.inf, np.float32)
     pending = np.arange(len(rotated))
     size = min(k + ROUNDING, available)
-    while pending.size:
+    while pending.size and available:
         some = rotated[pending]
         found = rerank(store, some, shortlist(some, size), size)
         kept = min(k, size)

@@ -12,10 +12,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
+from indexer.arrays import Floats, prefix
 from indexer.errors import SegmentConfigError, VectorError
 from indexer.faiss_calls import faiss, native_threads
-from indexer.storage.prefix import prefix
 
 Blocks = Iterable[npt.NDArray[np.floating]]
 _Wide = npt.NDArray[np.float64]

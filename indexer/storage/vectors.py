@@ -19,12 +19,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, prefix, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.storage.durable import sync
 from indexer.storage.manifest import FileEntry, altered
-from indexer.storage.prefix import prefix
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 

@@ -7,9 +7,8 @@ import numpy as np
 from indexer.arrays import Floats
 from indexer.config import RotationKind, Structure
 from indexer.faiss_calls import faiss
-from indexer.search.allowed import Allowed
-from indexer.search.coarse import MOSTLY
-from indexer.search.searching import EXACT_ALLOWED
+from indexer.search.allowed import MOSTLY, Allowed
+from indexer.search.exact import EXACT_ALLOWED
 from indexer.segment import Segment
 from indexer.storage.vectors import DTYPES
 from indexer.tuning.footprint import footprint

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from indexer.building.coarse import empty
 from indexer.config import RotationKind, SegmentConfig, Structure
 from indexer.faiss_calls import faiss
-from indexer.search.coarse import empty
 from indexer.storage.vectors import DTYPES
 
 _ID = 8  # a row number in a list or a map of faiss

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from indexer.arrays import Floats, RowNumbers, at_least_one
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
 
 Seconds = npt.NDArray[np.float64]

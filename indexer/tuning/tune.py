@@ -20,7 +20,7 @@ from indexer.arrays import Floats, RowNumbers, unit_rows
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
 from indexer.tuning.candidates import EFFORTS, Kept, Questions, candidates
 from indexer.tuning.confidence import certified, holds, smallest_sample

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks

@@ -16,9 +16,9 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import exact as module
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds, certify
-from indexer.search.rerank import SearchResult, rerank
+from indexer.search.opening import open_coarse
+from indexer.search.search import CoarseIndex, SearchResult, rerank
 from indexer.storage.vectors import VectorFile, VectorWriter
 
 
@@ -30,7 +30,7 @@ def written(rows: np.ndarray, storage: Storage) -> Iterator[tuple[VectorFile, Co
         with VectorWriter(path, rows.shape[1], storage) as writer:
             writer.append(rows)
             writer.seal()
-        yield VectorFile(path, *rows.shape, storage), CoarseIndex.open(path, mapped=True)
+        yield VectorFile(path, *rows.shape, storage), open_coarse(path, mapped=True)
 
 
 def everything(

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.arrays import evenly
+from indexer.arrays import evenly, prefix
+from indexer.building.coarse import build_coarse
 from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
-from indexer.storage.prefix import prefix
+from indexer.search.opening import open_coarse
+from indexer.search.search import CoarseIndex
 
 WIDTH = 16
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
@@ -61,7 +62,7 @@ def clustered(n: int, seed: int = 0) -> np.ndarray:
 
 def build(rows: np.ndarray, structure: Structure, code: Code, **more: int) -> CoarseIndex:
     config = SegmentConfig(prefix=rows.shape[1], structure=structure, code=code, **more)
-    return CoarseIndex.build(Rows(rows), config)
+    return build_coarse(Rows(rows), config)
 
 
 def decoded(index: CoarseIndex, rows: np.ndarray, code: Code) -> np.ndarray:
@@ -135,7 +136,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
     index.save(tmp_path / "c")
     filters = [np.arange(0, 1500, 2), np.arange(0, 1500, 20)] if index.selects else []
     for mapped in (False, True):
-        again = CoarseIndex.open(tmp_path / "c", mapped=mapped)
+        again = open_coarse(tmp_path / "c", mapped=mapped)
         assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
         for allowed in (None, *filters):
             np.testing.assert_array_equal(
@@ -294,15 +295,15 @@ def test_searching_leaves_the_thread_setting_alone() -> None:
 
 def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VectorError, match="at least one row"):
-        CoarseIndex.build(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
+        build_coarse(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
     with pytest.raises(VectorError, match=r"must be \(n, 64\), got shape \(2, 3\)"):
-        CoarseIndex.build(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
+        build_coarse(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
     (tmp_path / "noise").write_bytes(b"IxXX" + bytes(100))
     with pytest.raises(SegmentError, match=r"cannot read .*noise"):
-        CoarseIndex.open(tmp_path / "noise")
+        open_coarse(tmp_path / "noise")
     faiss.write_index(faiss.IndexLSH(16, 16), str(tmp_path / "lsh"))
     with pytest.raises(SegmentError, match="lsh holds IndexLSH"):
-        CoarseIndex.open(tmp_path / "lsh")
+        open_coarse(tmp_path / "lsh")
     with pytest.raises(OSError, match="could not write"):
         built(Structure.FLAT, Code.FP32).save(tmp_path / "no" / "folder")
 
@@ -310,7 +311,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.search.coarse\n"
+        "try:\n    import indexer.search.search\n"
         'except ImportError as error:\n    assert "searchengine[cpu]" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
         "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"
@@ -323,4 +324,4 @@ def test_nsg_refuses_rows_among_which_it_would_look_for_ever() -> None:
     rows = np.repeat(clustered(2), 1000, axis=0)
     config = SegmentConfig(prefix=WIDTH, structure=Structure.NSG, code=Code.INT8)
     with pytest.raises(VectorError, match="nsg needs 100 different prefixes, got 2 among 2000"):
-        CoarseIndex.build(Rows(rows), config)
+        build_coarse(Rows(rows), config)

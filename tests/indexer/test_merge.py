@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.building import merge
+from indexer.building.coarse import build_coarse
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
 from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 24
@@ -273,6 +273,6 @@ def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path, code: str, dtype
         stored = np.frombuffer(raw[-1500 * 8 * np.dtype(dtype).itemsize :], dtype)
         assert np.array_equal(stored.reshape(1500, 8), prefixes.astype(dtype))
         rotated = segment.rotate(rows[:20])
-        by_faiss = CoarseIndex.build(segment.prefix_rows(8), config)
+        by_faiss = build_coarse(segment.prefix_rows(8), config)
         expected = by_faiss.shortlist(rotated[:, :8], 50)
         assert np.array_equal(segment.shortlist(rotated, 50), expected)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
-from indexer.search import rerank as module
-from indexer.search.rerank import SearchResult, merge, narrow, rerank
+from indexer.search import search as module
+from indexer.search.search import SearchResult, merge, narrow, rerank
 
 
 class Store:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.storage.prefix import prefix
 from indexer.storage.rotation import Turn, blockwise, itq, pca
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from indexer.errors import VectorError
-from indexer.search.coarse import native_threads
+from indexer.faiss_calls import native_threads
 from indexer.segment import Segment, SegmentConfig
 from indexer.threads import ThreadBudget, available_cores, threads
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
 from indexer.faiss_calls import read_index
-from indexer.search.parts import load_rotation
+from indexer.search.opening import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines

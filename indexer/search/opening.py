@@ -1,24 +1,36 @@
-"""The files of an open segment, checked and read."""
+"""The files of an open segment, checked and mapped; on a GPU, copies of what is scanned.
 
+Graphs are walked on the CPU, whose caches suit them better than a copy over the bus would.
+"""
+
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
-from indexer.config import Device, RotationKind, SegmentConfig, Structure
+from indexer.arrays import Floats, RowNumbers
+from indexer.config import Device, RotationKind, Structure
 from indexer.errors import SegmentError
-from indexer.search import gpu
+from indexer.faiss_calls import faiss, read_index
 from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import Cascade
-from indexer.search.coarse import CoarseIndex
-from indexer.search.exact import Bounds
+from indexer.search.exact import Bounds, score_slack
+from indexer.search.search import Cascade, CoarseIndex, structure_of
+from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
 from indexer.storage.rotation import Turn
 from indexer.storage.vectors import Prefixes, VectorFile
 
 _LONGEST_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
+
+GPU_LONGEST = 2048
+"""Most rows a query that faiss gives from a GPU."""
+
+GPU_SLACK = 2.0**-9
+"""Scores made there may be off by this much more: rows scaled and rounded to float16 once again."""
 
 
 class Parts(NamedTuple):
@@ -55,7 +67,7 @@ class Parts(NamedTuple):
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
             check_file(folder, manifest, name, contents=name not in unread)
-        coarse = CoarseIndex.open(folder / COARSE, mapped=True)
+        coarse = open_coarse(folder / COARSE, mapped=True)
         if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
             raise SegmentError(
                 f"{folder / COARSE} holds {coarse.rows} x {coarse.width} prefixes, the manifest "
@@ -64,7 +76,7 @@ class Parts(NamedTuple):
         file = VectorFile(
             folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
         )
-        full = CoarseIndex.open(file.path, mapped=True)
+        full = open_coarse(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         turn = load_rotation(folder, manifest) if shared is None else shared
         parts = cls(file, full, coarse, Cascade(coarse, full), bounds, turn)
@@ -73,16 +85,14 @@ class Parts(NamedTuple):
     def remapped(self, path: Path) -> Self:
         """The same over a copy of the rows' file, mapped anew."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
-        full = CoarseIndex.open(path, mapped=True)
+        full = open_coarse(path, mapped=True)
         return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
 
-    def with_coarse(self, config: SegmentConfig, kept: Allowed | None) -> Self:
+    def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
         """The same with another coarse stage, built of the rows `kept`; it is scanned on the CPU.
 
         A GPU's copy of the old coarse stage holds other prefixes, so it is left out.
         """
-        rows = None if kept is None else kept.rows
-        coarse = CoarseIndex.build(Prefixes(self.file, config.prefix), config, kept=rows)
         cascade = Cascade(coarse, self.full)
         return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
@@ -101,21 +111,79 @@ class Parts(NamedTuple):
         """The rows that a search may find under this filter; None for all."""
         return self.kept if only is None else only
 
+    def available(self, only: Allowed | None) -> int:
+        """How many rows a search may find under this filter."""
+        within = self.searched(only)
+        return self.file.rows if within is None else within.size
+
     def on_gpu(self) -> Self:
         """The same with copies of what is scanned in the memory of a GPU."""
-        full = gpu.flat(Prefixes(self.file, self.file.dim))
+        full = gpu_copy(Prefixes(self.file, self.file.dim))
         if self.coarse.structure is not Structure.FLAT:
             return self._replace(gpu_full=full)
-        coarse = gpu.flat(Prefixes(self.file, self.coarse.width))
+        coarse = gpu_copy(Prefixes(self.file, self.coarse.width))
         return self._replace(gpu_full=full, gpu_coarse=coarse)
 
     def scanner(self, of: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
         """What scans these rows for the best `size` of them: a GPU where it can."""
         copies = {"full": self.gpu_full, "coarse": self.gpu_coarse}
         copy = copies[of]
-        if copy is None or filtered or size >= gpu.LONGEST:
+        if copy is None or filtered or size >= GPU_LONGEST:
             return self.full if of == "full" else self.coarse
         return copy
+
+    def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
+        """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""
+
+        def scan(some: Floats, size: int) -> RowNumbers:
+            return self.scanner("full", size, within is not None).shortlist(some, size, within)
+
+        return scan
+
+    @property
+    def slack(self) -> float:
+        """No score of `full_scan` is further than this from the true one."""
+        return score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
+
+
+def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
+    """Read a saved index. The caller has verified the file's checksum: faiss trusts it.
+
+    Args:
+        path: the file.
+        mapped: leave the codes and links in the file and map them, which several processes
+            then share; otherwise they are loaded.
+
+    Raises:
+        SegmentError: faiss cannot read it, or it is no structure that this package writes.
+    """
+    index = read_index(path, mapped=mapped)
+    inner = index.index if isinstance(index, faiss.IndexIDMap) else index
+    if (
+        structure_of(faiss.downcast_index(inner)) is None
+        or index.metric_type != faiss.METRIC_INNER_PRODUCT
+    ):
+        raise SegmentError(f"{path} holds {type(index).__name__}, no coarse structure of ours")
+    return CoarseIndex(index)
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a segment's folder, and its checksum. SegmentError where there is none."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise SegmentError(f"{path} is missing: {folder} is no segment") from None
+    return Manifest.from_json(text, str(path)), hashlib.sha256(text).hexdigest()
+
+
+def verify_files(folder: Path, manifest: Manifest, manifest_sha256: str) -> None:
+    """Read every file of a segment and compare checksums; SegmentError names one that differs."""
+    path = folder / MANIFEST
+    if not path.is_file() or sha256(path) != manifest_sha256:
+        raise SegmentError(f"{path} is missing or changed since it was opened")
+    for name in manifest.files:
+        check_file(folder, manifest, name, contents=True)
 
 
 def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
@@ -156,3 +224,35 @@ def _square(path: Path, dim: int) -> Floats:
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
     return matrix
+
+
+def gpu_copy(rows: Prefixes) -> CoarseIndex:
+    """All rows as a flat float16 index in the memory of the first GPU.
+
+    Raises:
+        SegmentError: no GPU, or not enough memory on it.
+    """
+    require_gpu()
+    config = faiss.GpuIndexFlatConfig()
+    config.useFloat16 = True
+    try:
+        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), rows.width, config)
+        for block in rows.blocks():
+            index.add(block)
+    except RuntimeError as error:
+        raise SegmentError(
+            f"the GPU does not take {rows.rows} rows of {2 * rows.width} bytes: {error}; "
+            "search on the CPU"
+        ) from error
+    return CoarseIndex(index, lock=Lock())  # faiss: one search at a time on a GPU index
+
+
+def require_gpu() -> None:
+    """Raise SegmentError if faiss sees no GPU, or was built without support for one."""
+    if not hasattr(faiss, "StandardGpuResources"):
+        raise SegmentError(
+            "this faiss was built without GPU support: "
+            "pip uninstall faiss-cpu, then pip install 'searchengine[gpu]'; or leave out the device"
+        )
+    if not faiss.get_num_gpus():
+        raise SegmentError("faiss sees no GPU here; leave out the device to search on the CPU")
