@@ -22,10 +22,10 @@ from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
 from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
-from indexer.tuning.candidates import EFFORTS, Kept, Questions, candidates
 from indexer.tuning.confidence import certified, holds, smallest_sample
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal, Objective, Point, Tuning
+from indexer.tuning.grid import EFFORTS, Kept, Questions, candidates
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 

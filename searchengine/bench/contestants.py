@@ -13,8 +13,7 @@ from indexer.arrays import Floats, RowNumbers
 from indexer.building.build import Progress
 from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
 from indexer.segment import Segment
-from indexer.tuning.cost import cost, exhaustive
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import cost, exhaustive, footprint
 from indexer.tuning.points import OperatingPoint, Seconds
 from searchengine.bench.grid import Grid, Recipe, kind_of
 from searchengine.bench.results import CONFIGURED, Kind

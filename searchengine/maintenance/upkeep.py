@@ -14,7 +14,7 @@ import numpy as np
 from indexer.config import SegmentConfig
 from indexer.storage.durable import sha256, sync_file, sync_folder
 from indexer.storage.manifest import MANIFEST
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from searchengine.errors import CollectionError
 from searchengine.maintenance.guarantee import guarantee
 from searchengine.maintenance.stats import Stats

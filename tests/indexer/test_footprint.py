@@ -7,7 +7,7 @@ import pytest
 
 from indexer.config import CODES, Code, SegmentConfig, Structure
 from indexer.segment import Segment
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 
 ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]

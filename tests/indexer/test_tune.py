@@ -10,8 +10,8 @@ import pytest
 from indexer.arrays import unit_rows
 from indexer.errors import TuneError
 from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tuning.candidates import Questions, candidates, ranks
 from indexer.tuning.confidence import smallest_sample
+from indexer.tuning.grid import Questions, candidates, ranks
 from indexer.tuning.points import recall
 from indexer.tuning.tune import (
     Goal,

@@ -10,7 +10,7 @@ from indexer.arrays import Floats, RowNumbers
 from indexer.config import SMALL, Code, SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.segment import Segment
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal
 
 PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
