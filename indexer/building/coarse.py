@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import numpy as np
-
 from indexer.arrays import Floats, RowNumbers, locality
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import VectorError
@@ -13,8 +11,6 @@ from indexer.search.search import CoarseIndex
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 a list if more."""
-
-LEAST_DISTINCT = 100
 
 Progress = Callable[[int], None]
 
@@ -48,12 +44,13 @@ def build_coarse(
     A graph is laid out by `locality`: neighbours lie near each other, and a walk meets fewer
     pages (12 to 17 % more queries a second, 200k real sentences, two cores).
 
-    Memory is the finished index, its training sample, 10 bytes a row and one block; NSG, whose
-    graph is made of all rows at once, holds them all as float32 besides.
+    Memory is the finished index, its training sample, 10 bytes a row and one block.
 
     Raises:
         VectorError: there are no rows, or blocks of another width.
+        SegmentConfigError: the structure is no longer built.
     """
+    config.check_structure()
     rows = prefixes.rows if kept is None else kept.size
     if rows == 0:
         raise VectorError("a coarse index needs at least one row, got none")
@@ -61,18 +58,15 @@ def build_coarse(
     if not index.is_trained:
         _train(index, prefixes)
     order = kept
-    if config.structure in (Structure.HNSW, Structure.NSG):
+    if config.structure is Structure.HNSW:
         order = locality(prefixes.blocks(kept), prefixes.sample(TRAIN_ROWS))
         order = order if kept is None else kept[order]
     if order is not None:
         inner, index = index, faiss.IndexIDMap(index)
         inner.this.disown()
         index.own_fields = True
-    blocks = prefixes.blocks(order)
-    if config.structure is Structure.NSG:
-        blocks = iter([_distinct_enough(np.concatenate(list(blocks)))])
     done = 0
-    for block in blocks:
+    for block in prefixes.blocks(order):
         if block.ndim != 2 or block.shape[1] != config.prefix:
             raise VectorError(
                 f"coarse blocks must be (n, {config.prefix}), got shape {block.shape}"
@@ -94,17 +88,6 @@ def empty(config: SegmentConfig, rows: int) -> Any:
     if isinstance(index, faiss.IndexHNSW):
         index.hnsw.efConstruction = config.ef_construction
     return index
-
-
-def _distinct_enough(rows: Floats) -> Floats:
-    """The rows, unless NSG would look among them for neighbours that differ, for ever."""
-    distinct = len({hash(row.tobytes()) for row in rows})
-    if distinct < LEAST_DISTINCT:
-        raise VectorError(
-            f"nsg needs {LEAST_DISTINCT} different prefixes, got {distinct} among {len(rows)} "
-            "rows; take flat or hnsw"
-        )
-    return rows
 
 
 def _train(index: Any, prefixes: PrefixRows) -> None:

@@ -93,7 +93,7 @@ class CoarseIndex:
         self.structure = structure_of(inner)
         self._inner = inner
         # A graph keeps its codes in a flat index of its own, which can be scanned as it is.
-        graph = self.structure in (Structure.HNSW, Structure.NSG)
+        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: of old segments
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)

@@ -107,8 +107,7 @@ def _fits(config: SegmentConfig, sizes: Sequence[int], dim: int, goal: Goal) -> 
 def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
     """What is tried over a prefix; `small` where memory is short, a graph of fewer links too.
 
-    NSG is not: it took five times as long to build and was no faster (200k real sentences); nor are
-    other codes of a graph, which were no faster either.
+    Other codes of a graph are not tried: they were no faster.
     """
     flat = _flat(base, width)
     if rows <= SCANNED:

@@ -25,7 +25,7 @@ def rows(n: int, seed: int) -> np.ndarray:
 ROWS, QUERIES = rows(TOTAL, 0), rows(25, 1)
 
 
-@pytest.fixture(scope="module", params=["flat", "ivf", "hnsw", "nsg"])
+@pytest.fixture(scope="module", params=["flat", "ivf", "hnsw"])
 def segment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Segment]:

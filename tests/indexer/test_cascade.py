@@ -14,7 +14,7 @@ from indexer.segment import Segment, SegmentConfig
 
 DIM = 48
 ROWS = 2500
-WALKED = ["ivf", "hnsw", "nsg"]
+WALKED = ["ivf", "hnsw"]
 
 
 def clustered(n: int, seed: int) -> np.ndarray:

@@ -87,7 +87,6 @@ def test_plain_strings_and_lists_become_members_and_tuples() -> None:
         ({"prefix": True}, "prefix must be a whole number"),
         ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 1, got 1\.5"),
         ({"effort": 9}, "effort is for hnsw and ivf; the structure flat takes none, got 9"),
-        ({"structure": "nsg", "hnsw_m": 3}, "nsg needs hnsw_m of at least 4, got 3"),
         ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
         ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),

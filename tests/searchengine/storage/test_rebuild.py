@@ -179,7 +179,7 @@ def test_a_prefix_beyond_the_width_leaves_no_folder(segment: Segment, tmp_path: 
 
 
 def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
-    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.NSG))
+    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
     assert first.config.structure is Structure.FLAT
     made = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
     assert made.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config
