@@ -22,7 +22,7 @@ from record import record, spread
 
 from indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
 from indexer.config import Storage
-from indexer.search.exact import ROUNDING, Bounds, certify
+from indexer.search.exact import EXTRA_ROWS, Bounds, certify
 from indexer.search.opening import open_coarse
 from indexer.search.search import SearchResult, rerank
 from indexer.storage.rotation import pca
@@ -103,7 +103,7 @@ def compare(
         expected: SearchResult = timed(
             times,
             "mapped float16",
-            lambda query=query: rerank(store, query, full.shortlist(query, k + ROUNDING), k),
+            lambda query=query: rerank(store, query, full.shortlist(query, k + EXTRA_ROWS), k),
         )
         for width, of in bounds.items():
             one = timed(

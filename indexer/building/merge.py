@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, evenly_in_blocks
+from indexer.arrays import Doubles, Floats, RowNumbers, evenly_in_blocks
 from indexer.building.build import (
     ROTATION_SAMPLE,
     Progress,
@@ -18,7 +18,7 @@ from indexer.building.build import (
 )
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
-from indexer.storage.basis import Basis, Wide, turned
+from indexer.storage.basis import Basis, turned
 from indexer.storage.manifest import VECTORS, FileEntry, Manifest
 from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
 
@@ -179,9 +179,9 @@ class _Turnings:
 
     def __init__(self, target: Basis) -> None:
         self._target = target
-        self._made: dict[str | None, Wide | None] = {}
+        self._made: dict[str | None, Doubles | None] = {}
 
-    def of(self, basis: Basis) -> Wide | None:
+    def of(self, basis: Basis) -> Doubles | None:
         if basis.key not in self._made:
             self._made[basis.key] = basis.turning_into(self._target)
         return self._made[basis.key]

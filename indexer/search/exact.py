@@ -25,8 +25,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one
-from indexer.config import BOUNDS_DIMS
+from indexer.arrays import Doubles, Floats, Mask, RowNumbers, at_least_one
+from indexer.config import MAX_BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
 from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
 from indexer.search.allowed import Allowed
@@ -36,27 +36,25 @@ LENGTHS = 3
 """Lengths in a code after its prefix: what the code leaves out of it, the tail, the code itself.
 A prefix of 32 n - 3 numbers makes a code that faiss compares as integers."""
 
-LONGEST = 1.01
+MAX_LENGTH = 1.01
 """No row is longer than this: rows are of length one, rounded to float16."""
 
-ROOM = np.array([16.0, 1.25, 1.25])
+LENGTH_MARGIN = np.array([16.0, 1.25, 1.25])
 """How far lengths may go beyond the sample's; most for what the code leaves out, for a single
 number outside its range lengthens that. The steps of a length are so fine that it costs nothing."""
 
 EXACT_ALLOWED = 1000
 """A filter that leaves at most this many rows makes the coarse stage pointless: score them all."""
 
-FEW = 1 / 400
+GATHER_SHARE = 1 / 400
 """Up to this share of all rows candidates are gathered one by one; more are filtered by a scan."""
 
-ROUNDING = 32
+EXTRA_ROWS = 32
 """Rows taken beyond k from a scan, whose rounding differs from rerank's in the last bits."""
 
-_EXACT = 2.0**24  # whole numbers below it are float32 numbers
-_UP = 1 + 1e-9  # outweighs the rounding of the few float64 operations behind a length
+_EXACT_INTEGERS = 2.0**24  # whole numbers below it are float32 numbers
+_ROUND_UP = 1 + 1e-9  # outweighs the rounding of the few float64 operations behind a length
 _TINY = 1e-30
-
-Doubles = npt.NDArray[np.float64]
 
 
 class Bounds:
@@ -91,7 +89,8 @@ class Bounds:
         Args:
             blocks: float32 rows of length one, in row order. Their energy should fall along the
                 numbers (storage.rotation), for of the numbers after `width` only lengths are kept.
-            width: dimensions kept as codes, 1 to min(D, BOUNDS_DIMS); 32 n - 3 is scanned fastest.
+            width: dimensions kept as codes, 1 to min(D, MAX_BOUNDS_DIMS). 32 n - 3
+                is scanned fastest.
             sample: (n, D) of these rows, n >= 1. It sets the ranges of the codes; rows far
                 outside them cannot be bounded and are always candidates.
 
@@ -99,17 +98,17 @@ class Bounds:
             VectorError: `width` is out of range, the sample is empty, a block is of another
                 width, a row is longer than one, or there are no rows.
         """
-        most = min(sample.shape[-1], BOUNDS_DIMS) if sample.ndim else 0
+        most = min(sample.shape[-1], MAX_BOUNDS_DIMS) if sample.ndim else 0
         if sample.ndim != 2 or not len(sample) or not 1 <= width <= most:
             raise VectorError(
                 "bounds need a sample (n, D) with n >= 1 and a width from 1 to D and "
-                f"{BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
+                f"{MAX_BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
             )
         dim = sample.shape[1]
         code = _Code.fit(sample, width)
         index = _empty(code)
         for block in blocks:
-            if block.ndim != 2 or block.shape[1] != dim or not (_norms(block) <= LONGEST).all():
+            if block.ndim != 2 or block.shape[1] != dim or not (_norms(block) <= MAX_LENGTH).all():
                 raise VectorError(
                     f"bounds are of rows (n, {dim}) of length one: got a block of shape "
                     f"{block.shape}, or a longer row; build them from what the vectors file holds"
@@ -220,7 +219,7 @@ def certify(
     for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
         query = rotated[i : i + 1]
         read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
-        if rows.size > FEW * bounds.rows:
+        if rows.size > GATHER_SHARE * bounds.rows:
             rows = _filtered(full, query, k, rows, bounds.score_slack)
         one = rerank(store, query, rows[None], k)
         best_rows[i], best_scores[i] = one.rows[0], one.scores[0]
@@ -238,7 +237,7 @@ def _filtered(
     """
     gap = 4 * slack * float(np.linalg.norm(query))
     parameters = faiss.SearchParameters(sel=selector_of(rows, full.rows))
-    size = k + ROUNDING
+    size = k + EXTRA_ROWS
     while size < rows.size:
         with native_threads(1):
             scores, best = full.index.search(query, size, params=parameters)
@@ -269,7 +268,7 @@ def scan(
     rows = np.full((len(rotated), k), -1, np.int64)
     scores = np.full(rows.shape, -np.inf, np.float32)
     pending = np.arange(len(rotated))
-    size = min(k + ROUNDING, available)
+    size = min(k + EXTRA_ROWS, available)
     while pending.size and available:
         some = rotated[pending]
         found = rerank(store, some, shortlist(some, size), size)
@@ -288,7 +287,7 @@ def score_slack(dim: int) -> float:
     An inner product of n float32 numbers is off by at most n / 2^24 |q| |x|, terms of higher order
     apart (Higham 2002), in whatever order it is summed up.
     """
-    return 1.1 * (dim + 2) * 2.0**-24 * LONGEST
+    return 1.1 * (dim + 2) * 2.0**-24 * MAX_LENGTH
 
 
 class _Code:
@@ -313,14 +312,14 @@ class _Code:
         ranges[0, :width] = (low + high) / 2
         ranges[1] = _TINY
         ranges[1, :width] = np.maximum((high - low) / 255, _TINY)
-        most = ROOM * cls(ranges)._parts(sample)[1].max(axis=0)
+        most = LENGTH_MARGIN * cls(ranges)._parts(sample)[1].max(axis=0)
         ranges[1, width:] = np.maximum(most / 255, _TINY)
         return cls(ranges)
 
-    def encode(self, rows: Floats) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    def encode(self, rows: Floats) -> tuple[npt.NDArray[np.uint8], Mask]:
         """Codes (n, width + 3) of rows (n, D), and which rows have lengths within the ranges."""
         steps, lengths = self._parts(rows)
-        counts = np.ceil(_UP * lengths / self.unit)
+        counts = np.ceil(_ROUND_UP * lengths / self.unit)
         codes = np.concatenate([steps + 128, counts.clip(0, 255)], axis=1)
         return codes.astype(np.uint8), (counts <= 255).all(axis=1)
 
@@ -337,12 +336,14 @@ class _Code:
         grain = max(np.abs(scaled).max(), (lengths * self.unit[:2]).max(), _TINY**2) / 127
         whole = np.rint(scaled / grain)
         rest = np.linalg.norm(scaled / grain - whole)
-        weights = np.ceil(_UP * np.append(lengths / grain, rest) * self.unit)
+        weights = np.ceil(_ROUND_UP * np.append(lengths / grain, rest) * self.unit)
         small = np.minimum(weights, 127)
         # What a weight has beyond 127 is lent to every row in full: a length counts to 255.
         lent = 128 * small.sum() + 255 * (weights - small).sum()
         limit = np.floor((at_least - 1e-9 - head @ self.middle) / grain - lent) - 1
-        return np.append(whole, small).astype(np.float32), float(np.clip(limit, -_EXACT, _EXACT))
+        return np.append(whole, small).astype(np.float32), float(
+            np.clip(limit, -_EXACT_INTEGERS, _EXACT_INTEGERS)
+        )
 
     def _parts(self, rows: Floats) -> tuple[Doubles, Doubles]:
         """Whole steps (n, width) of the prefix, and lengths (n, 3)."""

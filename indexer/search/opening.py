@@ -24,9 +24,9 @@ from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifes
 from indexer.storage.rotation import Turn
 from indexer.storage.vectors import Prefixes, VectorFile
 
-_LONGEST_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
+_MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
-GPU_LONGEST = 2048
+GPU_MAX_SIZE = 2048
 """Most rows a query that faiss gives from a GPU."""
 
 GPU_SLACK = 2.0**-9
@@ -128,7 +128,7 @@ class Parts(NamedTuple):
         """What scans these rows for the best `size` of them: a GPU where it can."""
         copies = {"full": self.gpu_full, "coarse": self.gpu_coarse}
         copy = copies[of]
-        if copy is None or filtered or size >= GPU_LONGEST:
+        if copy is None or filtered or size >= GPU_MAX_SIZE:
             return self.full if of == "full" else self.coarse
         return copy
 
@@ -213,7 +213,7 @@ def _square(path: Path, dim: int) -> Floats:
     """
     start = path.stat().st_size - 4 * dim * dim
     with path.open("rb") as file:
-        head = file.read(start) if 10 < start <= _LONGEST_HEADER else b""
+        head = file.read(start) if 10 < start <= _MAX_HEADER else b""
         text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (dim, dim)
         length = (start - 10).to_bytes(2, "little") if head else b""
         if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:

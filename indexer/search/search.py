@@ -25,18 +25,18 @@ from indexer.faiss_calls import bitmap, faiss, native_threads, ordered, write_in
 from indexer.search.allowed import Allowed, scan_allowed
 from indexer.storage.vectors import VectorFile
 
-LEAST_EFFORT = 32
+MIN_EF_SEARCH = 32
 """Lowest efSearch that a shortlist's size stands for."""
 
 SCAN_SHARE = 0.1
 """Below this share of allowed rows a graph is not walked: they are scanned instead."""
 
-MANY = 64
+LOCALITY_BATCH = 64
 """A batch of this many queries is searched in an order in which similar ones follow each other:
 they walk over the same rows, which are then still in the cache (1.2 to 1.5 times the queries a
 second; 10,000 over 200k real sentences, two cores)."""
 
-_KEPT = 64  # operating points whose parameters are kept, for each set of allowed rows
+_CACHED_PARAMETERS = 64  # operating points whose parameters are kept, for each set of allowed rows
 
 CHUNK_NUMBERS = 1 << 18
 """Numbers gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
@@ -114,7 +114,7 @@ class CoarseIndex:
         selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
         match self.structure:
             case Structure.HNSW:
-                walked = int(max(effort or LEAST_EFFORT, size) / share)
+                walked = int(max(effort or MIN_EF_SEARCH, size) / share)
                 return faiss.SearchParametersHNSW(efSearch=walked, sel=selector)
             case Structure.IVF:
                 lists = int((effort or -(-self.lists // 16)) / share)
@@ -235,7 +235,7 @@ class Cascade:
 
         Rows that the walk did not find are -1 with a score of -inf; see CoarseIndex.shortlist.
         """
-        if len(rotated) >= MANY:
+        if len(rotated) >= LOCALITY_BATCH:
             heads = rotated[:, : self._coarse.width]
             order = locality([heads], heads)
             ordered = self._search(rotated[order], k, size, effort, allowed)
@@ -276,7 +276,7 @@ class Cascade:
         parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
         if staged is not None:
             parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
-        if len(points) > _KEPT:
+        if len(points) > _CACHED_PARAMETERS:
             points.clear()
         points[key] = parameters
         return parameters

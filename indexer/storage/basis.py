@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import Floats
+from indexer.arrays import Doubles, Floats
 from indexer.config import RotationKind, SegmentConfig
 from indexer.storage import rotation
 from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
 
-Wide = npt.NDArray[np.float64]
-
-FEW = 8
+SINGLE_THREAD_ROWS = 8
 """Rows that are turned by one thread."""
 
 
@@ -91,7 +88,7 @@ class Basis:
         """Equal for equal rotations: the checksum of the file."""
         return None if self.entry is None else self.entry.sha256
 
-    def turning(self) -> Wide | None:
+    def turning(self) -> Doubles | None:
         """What turns rows of the encoder's own basis into this one; None leaves them as they are.
 
         In float64, so that a product is rounded once: BLAS sums a row in an order that depends on
@@ -99,7 +96,7 @@ class Basis:
         """
         return None if self.matrix is None else self.matrix.astype(np.float64)
 
-    def turning_into(self, other: "Basis") -> Wide | None:
+    def turning_into(self, other: "Basis") -> Doubles | None:
         """What turns rows of this basis into another one; None leaves them as they are."""
         if self.key == other.key:
             return None
@@ -109,12 +106,12 @@ class Basis:
         return back.T @ turn
 
 
-def turned(block: Floats, turning: Wide | None) -> Floats:
+def turned(block: Floats, turning: Doubles | None) -> Floats:
     """Rows (n, D) in another basis, see Basis.turning; not re-normalised."""
     if turning is None:
         return block
     wide = block.astype(np.float64)
     # BLAS wakes a thread for every core, and a few rows then wait for the slowest: 14 ms, not 0.1.
-    few = len(block) <= FEW
+    few = len(block) <= SINGLE_THREAD_ROWS
     product = np.einsum("nd,de->ne", wide, turning) if few else wide @ turning
     return np.asarray(product, np.float32)

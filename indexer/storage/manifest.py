@@ -22,12 +22,12 @@ ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
 BOUNDS = "bounds.faiss"
 
-MOST_ROWS = 2**40
-MOST_DIM = 2**20
+MAX_ROWS = 2**40
+MAX_DIM = 2**20
 """No segment is larger: so many bytes of float32 rows can still be counted in a file's header."""
 
-_MOST_BYTES = 2**63 - 1
-_LONGEST_NAME = 255
+_MAX_BYTES = 2**63 - 1
+_MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FileEntry:
     sha256: str
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 0, _MOST_BYTES)
+        whole("size", self.size, 0, _MAX_BYTES)
         _text("sha256", self.sha256)
 
     @classmethod
@@ -102,10 +102,10 @@ class Manifest:
     fitted_on: int = 0
 
     def __post_init__(self) -> None:
-        whole("rows", self.rows, 1, MOST_ROWS)
-        whole("dim", self.dim, 1, MOST_DIM)
-        whole("offset", self.vectors_offset, 0, _MOST_BYTES)
-        whole("fitted_on", self.fitted_on, 0, MOST_ROWS)
+        whole("rows", self.rows, 1, MAX_ROWS)
+        whole("dim", self.dim, 1, MAX_DIM)
+        whole("offset", self.vectors_offset, 0, _MAX_BYTES)
+        whole("fitted_on", self.fitted_on, 0, MAX_ROWS)
         _text("dtype", self.vectors_dtype)
         for name in (self.vectors_file, *self.files):
             _plain_name(name)
@@ -231,7 +231,7 @@ def _text(name: str, value: Any) -> None:
 
 def _plain_name(name: Any) -> None:
     """Raise SegmentConfigError unless a file of this name lies in the folder, on any system."""
-    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
     if not text or name == ".." or PureWindowsPath(name).name != name:
         raise SegmentConfigError(
             f"a segment's files have plain names and lie in its folder, got {shown(name)}"

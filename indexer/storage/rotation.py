@@ -12,15 +12,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, prefix
+from indexer.arrays import Doubles, Floats, prefix
 from indexer.errors import SegmentConfigError, VectorError
 from indexer.faiss_calls import faiss, native_threads
 
 Blocks = Iterable[npt.NDArray[np.floating]]
-_Wide = npt.NDArray[np.float64]
 
 
-A_THREAD = 64
+QUERIES_PER_THREAD = 64
 """Queries turned by a thread: it does so in less time than it takes to wake another."""
 
 
@@ -42,7 +41,7 @@ class Turn:
         busy machine 1 ms instead of 0.02 for one, up to 13 instead of 0.1 for sixteen.
         """
         if len(queries) > 1:
-            with native_threads(-(-len(queries) // A_THREAD)):
+            with native_threads(-(-len(queries) // QUERIES_PER_THREAD)):
                 turned: Floats = self._linear.apply(queries)
             return turned
         query, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)
@@ -117,10 +116,10 @@ def itq(turn: Floats, blocks: Blocks, p: int) -> Floats:
     return turned.astype(np.float32)
 
 
-def _energy(blocks: Blocks) -> _Wide:
+def _energy(blocks: Blocks) -> Doubles:
     """All rows X (n, D) where n <= D / 2, else X^T X (D, D); in float64."""
-    gram: _Wide | None = None
-    held: list[_Wide] = []
+    gram: Doubles | None = None
+    held: list[Doubles] = []
     rows, dim = 0, 0
     for block in blocks:
         wide = np.asarray(block, dtype=np.float64)
@@ -142,7 +141,7 @@ def _energy(blocks: Blocks) -> _Wide:
     return np.concatenate(held)
 
 
-def _leading(energy: _Wide) -> _Wide:
+def _leading(energy: Doubles) -> Doubles:
     """Eigenvectors of X^T X as columns, in descending order of energy, largest entries positive.
 
     Of few rows X, only those with energy are sought, in the span of the rows: X^T = Q R, and an
@@ -162,8 +161,8 @@ def _leading(energy: _Wide) -> _Wide:
     return np.ascontiguousarray(vectors * signs)
 
 
-def _orthonormal(matrix: _Wide) -> _Wide:
+def _orthonormal(matrix: Doubles) -> Doubles:
     """The nearest orthogonal matrix: what float32 has rounded away is put back."""
     left, _, right = np.linalg.svd(matrix)
-    nearest: _Wide = left @ right
+    nearest: Doubles = left @ right
     return nearest

@@ -15,9 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import Doubles
 from indexer.errors import VectorError
-
-_Values = npt.NDArray[np.float64]
 
 _STAKE = 0.75
 """Largest share of the capital that one value may lose: the paper's truncation c. With 200 to 500
@@ -137,13 +136,13 @@ def certified(points: Iterable[npt.ArrayLike], target: float, confidence: float)
     return last
 
 
-def _rejected(mean: float, values: _Values, bets: _Values, confidence: float) -> bool:
+def _rejected(mean: float, values: Doubles, bets: Doubles, confidence: float) -> bool:
     """Whether the capital ever reached 1 / alpha; each factor of it falls, or stays, as m grows."""
     gains = np.log1p(np.minimum(bets, _STAKE / float(mean)) * (values - mean))
     return bool(np.cumsum(gains).max() >= -math.log1p(-confidence))
 
 
-def _bets(values: _Values, confidence: float) -> _Values:
+def _bets(values: Doubles, confidence: float) -> Doubles:
     """The predictable plug-in: lambda_i = sqrt(2 log(1 / alpha) / (n var_{i-1})), untruncated.
 
     The variance is that of the values before i, with one pseudo-value 1/2 of variance 1/4 at the
@@ -155,11 +154,11 @@ def _bets(values: _Values, confidence: float) -> _Values:
     means = (0.5 + np.cumsum(values)) / counts
     variances = (0.25 + np.cumsum((values - means) ** 2)) / counts
     before = np.concatenate(([0.25], variances[:-1]))
-    bets: _Values = np.sqrt(-2 * math.log1p(-confidence) / (len(values) * before))
+    bets: Doubles = np.sqrt(-2 * math.log1p(-confidence) / (len(values) * before))
     return bets
 
 
-def _checked(values: npt.ArrayLike) -> _Values:
+def _checked(values: npt.ArrayLike) -> Doubles:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

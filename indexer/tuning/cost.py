@@ -11,7 +11,7 @@ from indexer.arrays import Floats
 from indexer.building.coarse import empty
 from indexer.config import RotationKind, SegmentConfig, Structure
 from indexer.faiss_calls import faiss
-from indexer.search.allowed import MOSTLY, Allowed
+from indexer.search.allowed import POST_FILTER_SHARE, Allowed
 from indexer.search.exact import EXACT_ALLOWED
 from indexer.segment import Segment
 from indexer.storage.vectors import DTYPES
@@ -152,5 +152,5 @@ def _met(segment: Segment, live: Allowed | None, queries: Floats, size: int) -> 
         segment.shortlist(segment.rotate(queries), size, live)
         met = faiss.cvar.indexIVF_stats.ndis / count
         return met, 8.0 * met  # a row number beside every code
-    scanned = segment.rows if live is None or live.share >= MOSTLY else live.size
+    scanned = segment.rows if live is None or live.share >= POST_FILTER_SHARE else live.size
     return float(scanned), 0.0

@@ -7,19 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats, RowNumbers
-from indexer.config import SMALL, Code, SegmentConfig, Structure
+from indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.segment import Segment
 from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal
 
 PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
-EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-SCANNED = 50_000
+EF_SEARCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+MAX_FLAT_ROWS = 50_000
 """Up to this many rows a flat coarse stage is tried, and one whose shortlist is all of them."""
-LONGEST = 400
+MAX_SHORTLIST = 400
 """No shortlist beyond this is tried, but that of all rows."""
-_RANKED = 100  # queries whose neighbours are ranked by every prefix
+_RANKED_QUERIES = 100  # queries whose neighbours are ranked by every prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,15 @@ def candidates(
     dim = segments[0].dim
     narrower = [p for p in PREFIXES if p < dim]
     widths = sorted({r.prefix for r in recipes}) if recipes else [*narrower, dim]
-    few = seen.part(np.arange(min(_RANKED, len(seen.vectors))))
+    few = seen.part(np.arange(min(_RANKED_QUERIES, len(seen.vectors))))
     enough = goal.recall + 0.2 * (1 - goal.recall)
     rows = sum(sizes)
-    longest = min(LONGEST, rows)
+    longest = min(MAX_SHORTLIST, rows)
     shortlists = [
         each
-        for each in sorted({goal.k, *(s for s in (*EFFORTS, LONGEST) if goal.k <= s <= longest)})
+        for each in sorted(
+            {goal.k, *(s for s in (*EF_SEARCHES, MAX_SHORTLIST) if goal.k <= s <= longest)}
+        )
         # Where that is all rows but those made into queries, the trial would be exact search.
         if not any(
             part is not None and part.size <= each < size
@@ -84,12 +86,12 @@ def candidates(
                 within = True
                 yield replace(recipe, stages=(), shortlist=usable[0]), usable[:3]
     scan = _flat(base, widths[0])
-    if recipes is None and rows <= SCANNED and _fits(scan, sizes, dim, goal):
+    if recipes is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
         yield replace(scan, shortlist=max(sizes)), [max(sizes)]
         return
     if not shortest < float("inf"):
         raise TuneError(
-            f"no prefix holds recall@{goal.k} {goal.recall} within a shortlist of {LONGEST}; "
+            f"no prefix holds recall@{goal.k} {goal.recall} within a shortlist of {MAX_SHORTLIST}; "
             "lower the target, or use exact search"
         )
     if not within:
@@ -110,14 +112,14 @@ def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[
     Other codes of a graph are not tried: they were no faster.
     """
     flat = _flat(base, width)
-    if rows <= SCANNED:
+    if rows <= MAX_FLAT_ROWS:
         yield flat
-    if rows >= SMALL:
+    if rows >= FLAT_BELOW:
         graph = replace(flat, structure=Structure.HNSW, code=Code.INT8)
         yield graph
         if small:
             yield replace(graph, hnsw_m=16)
-    if rows >= 10 * SMALL:
+    if rows >= 10 * FLAT_BELOW:
         yield replace(flat, structure=Structure.IVF, code=Code.INT8)
         if width % 2 == 0:
             yield replace(flat, structure=Structure.IVF, code=Code.FASTSCAN)

@@ -9,16 +9,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one
+from indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
 from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
-
-Seconds = npt.NDArray[np.float64]
-Shares = npt.NDArray[np.float64]
 
 WARM_UP = 10
 """Queries that are searched before those that count."""
@@ -61,7 +57,7 @@ class OperatingPoint:
                 found.append(segment.search(queries, self.k, self.shortlist or None, live))
         return merge(found, self._bases, self.k)
 
-    def one_by_one(self, queries: Floats) -> tuple[RowNumbers, Seconds]:
+    def one_by_one(self, queries: Floats) -> tuple[RowNumbers, Doubles]:
         """Rows (q, k) and seconds (q,) of queries that come one after the other."""
         for i in range(min(WARM_UP, len(queries))):
             self.search(queries[i : i + 1])
@@ -79,7 +75,7 @@ class OperatingPoint:
         return found, time.perf_counter() - begin
 
 
-def recalls(found: RowNumbers, exact: RowNumbers) -> Shares:
+def recalls(found: RowNumbers, exact: RowNumbers) -> Doubles:
     """The share of the exact rows that was found, |found & exact| / |exact|, of every query.
 
     Args:

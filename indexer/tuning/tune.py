@@ -6,7 +6,7 @@ first, each is tested for a true mean recall above the target (a betting bound, 
 tuning.confidence), down to the first that fails: fixed-sequence testing, which allows any number
 of points at the full confidence. A ladder that fails at its first point hands what is left of the
 permitted error, halved, to the next best. A shortlist of all rows finds every neighbour and needs
-no test: up to SCANNED rows it is tried last, so that a tuning that starts also ends.
+no test: up to MAX_FLAT_ROWS rows it is tried last, so that a tuning that starts also ends.
 """
 
 import time
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, unit_rows
+from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
@@ -25,15 +25,13 @@ from indexer.segment import Segment
 from indexer.tuning.confidence import certified, holds, smallest_sample
 from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal, Objective, Point, Tuning
-from indexer.tuning.grid import EFFORTS, Kept, Questions, candidates
+from indexer.tuning.grid import EF_SEARCHES, Kept, Questions, candidates
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
 MIN_QUERIES = 100
 """Queries below which ranks and times mean little, however low the target."""
-_ALONE = 200  # queries timed one by one
-
-Recalls = npt.NDArray[np.float64]
+_TIMED_QUERIES = 200  # queries timed one by one
 
 
 def queries_needed(goal: Goal) -> int:
@@ -84,7 +82,7 @@ def tune(
 
     Raises:
         TuneError: no segment, too few queries, more neighbours than rows, no recipe within
-            max_ram, or none that holds the target (never so up to SCANNED rows).
+            max_ram, or none that holds the target (never so up to MAX_FLAT_ROWS rows).
         VectorError: queries of another width, or not finite.
     """
     goal = goal or Goal()
@@ -157,7 +155,7 @@ class _Step:
 
     point: Point
     likely: bool
-    sealed: Recalls
+    sealed: Doubles
     exact: bool = False
 
 
@@ -175,7 +173,7 @@ def _ladder(
     It ends where half of what the target permits to miss is missed no longer, or where a query
     costs more than `most` milliseconds.
     """
-    efforts: Sequence[int] = [e for e in EFFORTS if e >= config.shortlist] or [config.shortlist]
+    efforts: Sequence[int] = [e for e in EF_SEARCHES if e >= config.shortlist] or [config.shortlist]
     if config.structure is Structure.IVF:
         lists = max(view.lists for view in views)
         efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
@@ -242,7 +240,7 @@ def _kept(
     return kept
 
 
-def _recalls(segments: Sequence[Segment], asked: Questions, k: int) -> Recalls:
+def _recalls(segments: Sequence[Segment], asked: Questions, k: int) -> Doubles:
     """recall@k of each query (q,) float64; a batch of them is searched at once."""
     found = _search(segments, asked.vectors, k).rows
     shares = [
@@ -259,7 +257,7 @@ def _cost(segments: Sequence[Segment], asked: Questions, goal: Goal) -> float:
         _search(segments, asked.vectors, goal.k)
         return (time.perf_counter() - begin) * 1e3 / len(asked.vectors)
     times = []
-    for query in asked.vectors[:_ALONE]:
+    for query in asked.vectors[:_TIMED_QUERIES]:
         begin = time.perf_counter()
         _search(segments, query[None], goal.k)
         times.append(time.perf_counter() - begin)

@@ -7,9 +7,9 @@ Producing Summaries", 1998.
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import Floats
 from searchengine.errors import QueryError
 
-Floats = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, runtime_che
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import Floats
 from searchengine.errors import QueryError
 from searchengine.ingest.encoding import (
     TextEncoder,
@@ -129,7 +130,7 @@ class Query:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-LARGEST = 256
+MAX_BATCH = 256
 """Items done together at most: what comes first should not wait for too many others."""
 PATIENCE = 0.1
 """How long is waited for those whose items were done just now, as a share of what that took."""
@@ -182,7 +183,7 @@ class Coalescer(Generic[Item, Result]):
         with self._lock:
             self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
             others = [call for call in self._waiting if call is not own]
-        batch = [own, *others[: LARGEST - 1]]
+        batch = [own, *others[: MAX_BATCH - 1]]
         begun = monotonic()
         try:
             self._do(batch)
@@ -215,12 +216,11 @@ class Coalescer(Generic[Item, Result]):
             call.woken.set()
 
 
-Vectors = npt.NDArray[np.float32]
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
-CACHED = 1024
+CACHE_SIZE = 1024
 """Questions remembered: 3 MB of vectors 768 wide."""
-FEW = 64
+MAX_CACHED_BATCH = 64
 """More than so many are a batch of their own, and not remembered."""
 
 
@@ -238,7 +238,7 @@ class QuestionEncoder:
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self._lock = Lock()
-        self._cache: OrderedDict[str, Vectors] = OrderedDict()
+        self._cache: OrderedDict[str, Floats] = OrderedDict()
         self._shallow: dict[int, QuestionEncoder] = {}
 
     def at(self, layers: int | None) -> "QuestionEncoder":
@@ -255,9 +255,9 @@ class QuestionEncoder:
             self._shallow.setdefault(layers, QuestionEncoder(encoder))
         return self._shallow[layers]
 
-    def encode(self, questions: Sequence[str]) -> Vectors:
+    def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that cannot be searched by."""
-        if len(questions) > FEW:
+        if len(questions) > MAX_CACHED_BATCH:
             return self._encoded(questions)
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
@@ -268,12 +268,12 @@ class QuestionEncoder:
             found = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
             with self._lock:
                 self._cache.update(found)
-                while len(self._cache) > CACHED:
+                while len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)
             known |= found
         return np.stack([known[text] for text in questions])
 
-    def _encoded(self, texts: Sequence[str]) -> Vectors:
+    def _encoded(self, texts: Sequence[str]) -> Floats:
         vectors = np.asarray(self._encoder.encode(texts, role="query"), dtype=np.float32)
         check_shape(vectors, (len(texts), self._encoder.dim), "questions", QueryError)
         wrong = unusable(vectors)
@@ -287,7 +287,7 @@ class QuestionEncoder:
 
 def parted(
     queries: Questions, query: Query, dim: int
-) -> tuple[Sequence[str] | None, Vectors | None]:
+) -> tuple[Sequence[str] | None, Floats | None]:
     """What was asked as texts, or as vectors (q, D); the other one is None. Raises QueryError."""
     if isinstance(queries, str):
         raise QueryError("search_batch takes a list of questions, got one text; use search")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from indexer.arrays import Floats
 from searchengine.corpus.files import Document
 from searchengine.errors import QueryError
 from searchengine.query.diversity import mmr
@@ -75,13 +75,12 @@ class Hits(list[Hit]):
         self.read = read
 
 
-Vectors = npt.NDArray[np.float32]
 FUSED = 100
 """Documents of each ranking that are fused, or k if that is more."""
 WEIGHTS = (0.5, 0.5)
 """Of vectors and words, where both rank; chosen on training questions, see docs/hybrid.md."""
-_WIDE = 4  # candidates for each document that is fused
-_FEWEST_DIVERSE = 50  # candidates among which diversity chooses, or 4 k if that is more
+_CANDIDATES_PER_DOCUMENT = 4  # candidates for each document that is fused
+_MIN_DIVERSE = 50  # candidates among which diversity chooses, or 4 k if that is more
 
 
 class Found(NamedTuple):
@@ -108,7 +107,7 @@ def rank(
     snapshot: Snapshot,
     query: Query,
     questions: Sequence[str] | None,
-    vectors: Vectors | None,
+    vectors: Floats | None,
     *,
     without: int | None = None,
 ) -> list[Ranking]:
@@ -123,7 +122,7 @@ def rank(
     """
     depth = query.k
     if query.diversity:
-        depth = max(_FEWEST_DIVERSE, 4 * depth)
+        depth = max(_MIN_DIVERSE, 4 * depth)
     depth = min(depth, snapshot.rows)  # nothing has more, and SQLite's numbers end at 2⁶³
     if query.mode == Mode.VECTOR:
         assert vectors is not None
@@ -157,7 +156,7 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
 
 
 def _by_vector(
-    snapshot: Snapshot, query: Query, vectors: Vectors, depth: int, without: int | None = None
+    snapshot: Snapshot, query: Query, vectors: Floats, depth: int, without: int | None = None
 ) -> list[Ranking]:
     """The `depth` best documents for every vector, each by its best passage."""
     label, several = _label(snapshot, query)
@@ -221,7 +220,7 @@ def _worded(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexi
 
 
 def _by_both(
-    snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Vectors, depth: int
+    snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats, depth: int
 ) -> list[Ranking]:
     """Both rankings fused, see documents.lexical; of more documents where these make too few
     groups."""
@@ -230,7 +229,7 @@ def _by_both(
     left, each = list(range(len(questions))), max(FUSED, depth)
     while left:
         # Scores are scaled by the least of them, so the end of the ranking has to be right as well.
-        wide = max(snapshot.settings["index"]["shortlist"], _WIDE * each)
+        wide = max(snapshot.settings["index"]["shortlist"], _CANDIDATES_PER_DOCUMENT * each)
         alone = replace(query, group_by=None, shortlist=query.shortlist or wide)
         short = []
         for i, near in zip(left, _by_vector(snapshot, alone, vectors[left], each), strict=True):
@@ -279,7 +278,7 @@ def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], most: int)
 
 
 def _nearest_passages(
-    snapshot: Snapshot, documents: Sequence[int], vector: Vectors
+    snapshot: Snapshot, documents: Sequence[int], vector: Floats
 ) -> dict[int, Passage]:
     """The passage of each document that is nearest to a vector."""
     passages = snapshot.store.passages_of(documents)

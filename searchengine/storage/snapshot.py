@@ -7,8 +7,8 @@ from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from indexer.arrays import Floats
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
 from indexer.search.search import SearchResult, merge
@@ -19,7 +19,6 @@ from searchengine.storage.documents.store import Ids, SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
 from searchengine.storage.writer import folder_of
 
-Vectors = npt.NDArray[np.float32]
 READERS = 4
 """Connections of a snapshot: statements that run at once. One of them is kept for quick ones."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
@@ -110,7 +109,7 @@ class Snapshot:
 
     def search(
         self,
-        queries: Vectors,
+        queries: Floats,
         k: int,
         *,
         shortlist: int | None = None,
@@ -144,7 +143,7 @@ class Snapshot:
         found = [search(row, each, self.live[row]) for row, each in self.segments.items()]
         return merge(found, [row.base for row in self.segments], k)
 
-    def vectors(self, passages: Ids) -> Vectors:
+    def vectors(self, passages: Ids) -> Floats:
         """The vectors of passages in the encoder's own basis: ids (n,) to (n, D) float32."""
         order = np.argsort(passages)
         asked = passages[order]
@@ -163,7 +162,7 @@ class Snapshot:
         self.store.close()
 
 
-_LONGEST = 2_000_000  # seconds to wait
+_MAX_WAIT = 2_000_000  # seconds to wait
 _TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
 
 
@@ -187,8 +186,8 @@ class View:
         """Open. Raises CollectionError: no collection is there, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
-        if not 0 <= wait <= _LONGEST:
-            raise QueryError(f"wait must be between 0 and {_LONGEST} seconds, got {wait}")
+        if not 0 <= wait <= _MAX_WAIT:
+            raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait = wait
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None

@@ -60,7 +60,7 @@ def graph(folder: Path) -> Segment:
     return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0))
 
 
-@pytest.fixture(params=[1, cascade.MANY - 1, cascade.MANY, 150])
+@pytest.fixture(params=[1, cascade.LOCALITY_BATCH - 1, cascade.LOCALITY_BATCH, 150])
 def queries(request: pytest.FixtureRequest) -> np.ndarray:
     return QUERIES[: request.param]
 
@@ -110,7 +110,7 @@ def test_more_effort_is_more_steps(graph: Segment) -> None:
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
     """Also where similar queries are searched after each other: each gets its own answer."""
     many = segment.search(QUERIES, 5)
-    assert len(QUERIES) > cascade.MANY
+    assert len(QUERIES) > cascade.LOCALITY_BATCH
     alone = [segment.search(query[None], 5) for query in QUERIES]
     np.testing.assert_array_equal(many.rows, np.concatenate([one.rows for one in alone]))
     np.testing.assert_allclose(

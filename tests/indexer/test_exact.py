@@ -102,7 +102,7 @@ def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
 
 def test_bounds_too_wide_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((1200, 1100)).astype(np.float32)
-    message = "bounds keep at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
+    message = "bounds must be at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
     wide, steps = SegmentConfig(rotation="identity", bounds=1001), []
     with pytest.raises(SegmentConfigError, match=message):
         Segment.build(tmp_path / "s", rows, wide, progress=lambda *step: steps.append(step))

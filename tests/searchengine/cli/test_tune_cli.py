@@ -184,9 +184,9 @@ def test_recipes_of_index(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--structure hnsw --code pq", "the structure hnsw holds the codes fp32, fp16"),
-        ("--code pq --prefix 10", "the code pq needs a prefix that 4 divides, got 10"),
-        ("--funnel 16:50", "stages must widen from prefix 32"),
+        ("--structure hnsw --code pq", "code must be one of fp32, fp16"),
+        ("--code pq --prefix 10", "prefix must be a multiple of 4 for the code pq, got 10"),
+        ("--funnel 16:50", "stages must be wider than the prefix of 32"),
         ("--funnel 16-50", "expected WIDTH:KEEP with commas between, got '16-50'"),
         ("--funnel 64:50", "the stage of 64 is wider than the encoder's 32 numbers"),
         ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw'"),
