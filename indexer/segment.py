@@ -33,12 +33,12 @@ __all__ += ["Storage", "Structure"]
 
 
 class Segment:
-    """An immutable folder of vectors. Made by `build` or `open`; usable as a context manager.
+    """An immutable folder of vectors, from `build`, `merge` or `open`. A context manager.
 
     Attributes:
         path: the folder.
-        manifest: what it holds.
-        manifest_sha256: the checksum of manifest.json, by which the whole segment can be named.
+        manifest: the contents of manifest.json.
+        manifest_sha256: the checksum of manifest.json, which identifies the segment.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_sha256: str, parts: Parts) -> None:
@@ -152,7 +152,7 @@ class Segment:
         manifest, checksum = read_manifest(folder)
         shared = None
         if rotation_of and rotation_of.manifest.rotation_sha256 == manifest.rotation_sha256:
-            shared = rotation_of._opened().turn
+            shared = rotation_of._opened().rotation
         return cls(folder, manifest, checksum, Parts.open(folder, manifest, Device(device), shared))
 
     def rebuild(
@@ -183,7 +183,7 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """How many vectors there are; they are numbered from 0."""
+        """Number of vectors; row numbers start at 0."""
         return self.manifest.rows
 
     @property
@@ -193,12 +193,12 @@ class Segment:
 
     @property
     def lists(self) -> int:
-        """The k-means lists of an IVF's coarse stage; 0 for other structures."""
+        """Number of k-means lists of an IVF; 0 for other structures."""
         return self._opened().coarse.lists
 
     @property
     def config(self) -> SegmentConfig:
-        """How this segment is searched."""
+        """Index config and operating point of this segment or view."""
         return self._config
 
     def rotate(self, queries: npt.ArrayLike) -> Floats:
@@ -207,13 +207,13 @@ class Segment:
         Raises VectorError for queries that are not (q, D), empty, zero or not finite.
         """
         unit = unit_rows(queries, dim=self.dim)
-        turn = self._opened().turn
-        return unit if turn is None else turn.apply(unit)
+        rotation = self._opened().rotation
+        return unit if rotation is None else rotation.apply(unit)
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> RowNumbers:
-        """Candidates for rotated queries (q, D), from their prefix alone.
+        """Candidates for rotated queries (q, D), found by their prefix.
 
         Args:
             rotated: what `rotate` returned.
@@ -231,7 +231,7 @@ class Segment:
         return self._shortlist(rotated, size, self._opened().restricted(allowed))
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
-        """Exact cosines of the candidates (q, s), the best k; padded with -1 and -inf."""
+        """The best k candidates (q, s) by full-width cosine, padded with -1 and -inf."""
         return rerank(self._opened().file, rotated, candidates, result_size("k", k, self.rows))
 
     def search(
@@ -315,24 +315,24 @@ class Segment:
         return Prefixes(self._opened().file, p)
 
     def take(self, rows: RowNumbers) -> Floats:
-        """Stored rows as they lie, rotated: row numbers of any shape (...) to (..., D) float32."""
+        """Stored (rotated) rows: row numbers of any shape (...) to (..., D) float32."""
         return self._opened().file.take(rows)
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
-        """Stored rows in the encoder's own basis: (n,) rising row numbers to (n, D) float32."""
-        turn = self._opened().turn
+        """Stored rows in the encoder's basis: (n,) rising row numbers to (n, D) float32."""
+        rotation = self._opened().rotation
         stored = self._opened().file.take(row_numbers(rows, self.rows))
-        return stored if turn is None else stored @ turn.matrix.T
+        return stored if rotation is None else stored @ rotation.matrix.T
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
-        """Rows (all by default) as `vectors` gives them, in blocks (n, D), while all are verified.
+        """Rows (all by default) in the encoder's basis, in blocks (n, D), verified as they are read.
 
         Raises:
-            SegmentError: a row is no unit vector; at the end, the file was altered.
+            SegmentError: a row is not a unit vector; at the end, the file was altered.
         """
-        turn = self._opened().turn
+        rotation = self._opened().rotation
         for _, stored in self._part(rows).blocks():
-            yield stored if turn is None else stored @ turn.matrix.T
+            yield stored if rotation is None else stored @ rotation.matrix.T
 
     def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
         """The same rows with another index config, whose coarse stage is built in memory.
@@ -354,11 +354,11 @@ class Segment:
         return self._view(config, parts)
 
     def unbounded(self) -> "Segment":
-        """The same without bounds: exact search scores every row at full width."""
+        """This segment without bounds: exact search scores every row at full width."""
         return self._view(self._config, self._opened()._replace(bounds=None))
 
     def remapped(self, vectors: Path) -> "Segment":
-        """The same over a copy of its rows' file, mapped now: none of its pages has been read."""
+        """This segment over a copy of its vectors file, mapped now: no page of it has been read."""
         return self._view(self._config, self._opened().remapped(vectors))
 
     def _view(self, config: SegmentConfig, parts: Parts) -> "Segment":
@@ -375,7 +375,7 @@ class Segment:
         verify_files(self.path, self.manifest, self.manifest_sha256)
 
     def close(self) -> None:
-        """Let go of the mapped file and the coarse index; searching afterwards is an error."""
+        """Release the mapped files; searching afterwards is an error."""
         self._parts = None
 
     def __enter__(self) -> Self:
@@ -385,8 +385,8 @@ class Segment:
         self.close()
 
     def _basis(self) -> Basis:
-        turn = self._opened().turn
-        return Basis.of(self.path, self.manifest, None if turn is None else turn.matrix)
+        rotation = self._opened().rotation
+        return Basis.of(self.path, self.manifest, None if rotation is None else rotation.matrix)
 
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)

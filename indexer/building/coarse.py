@@ -10,7 +10,7 @@ from indexer.faiss_calls import faiss
 from indexer.search.search import CoarseIndex
 
 TRAIN_ROWS = 50_000
-"""Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 a list if more."""
+"""Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""
 
 Progress = Callable[[int], None]
 
@@ -20,31 +20,37 @@ class PrefixRows(Protocol):
 
     @property
     def width(self) -> int:
-        """How many numbers each has."""
+        """Dimensions of a prefix."""
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of prefixes."""
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
-        """All of them, in blocks (n_i, p): by row number, or in another order."""
+        """All prefixes, in blocks (n_i, p), by row number or in another order."""
 
     def sample(self, count: int) -> Floats:
-        """At most `count` of them, spread evenly: (n, p)."""
+        """At most `count` prefixes, spread evenly: (n, p)."""
 
 
 def build_coarse(
     prefixes: PrefixRows,
     config: SegmentConfig,
-    on_rows: Progress | None = None,
+    progress: Progress | None = None,
     kept: RowNumbers | None = None,
 ) -> CoarseIndex:
-    """Index prefixes, all or those `kept`. `on_rows` hears how many rows were just added.
+    """Index all prefixes, or those of the rows `kept`.
 
-    A graph is laid out by `locality`: neighbours lie near each other, and a walk meets fewer
-    pages (12 to 17 % more queries a second, 200k real sentences, two cores).
+    A graph is stored in the order of `locality`: neighbours are stored close together, and a walk
+    touches fewer pages (12 to 17 % more queries per second, 200k real sentences, two cores).
 
-    Memory is the finished index, its training sample, 10 bytes a row and one block.
+    Memory: the finished index, its training sample, 10 bytes per row and one block.
+
+    Args:
+        prefixes: re-normalised prefixes of all rows.
+        config: the index config.
+        progress: called with the number of rows just added.
+        kept: rising row numbers; None for all.
 
     Raises:
         VectorError: there are no rows, or blocks of another width.
@@ -76,15 +82,14 @@ def build_coarse(
         else:
             index.add_with_ids(block, order[done : done + len(block)])
         done += len(block)
-        if on_rows is not None:
-            on_rows(len(block))
+        if progress is not None:
+            progress(len(block))
     return CoarseIndex(index)
 
 
 def empty(config: SegmentConfig, rows: int) -> Any:
-    """A faiss index of the recipe's coarse stage, for `rows` rows, not trained and without any."""
-    recipe = config.factory(rows)
-    index = faiss.index_factory(config.prefix, recipe, faiss.METRIC_INNER_PRODUCT)
+    """An empty, untrained faiss index for the coarse stage of `rows` rows."""
+    index = faiss.index_factory(config.prefix, config.factory(rows), faiss.METRIC_INNER_PRODUCT)
     if isinstance(index, faiss.IndexHNSW):
         index.hnsw.efConstruction = config.ef_construction
     return index

@@ -9,7 +9,7 @@ and the right side is itself an inner product, of (q_p, |q_p|, |q_t|) with (x', 
 one scan of short codes bounds every score from above, as a vector-approximation file does with
 cells (Weber, Schek and Blott 1998). A row bounded below the k-th best score of any k rows at hand
 cannot be one of the best k; the others are scored. A tail cut into blocks, each with its length,
-was no tighter than a longer prefix: after a rotation by energy the tails of all rows are alike.
+was no tighter than a longer prefix: after a rotation by energy the tails of all rows are similar.
 
 The query is rounded to 8 bits too, which adds a term of the same kind, so that the whole scan is
 a sum of products of small integers: it is exact, and twice as fast as one of floats. Lengths are

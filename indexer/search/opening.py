@@ -1,6 +1,6 @@
-"""The files of an open segment, checked and mapped; on a GPU, copies of what is scanned.
+"""Opening a segment: its files are checked and mapped; a GPU gets copies of what is scanned.
 
-Graphs are walked on the CPU, whose caches suit them better than a copy over the bus would.
+Graphs are walked on the CPU, whose caches suit them better.
 """
 
 import hashlib
@@ -21,43 +21,43 @@ from indexer.search.exact import Bounds, score_slack
 from indexer.search.search import Cascade, CoarseIndex, structure_of
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
-from indexer.storage.rotation import Turn
+from indexer.storage.rotation import Rotation
 from indexer.storage.vectors import Prefixes, VectorFile
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
 
 GPU_MAX_SIZE = 2048
-"""Most rows a query that faiss gives from a GPU."""
+"""Maximum rows per query that faiss returns from a GPU."""
 
 GPU_SLACK = 2.0**-9
-"""Scores made there may be off by this much more: rows scaled and rounded to float16 once again."""
+"""Extra error of scores from a GPU, whose copies are scaled and rounded to float16 again."""
 
 
 class Parts(NamedTuple):
-    """What an open segment holds on to."""
+    """The files of an open segment."""
 
     file: VectorFile
     full: CoarseIndex  # the same rows, mapped by faiss
     coarse: CoarseIndex
     cascade: Cascade
     bounds: Bounds | None
-    turn: Turn | None  # None is the identity
-    gpu_full: CoarseIndex | None = None  # copies on a GPU, which stand in for scans without filter
+    rotation: Rotation | None  # None is the identity
+    gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
-    kept: Allowed | None = None  # the rows of a trial, which are all that it may find; None for all
+    kept: Allowed | None = None  # the rows that a trial may find; None for all
 
     @classmethod
     def open(
-        cls, folder: Path, manifest: Manifest, device: Device, shared: Turn | None = None
+        cls, folder: Path, manifest: Manifest, device: Device, shared: Rotation | None = None
     ) -> Self:
         """Check every file's size, and the contents of all but the vectors; then map them.
 
-        A turn that is shared is that of another open segment, of the same rotation: it takes the
-        place of this one's file, which is then not read.
+        `shared` is the rotation of another open segment with an equal file. This segment's file is
+        then not read.
 
         Raises:
-            SegmentError: naming the file that is missing, truncated, altered or unknown; there is
-                no GPU.
+            SegmentError: naming the file that is missing, truncated, altered or unknown; or there
+                is no GPU.
         """
         needed = {manifest.vectors_file, COARSE}
         if manifest.config.rotation is not RotationKind.IDENTITY:
@@ -70,34 +70,34 @@ class Parts(NamedTuple):
         coarse = open_coarse(folder / COARSE, mapped=True)
         if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
             raise SegmentError(
-                f"{folder / COARSE} holds {coarse.rows} x {coarse.width} prefixes, the manifest "
-                f"says {manifest.rows} x {manifest.config.prefix}; index again"
+                f"{folder / COARSE} must hold {manifest.rows} x {manifest.config.prefix} prefixes, "
+                f"got {coarse.rows} x {coarse.width}; index again"
             )
         file = VectorFile(
             folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
         )
         full = open_coarse(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
-        turn = load_rotation(folder, manifest) if shared is None else shared
-        parts = cls(file, full, coarse, Cascade(coarse, full), bounds, turn)
+        rotation = load_rotation(folder, manifest) if shared is None else shared
+        parts = cls(file, full, coarse, Cascade(coarse, full), bounds, rotation)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
-        """The same over a copy of the rows' file, mapped anew."""
+        """These files with another copy of the vectors, mapped now."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = open_coarse(path, mapped=True)
         return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
-        """The same with another coarse stage, built of the rows `kept`; it is scanned on the CPU.
+        """These files with another coarse stage, which holds the rows `kept`, None for all.
 
-        A GPU's copy of the old coarse stage holds other prefixes, so it is left out.
+        It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
         cascade = Cascade(coarse, self.full)
         return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
-        """The rows that a caller allows, of a trial those that it holds; None for no filter.
+        """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
 
         Raises:
             VectorError: as indexer.search.allowed.restriction.
@@ -112,37 +112,36 @@ class Parts(NamedTuple):
         return self.kept if only is None else only
 
     def available(self, only: Allowed | None) -> int:
-        """How many rows a search may find under this filter."""
+        """Number of rows that a search may find under this filter."""
         within = self.searched(only)
         return self.file.rows if within is None else within.size
 
     def on_gpu(self) -> Self:
-        """The same with copies of what is scanned in the memory of a GPU."""
+        """These files with copies of what is scanned in the memory of a GPU."""
         full = gpu_copy(Prefixes(self.file, self.file.dim))
         if self.coarse.structure is not Structure.FLAT:
             return self._replace(gpu_full=full)
         coarse = gpu_copy(Prefixes(self.file, self.coarse.width))
         return self._replace(gpu_full=full, gpu_coarse=coarse)
 
-    def scanner(self, of: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
-        """What scans these rows for the best `size` of them: a GPU where it can."""
-        copies = {"full": self.gpu_full, "coarse": self.gpu_coarse}
-        copy = copies[of]
-        if copy is None or filtered or size >= GPU_MAX_SIZE:
-            return self.full if of == "full" else self.coarse
-        return copy
+    def scanner(self, width: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
+        """The index that scans for the best `size` rows: the copy on a GPU where it can."""
+        mapped, copied = self.full, self.gpu_full
+        if width == "coarse":
+            mapped, copied = self.coarse, self.gpu_coarse
+        return mapped if copied is None or filtered or size >= GPU_MAX_SIZE else copied
 
     def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
         """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""
 
-        def scan(some: Floats, size: int) -> RowNumbers:
-            return self.scanner("full", size, within is not None).shortlist(some, size, within)
+        def scan(batch: Floats, size: int) -> RowNumbers:
+            return self.scanner("full", size, within is not None).shortlist(batch, size, within)
 
         return scan
 
     @property
     def slack(self) -> float:
-        """No score of `full_scan` is further than this from the true one."""
+        """Maximum error of a score of `full_scan`."""
         return score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
 
 
@@ -151,11 +150,10 @@ def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
 
     Args:
         path: the file.
-        mapped: leave the codes and links in the file and map them, which several processes
-            then share; otherwise they are loaded.
+        mapped: map the codes and links, which several processes then share; else load them.
 
     Raises:
-        SegmentError: faiss cannot read it, or it is no structure that this package writes.
+        SegmentError: faiss cannot read it, or its structure is not one of this package.
     """
     index = read_index(path, mapped=mapped)
     inner = index.index if isinstance(index, faiss.IndexIDMap) else index
@@ -163,7 +161,9 @@ def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
         structure_of(faiss.downcast_index(inner)) is None
         or index.metric_type != faiss.METRIC_INNER_PRODUCT
     ):
-        raise SegmentError(f"{path} holds {type(index).__name__}, no coarse structure of ours")
+        raise SegmentError(
+            f"{path} must hold a coarse stage of this package, got {type(index).__name__}; index again"
+        )
     return CoarseIndex(index)
 
 
@@ -194,19 +194,19 @@ def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -
     entry.check(folder / name, contents=contents)
 
 
-def load_rotation(path: Path, manifest: Manifest) -> Turn | None:
-    """The verified turn, or None for the identity."""
+def load_rotation(path: Path, manifest: Manifest) -> Rotation | None:
+    """The verified rotation, or None for the identity."""
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
-    return Turn(_square(path / ROTATION, manifest.dim))
+    return Rotation(_square(path / ROTATION, manifest.dim))
 
 
 def _square(path: Path, dim: int) -> Floats:
-    """The float32 matrix (dim, dim) of a .npy file that holds it and nothing else.
+    """The float32 matrix (dim, dim) of a .npy file that holds nothing else.
 
-    The size and the header are compared, not followed: a header can ask for any amount of memory,
-    and numpy hands it to Python's parser. All that differs between versions of numpy is how many
-    spaces it ends with.
+    The size and the header are compared with the expected ones, not obeyed: a header can request
+    any amount of memory, and numpy passes it to Python's parser. Versions of numpy differ only in
+    the number of spaces at its end.
 
     Raises:
         SegmentError: the file is anything else.
@@ -218,7 +218,7 @@ def _square(path: Path, dim: int) -> Floats:
         length = (start - 10).to_bytes(2, "little") if head else b""
         if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:
             raise SegmentError(
-                f"{path} holds no float32 matrix of ({dim}, {dim}); restore it or index again"
+                f"{path} must hold a float32 matrix of ({dim}, {dim}); restore it or index again"
             )
     matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
     if not np.isfinite(matrix).all():
@@ -241,7 +241,7 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
             index.add(block)
     except RuntimeError as error:
         raise SegmentError(
-            f"the GPU does not take {rows.rows} rows of {2 * rows.width} bytes: {error}; "
+            f"the GPU has no room for {rows.rows} rows of {2 * rows.width} bytes: {error}; "
             "search on the CPU"
         ) from error
     return CoarseIndex(index, lock=Lock())  # faiss: one search at a time on a GPU index

@@ -1,11 +1,12 @@
 """Search by prefix: a shortlist from the coarse stage, then full-width scores.
 
-CoarseIndex finds the rows with the most similar prefixes, `rerank` scores them at full width, and
-Cascade does both in one call of faiss: the path that most searches are served by.
+CoarseIndex finds the rows with the most similar prefixes, and `rerank` scores them at full width.
+Cascade does both in one call of faiss; most searches take this path, and the other two are its
+oracle.
 
-Scores of the coarse stage rank candidates and are never returned to a user. Ties are broken by row
-number wherever rows are scanned, also at the cut, so a flat coarse stage is deterministic and a
-longer shortlist contains every shorter one.
+Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
+number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
+every shorter one.
 """
 
 from collections.abc import Sequence
@@ -26,26 +27,26 @@ from indexer.search.allowed import Allowed, scan_allowed
 from indexer.storage.vectors import VectorFile
 
 MIN_EF_SEARCH = 32
-"""Lowest efSearch that a shortlist's size stands for."""
+"""Minimum ef_search that follows from the size of a shortlist."""
 
 SCAN_SHARE = 0.1
-"""Below this share of allowed rows a graph is not walked: they are scanned instead."""
+"""Below this share of allowed rows they are scanned; above it, graphs and lists are walked."""
 
 LOCALITY_BATCH = 64
-"""A batch of this many queries is searched in an order in which similar ones follow each other:
-they walk over the same rows, which are then still in the cache (1.2 to 1.5 times the queries a
-second; 10,000 over 200k real sentences, two cores)."""
+"""A batch of at least so many queries is sorted by similarity: neighbours walk over the same rows,
+which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
+200k real sentences, two cores)."""
 
-_CACHED_PARAMETERS = 64  # operating points whose parameters are kept, for each set of allowed rows
+_CACHED_PARAMETERS = 64  # operating points per set of allowed rows
 
-CHUNK_NUMBERS = 1 << 18
-"""Numbers gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
+CHUNK_VALUES = 1 << 18
+"""Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
 
-_Points = dict[tuple[int, ...], Any]
+_Parameters = dict[tuple[int, ...], Any]
 
 
 class RowStore(Protocol):
-    """What re-scoring needs of the stored rows; VectorFile is one."""
+    """The stored rows as `rerank` reads them; VectorFile is one."""
 
     @property
     def dim(self) -> int: ...
@@ -57,13 +58,13 @@ class RowStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, best first: by descending score, equal scores by row number.
+    """The rows of a search, best first: by descending score, equal scores by row number.
 
     Attributes:
-        rows: (q, k) int64 row numbers, -1 where there was nothing more to find.
-        scores: (q, k) float32 full-width cosines, -inf there.
-        proven: whether these are the true best k, beyond doubt.
-        read: (q,) int64 rows that were read at full width for it; None if that was not counted.
+        rows: (q, k) int64 row numbers, -1 for padding.
+        scores: (q, k) float32 full-width cosines, -inf for padding.
+        proven: whether these are certainly the true best k.
+        read: (q,) int64 rows that were read at full width; None if they were not counted.
     """
 
     rows: RowNumbers
@@ -73,16 +74,16 @@ class SearchResult:
 
 
 class CoarseIndex:
-    """Prefixes of all rows of a segment, searched by inner product.
+    """The coarse stage: prefixes of the rows of a segment, searched by inner product.
 
     Attributes:
-        index: the faiss index; the numbers it finds are rows.
-        structure: what it is.
-        rows, width: how many prefixes, and how wide.
+        index: the faiss index; its ids are row numbers.
+        structure: the kind of the index.
+        rows, width: number of prefixes, and their dimensions.
     """
 
     def __init__(self, index: Any, lock: AbstractContextManager[Any] | None = None) -> None:
-        """`lock` is held during every scan, for an index that cannot serve two at once."""
+        """`lock` is held during every scan, for an index that allows one search at a time."""
         self.index = index
         self._lock = nullcontext() if lock is None else lock
         self._ids: RowNumbers | None = None
@@ -92,33 +93,33 @@ class CoarseIndex:
             inner = faiss.downcast_index(index.index)
         self.structure = structure_of(inner)
         self._inner = inner
-        # A graph keeps its codes in a flat index of its own, which can be scanned as it is.
-        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: of old segments
+        # A graph stores its codes in a flat index, which can be scanned.
+        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: only in old segments
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
         self._selectors: WeakKeyDictionary[Allowed, Any] = WeakKeyDictionary()
 
     def save(self, path: Path) -> None:
-        """Write the index to a file. OSError if the disk does not take it."""
+        """Write the index to a file. OSError if it cannot be written."""
         write_index(self.index, path)
 
     def search_parameters(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> Any:
-        """What faiss is asked with for a shortlist of `size`; None if it takes no parameters.
+        """The faiss parameters for a shortlist of `size`; None if the index takes none.
 
-        An effort of 0 follows the size: a graph looks at as many candidates as it is to give (time
-        spent on a longer shortlist bought as much recall@10 as a more careful walk for the same
-        one, or more: 20k real sentences), an IVF at a sixteenth of its lists. A graph spends its
-        effort on rows that are not allowed as well, so the fewer are, the wider it must look.
+        An effort of 0 follows the size: HNSW keeps as many candidates as it returns, an IVF probes
+        a sixteenth of its lists. (A longer shortlist bought as much recall@10 for the same time as
+        a higher ef_search, or more: 20k real sentences.) A graph also walks over rows that are not
+        allowed, so its ef_search rises as the allowed share falls.
         """
         selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
         match self.structure:
             case Structure.HNSW:
-                walked = int(max(effort or MIN_EF_SEARCH, size) / share)
-                return faiss.SearchParametersHNSW(efSearch=walked, sel=selector)
+                ef_search = int(max(effort or MIN_EF_SEARCH, size) / share)
+                return faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
             case Structure.IVF:
-                lists = int((effort or -(-self.lists // 16)) / share)
-                return faiss.SearchParametersIVF(nprobe=min(lists, self.lists), sel=selector)
+                nprobe = int((effort or -(-self.lists // 16)) / share)
+                return faiss.SearchParametersIVF(nprobe=min(nprobe, self.lists), sel=selector)
             case _:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
 
@@ -128,100 +129,101 @@ class CoarseIndex:
         """The rows whose prefixes score highest.
 
         Args:
-            queries: (q, width) float32. Their length does not matter, only their direction.
-            size: rows wanted per query, >= 1.
+            queries: (q, width) float32 of any length.
+            size: rows per query, >= 1.
             allowed: the rows that may be returned; None for all.
-            effort: how widely to look, see SegmentConfig; 0 follows the size.
+            effort: see SegmentConfig; 0 follows the size.
 
         Returns:
             (q, size) int64, best first. Exactly min(size, number of allowed rows) entries are
             rows, the rest are -1.
 
         Raises:
-            VectorError: rows are allowed and the structure cannot be restricted (`selects`).
+            VectorError: `allowed` is given and the structure cannot be restricted (`selects`).
         """
         if allowed is not None and not self.selects:
             raise VectorError(
-                "flat product quantizers cannot be searched among some rows; exact search can"
+                "allowed must be None for a flat product quantizer, which cannot filter rows; use "
+                "exact search"
             )
         available = self.rows if allowed is None else allowed.size
-        found = np.full((queries.shape[0], size), -1, np.int64)
-        wanted = min(size, available)
-        if wanted == 0:
-            return found
+        shortlist = np.full((queries.shape[0], size), -1, np.int64)
+        filled = min(size, available)
+        if filled == 0:
+            return shortlist
         queries = np.ascontiguousarray(queries, dtype=np.float32)
 
-        def scan(some: Floats, ask: int) -> tuple[Floats, RowNumbers]:
-            return self._scan(some, ask, allowed)
+        def scan(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
+            return self._scan(batch, count, allowed)
 
         if not self.walks(available):
-            found[:, :wanted] = ordered(scan, queries, wanted, available)[1]
-            return found
-        parameters = self.search_parameters(wanted, effort, allowed)
+            shortlist[:, :filled] = ordered(scan, queries, filled, available)[1]
+            return shortlist
+        parameters = self.search_parameters(filled, effort, allowed)
         with native_threads(len(queries)):
-            _, walked = self.index.search(queries, wanted, params=parameters)
-        found[:, :wanted] = walked
-        short = np.flatnonzero((walked < 0).any(axis=1))  # the walk ended before it found enough
+            _, rows = self.index.search(queries, filled, params=parameters)
+        shortlist[:, :filled] = rows
+        short = np.flatnonzero((rows < 0).any(axis=1))  # the walk ended too early
         if short.size:
-            found[short, :wanted] = ordered(scan, queries[short], wanted, available)[1]
-        return found
+            shortlist[short, :filled] = ordered(scan, queries[short], filled, available)[1]
+        return shortlist
 
     def walks(self, available: int) -> bool:
-        """Whether a search skips rows; where few rows are allowed, all of those are scanned."""
-        if self.structure is Structure.NSG:  # its walk knows no selector
+        """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""
+        if self.structure is Structure.NSG:  # its walk takes no selector
             return available >= self.rows
         return self.structure is not Structure.FLAT and available >= SCAN_SHARE * self.rows
 
     @property
     def lists(self) -> int:
-        """The k-means lists of an IVF; 0 for other structures."""
+        """Number of k-means lists of an IVF; 0 for other structures."""
         return int(self._inner.nlist) if self.structure is Structure.IVF else 0
 
     @property
     def selects(self) -> bool:
-        """Whether a search can be restricted to some rows; flat product quantizers cannot."""
+        """Whether a search can be filtered; flat product quantizers cannot."""
         return not isinstance(self._flat, faiss.IndexPQ | faiss.IndexPQFastScan)
 
     def _scan(
-        self, queries: Floats, ask: int, allowed: Allowed | None
+        self, queries: Floats, size: int, allowed: Allowed | None
     ) -> tuple[Floats, RowNumbers]:
-        """Scores and rows (q, ask) of a scan; `ask` is at most the number of allowed rows."""
+        """Scores and rows (q, size) of a scan; `size` is at most the number of allowed rows."""
         if allowed is None or allowed.size == allowed.total:
-            return self._scanned(queries, ask, None)
-        return scan_allowed(self._scanned, self._selector, queries, ask, allowed)
+            return self._scan_faiss(queries, size, None)
+        return scan_allowed(self._scan_faiss, self._selector, queries, size, allowed)
 
-    def _scanned(self, queries: Floats, ask: int, selector: Any) -> tuple[Floats, RowNumbers]:
-        """What faiss finds among all that are in the selector, by the numbers of the segment."""
+    def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
+        """Scores and rows of a scan over the rows in the selector, None for all."""
         parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         if self.structure is Structure.IVF:
             parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
         with self._lock, native_threads(len(queries)):
-            scores, rows = self._flat.search(queries, ask, params=parameters)
+            scores, rows = self._flat.search(queries, size, params=parameters)
         return scores, rows if self._ids is None else self._ids[rows]
 
     def _selector(self, allowed: Allowed) -> Any:
-        """The allowed rows by the places in which they lie, which a graph's map shuffles."""
+        """The allowed rows by their position in the index, which a graph's map permutes."""
         if self._ids is None:
             return allowed.selector
-        made = self._selectors.get(allowed)
-        if made is None:
-            made = self._selectors[allowed] = bitmap(allowed.mask[self._ids])
-        return made
+        selector = self._selectors.get(allowed)
+        if selector is None:
+            selector = self._selectors[allowed] = bitmap(allowed.mask[self._ids])
+        return selector
 
 
 class Cascade:
-    """A coarse stage and the full-width rows behind it, for rotated queries (q, D)."""
+    """A coarse stage and the full-width rows as one faiss IndexRefine. Nothing is copied."""
 
     def __init__(self, coarse: CoarseIndex, full: CoarseIndex) -> None:
         head = faiss.RemapDimensionsTransform(full.width, coarse.width)
         faiss.copy_array_to_vector(np.arange(coarse.width, dtype=np.int32), head.map)
         staged = faiss.IndexPreTransform(head, coarse.index)
-        staged.ntotal = full.rows  # a trial index may lack rows, but knows no others
+        staged.ntotal = full.rows  # a trial index may have fewer rows
         self._index = faiss.IndexRefine(staged, full.index)
-        self._parts = (head, staged, coarse, full)  # faiss holds no references of its own
+        self._parts = (head, staged, coarse, full)  # faiss itself holds no references
         self._coarse = coarse
-        self._kept: _Points = {}
-        self._kept_for: WeakKeyDictionary[Allowed, _Points] = WeakKeyDictionary()
+        self._unfiltered: _Parameters = {}
+        self._filtered: WeakKeyDictionary[Allowed, _Parameters] = WeakKeyDictionary()
 
     def search(
         self,
@@ -231,68 +233,69 @@ class Cascade:
         effort: int = 0,
         allowed: Allowed | None = None,
     ) -> SearchResult:
-        """The best k of a shortlist of `size` rows a query, k <= size.
+        """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
 
-        Rows that the walk did not find are -1 with a score of -inf; see CoarseIndex.shortlist.
+        Where the walk ended too early, the rest is padding (-1 and -inf).
         """
         if len(rotated) >= LOCALITY_BATCH:
             heads = rotated[:, : self._coarse.width]
             order = locality([heads], heads)
-            ordered = self._search(rotated[order], k, size, effort, allowed)
-            rows, scores = np.empty_like(ordered.rows), np.empty_like(ordered.scores)
-            rows[order], scores[order] = ordered.rows, ordered.scores
+            result = self._search(rotated[order], k, size, effort, allowed)
+            rows, scores = np.empty_like(result.rows), np.empty_like(result.scores)
+            rows[order], scores[order] = result.rows, result.scores
             return SearchResult(rows, scores)
         return self._search(rotated, k, size, effort, allowed)
 
     def _search(
         self, rotated: Floats, k: int, size: int, effort: int, allowed: Allowed | None
     ) -> SearchResult:
-        def ask(some: Floats, most: int) -> tuple[Floats, RowNumbers]:
-            parameters = self._parameters(most, size, effort, allowed)
-            with native_threads(len(some)):
-                scores, rows = self._index.search(some, most, params=parameters)
+        def refine(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
+            parameters = self._parameters(count, size, effort, allowed)
+            with native_threads(len(batch)):
+                scores, rows = self._index.search(batch, count, params=parameters)
             if (rows[:, -1] < 0).any():
                 scores[rows < 0] = -np.inf
             return scores, rows
 
-        return SearchResult(*ordered(ask, np.ascontiguousarray(rotated, np.float32), k, size)[::-1])
+        scores, rows = ordered(refine, np.ascontiguousarray(rotated, np.float32), k, size)
+        return SearchResult(rows, scores)
 
-    def _parameters(self, most: int, size: int, effort: int, allowed: Allowed | None) -> Any:
-        """What faiss is asked with. Making them takes as long as a short walk: they are kept.
+    def _parameters(self, count: int, size: int, effort: int, allowed: Allowed | None) -> Any:
+        """The faiss parameters, from a cache: creating them takes as long as a short walk.
 
-        Those with a set of rows for each thread: while it searches, faiss's IndexIDMap puts a
-        selector of its own into them, which lies on that thread's stack.
+        With a filter the cache is per thread: during a search, faiss's IndexIDMap replaces their
+        selector by one on that thread's stack.
         """
-        key: tuple[int, ...] = (most, size, effort)
-        points = self._kept
+        key: tuple[int, ...] = (count, size, effort)
+        cache = self._unfiltered
         if allowed is not None:
-            points = self._kept_for.setdefault(allowed, {})
+            cache = self._filtered.setdefault(allowed, {})
             key = (*key, get_ident())
-        kept = points.get(key)
-        if kept is not None:
-            return kept
+        cached = cache.get(key)
+        if cached is not None:
+            return cached
         staged = self._coarse.search_parameters(size, effort, allowed)
-        # faiss multiplies and cuts: half a row more, so that the size survives the rounding
-        parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / most)
+        # faiss multiplies and truncates: half a row more keeps the size
+        parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / count)
         if staged is not None:
             parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
-        if len(points) > _CACHED_PARAMETERS:
-            points.clear()
-        points[key] = parameters
+        if len(cache) > _CACHED_PARAMETERS:
+            cache.clear()
+        cache[key] = parameters
         return parameters
 
 
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
     """Score candidates by the inner product with the stored rows and keep the best k.
 
-    The score of a (query, row) pair does not depend on what is scored beside it, to the last bit:
-    equal rows get equal scores, and the tie goes to the lower row number.
+    The score of a (query, row) pair is the same to the last bit whatever else is scored: equal rows
+    get equal scores, and the lower row number comes first.
 
     Args:
         store: the full-width rows.
-        queries: (q, dim) float32 unit rows, rotated as the rows are.
-        candidates: (q, s) int64 row numbers, without repeats in a line; -1 is no candidate.
-        k: how many to keep, >= 1.
+        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        candidates: (q, s) int64 row numbers, without repeats per query; -1 is padding.
+        k: rows to keep, >= 1.
 
     Returns:
         (q, k) rows and scores, padded with -1 and -inf.
@@ -303,15 +306,15 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
             f"got shapes {queries.shape} and {candidates.shape}"
         )
     scores = np.empty(candidates.shape, np.float32)
-    wide = max(1, min(candidates.shape[1], CHUNK_NUMBERS // store.dim))
-    many = max(1, CHUNK_NUMBERS // (wide * store.dim))
-    for top in range(0, candidates.shape[0], many):
-        for left in range(0, candidates.shape[1], wide):
-            part = np.s_[top : top + many, left : left + wide]
+    columns = max(1, min(candidates.shape[1], CHUNK_VALUES // store.dim))
+    lines = max(1, CHUNK_VALUES // (columns * store.dim))
+    for top in range(0, candidates.shape[0], lines):
+        for left in range(0, candidates.shape[1], columns):
+            part = np.s_[top : top + lines, left : left + columns]
             rows = store.take(np.maximum(candidates[part], 0))
-            # einsum and not a matrix product: BLAS sums a row in an order that depends on its
-            # place in the block, so that equal rows could differ in the last bit.
-            scores[part] = np.einsum("qsd,qd->qs", rows, queries[top : top + many])
+            # einsum, not a matrix product: BLAS sums a row in an order that depends on its place
+            # in the block, so equal rows could differ in the last bit.
+            scores[part] = np.einsum("qsd,qd->qs", rows, queries[top : top + lines])
     scores[candidates < 0] = -np.inf
     return _best(candidates, scores, k)
 
@@ -319,34 +322,34 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
 def narrow(
     file: VectorFile, queries: Floats, candidates: RowNumbers, width: int, keep: int
 ) -> RowNumbers:
-    """A stage of a funnel: the candidates whose first `width` numbers are most similar.
+    """One stage of a funnel: the candidates whose first `width` dimensions are most similar.
 
     Args:
-        file: the full-width rows, of which only the first `width` numbers are read.
-        queries: (q, dim) float32 unit rows, rotated as the rows are.
-        candidates: (q, s) int64 row numbers; -1 is no candidate.
-        width: numbers to compare, re-normalised, <= dim.
-        keep: how many to keep, >= 1.
+        file: the full-width rows, of which only the first `width` dimensions are read.
+        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        candidates: (q, s) int64 row numbers; -1 is padding.
+        width: dimensions to compare, re-normalised, <= dim.
+        keep: rows to keep, >= 1.
 
     Returns:
         (q, keep) row numbers, best first, padded with -1.
     """
     kept = np.full((len(candidates), keep), -1, np.int64)
     for i, rows in enumerate(candidates):
-        real = rows[rows >= 0]
-        scores = prefix(file.take(real, width), width) @ queries[i, :width]
-        best = real[np.lexsort((real, -scores))[:keep]]
+        rows = rows[rows >= 0]
+        scores = prefix(file.take(rows, width), width) @ queries[i, :width]
+        best = rows[np.lexsort((rows, -scores))[:keep]]
         kept[i, : best.size] = best
     return kept
 
 
 def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
-    """The best k of several segments, whose rows are numbered from their bases.
+    """The best k rows of several segments, numbered through all of them.
 
     Args:
         results: one (q, k_i) result per segment, all for the same queries.
-        bases: what to add to each segment's row numbers.
-        k: how many to keep, >= 1.
+        bases: the number of each segment's first row.
+        k: rows to keep, >= 1.
     """
     if not results or len(results) != len(bases):
         raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
@@ -378,7 +381,7 @@ def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
 
 
 def structure_of(index: Any) -> Structure | None:
-    """Which of our structures a faiss index is; None if it is another."""
+    """The Structure of a faiss index; None if it is another kind."""
     kinds = {
         faiss.IndexHNSW: Structure.HNSW,
         faiss.IndexNSG: Structure.NSG,

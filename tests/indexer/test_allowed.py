@@ -117,12 +117,12 @@ def test_what_is_kept_for_a_set_goes_with_it(segment: Segment) -> None:
     scanned = Allowed.of(np.arange(0, TOTAL, 2), TOTAL)
     parts.coarse._scan(segment.rotate(QUERIES)[:, :8], 3, scanned)
     if parts.coarse.walks(some.size):
-        assert some in parts.cascade._kept_for
+        assert some in parts.cascade._filtered
     if parts.coarse._ids is not None:
         assert scanned in parts.coarse._selectors
     del some, scanned
     gc.collect()
-    assert len(parts.cascade._kept_for) == len(parts.coarse._selectors) == 0
+    assert len(parts.cascade._filtered) == len(parts.coarse._selectors) == 0
 
 
 def test_many_threads_search_with_one_set(

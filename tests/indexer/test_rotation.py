@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.storage.rotation import Turn, blockwise, itq, pca
+from indexer.storage.rotation import Rotation, blockwise, itq, pca
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_every_turn_is_orthogonal_and_keeps_the_scores(
         np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
         turned = rows @ turn
         np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
-        applied = Turn(turn)
+        applied = Rotation(turn)
         np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
         np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
 
