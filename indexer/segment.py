@@ -325,7 +325,7 @@ class Segment:
         return stored if rotation is None else stored @ rotation.matrix.T
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
-        """Rows (all by default) in the encoder's basis, in blocks (n, D), verified as they are read.
+        """Rows (all by default) in the encoder's basis, verified as they are read: blocks (n, D).
 
         Raises:
             SegmentError: a row is not a unit vector; at the end, the file was altered.

@@ -162,7 +162,8 @@ def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
         or index.metric_type != faiss.METRIC_INNER_PRODUCT
     ):
         raise SegmentError(
-            f"{path} must hold a coarse stage of this package, got {type(index).__name__}; index again"
+            f"{path} must hold a coarse stage of this package, "
+            f"got {type(index).__name__}; index again"
         )
     return CoarseIndex(index)
 

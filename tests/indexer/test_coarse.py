@@ -299,7 +299,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SegmentError, match=r"cannot read .*noise"):
         open_coarse(tmp_path / "noise")
     faiss.write_index(faiss.IndexLSH(16, 16), str(tmp_path / "lsh"))
-    with pytest.raises(SegmentError, match="lsh must hold .* got IndexLSH"):
+    with pytest.raises(SegmentError, match=r"lsh must hold .* got IndexLSH"):
         open_coarse(tmp_path / "lsh")
     with pytest.raises(OSError, match="could not write"):
         built(Structure.FLAT, Code.FP32).save(tmp_path / "no" / "folder")
