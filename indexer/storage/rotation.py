@@ -144,7 +144,8 @@ def _energy(blocks: Blocks) -> Doubles:
 def _leading(energy: Doubles) -> Doubles:
     """Eigenvectors of X^T X as columns, in descending order of energy, largest entries positive.
 
-    If X itself is given, having few rows, only eigenvectors in the span of its rows are computed: X^T = Q R, and an eigenvector w of R R^T, which is n x n, gives one, Q w. The rest of Q
+    If X itself is given, having few rows, only eigenvectors in the span of its rows are computed:
+    X^T = Q R, and an eigenvector w of R R^T, which is n x n, gives one, Q w. The rest of Q
     completes them. (768 dimensions, one thread: 11 ms instead of 64 for 12 rows, 26 for 100, 42
     instead of 74 for 300.)
     """

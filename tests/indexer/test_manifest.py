@@ -88,7 +88,7 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | change
     monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
-    with pytest.raises(SegmentError, match="lacks a value or holds a wrong one"):
+    with pytest.raises(SegmentError, match="has a missing or invalid value"):
         Manifest.from_json(json.dumps(values))
 
 
@@ -119,7 +119,7 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
         (("config",), [1], r"segment settings must be a mapping, got \[1\]"),
         (("config", "blocks"), 3, "blocks must be a list of whole numbers, got 3"),
         (("config", "shortlist"), 2**31, "shortlist must be a whole number of at most"),
-        (("tuning",), 3, "tuning must go by name, got 3"),
+        (("tuning",), 3, "tuning must be a mapping, got 3"),
         (("provenance",), {"a": "\ud800"}, "was altered"),
     ],
 )
@@ -137,7 +137,7 @@ NAMES = ["", ".", "..", "../evil", "/etc/passwd", "a/b", "a\\b", "c:a", "a\n", "
 def test_files_lie_in_the_folder(name: str) -> None:
     entry = {"size": 1, "sha256": "ab"}
     for place, bad in ((("vectors", "file"), name), (("files",), {name: entry})):
-        with pytest.raises(SegmentError, match="plain names and lie in its folder, got") as refused:
+        with pytest.raises(SegmentError, match="plain names without a folder, got") as refused:
             Manifest.from_json(resigned(place, bad))
         assert str(refused.value).isprintable() and len(str(refused.value)) < 250
 

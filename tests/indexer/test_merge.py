@@ -189,8 +189,8 @@ def test_a_taken_rotation_is_that_segments_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "vectors", "error", "message"),
     [
-        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation is pca in the stored vectors"),
-        (CONFIG, rows(2, 0)[:, :9], VectorError, "must be 24 wide, as those of the segment"),
+        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation must be pca, as in the stored"),
+        (CONFIG, rows(2, 0)[:, :9], VectorError, "must have 24 dimensions like the segment"),
         (CONFIG, np.zeros((2, DIM), np.float32), VectorError, "row 0 is all zeros"),
     ],
 )

@@ -141,7 +141,7 @@ def test_itq_keeps_the_energy_of_the_prefix_and_loses_less_to_signs() -> None:
 
 
 def test_no_rows_and_unequal_blocks_are_refused() -> None:
-    with pytest.raises(VectorError, match="no rows"):
+    with pytest.raises(VectorError, match="at least one row"):
         pca([])
     with pytest.raises(VectorError, match=r"must be \(n, 3\), got shape \(2, 4\)"):
         pca([np.ones((2, 3)), np.ones((2, 4))])

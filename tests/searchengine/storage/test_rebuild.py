@@ -133,9 +133,9 @@ def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rotation": "identity"}, "rotation is pca in the stored vectors, got identity"),
-        ({"rotation": "blocks", "blocks": [8]}, "rotation is pca in the stored vectors"),
-        ({"storage": "float32"}, "storage is float16 in the stored vectors, got float32"),
+        ({"rotation": "identity"}, "rotation must be pca, as in the stored vectors, got identity"),
+        ({"rotation": "blocks", "blocks": [8]}, "rotation must be pca, as in the stored vectors"),
+        ({"storage": "float32"}, "storage must be float16, as in the stored vectors, got float32"),
     ],
 )
 def test_another_rotation_or_storage_is_refused(
