@@ -99,7 +99,7 @@ def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: 
     assert made.manifest.fitted_on == second.manifest.fitted_on == first.manifest.fitted_on == 5000
     for name in ("b", "m"):
         assert (tmp_path / name / "rotation.npy").samefile(tmp_path / "a" / "rotation.npy")
-    assert made._opened().turn is first._opened().turn  # in memory once
+    assert made._opened().rotation is first._opened().rotation  # in memory once
     assert not (tmp_path / "b" / "spool.tmp").exists()
 
 
