@@ -1,4 +1,4 @@
-"""What a tuning tries: the configs worth building, each with the shortlists worth measuring."""
+"""The grid of a tuning: index configs worth building, each with shortlists worth measuring."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ from indexer.tuning.goal import Goal
 PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
 EF_SEARCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_FLAT_ROWS = 50_000
-"""Up to this many rows a flat coarse stage is tried, and one whose shortlist is all of them."""
+"""Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
 MAX_SHORTLIST = 400
-"""No shortlist beyond this is tried, but that of all rows."""
-_RANKED_QUERIES = 100  # queries whose neighbours are ranked by every prefix
+"""Longest shortlist that is tried, except that of all rows."""
+_RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,12 @@ class Questions:
     truth: RowNumbers
 
     def part(self, numbers: RowNumbers) -> "Questions":
+        """These queries."""
         return Questions(self.vectors[numbers], self.truth[numbers])
 
 
 Kept = Sequence[RowNumbers | None]
-"""The rows of each segment that are searched, None for all: neither deleted nor made queries."""
+"""The rows of each segment that are neither deleted nor used as queries; None for all."""
 
 
 def candidates(
@@ -43,60 +44,60 @@ def candidates(
     kept: Kept,
     seen: Questions,
     goal: Goal,
-    recipes: Sequence[SegmentConfig] | None,
+    configs: Sequence[SegmentConfig] | None,
 ) -> Iterator[tuple[SegmentConfig, list[int]]]:
-    """Recipes worth building, each with the shortlists worth trying, shortest first.
+    """Configs worth building, each with the shortlists worth measuring, shortest first.
 
-    For each prefix the ranks that the true neighbours have in it say what the shortest shortlist
-    is that could hold the target, whatever the structure. A wider prefix is left out where it does
-    not shorten that by a quarter. The last is a shortlist of all rows, where they are few.
+    For each prefix, the ranks of the true neighbours give the shortest shortlist that can meet the
+    target with any structure. A wider prefix is skipped unless it shortens that by a quarter. The
+    last candidate is a shortlist of all rows, if there are at most MAX_FLAT_ROWS.
     """
     base = segments[0].config
     dim = segments[0].dim
     narrower = [p for p in PREFIXES if p < dim]
-    widths = sorted({r.prefix for r in recipes}) if recipes else [*narrower, dim]
-    few = seen.part(np.arange(min(_RANKED_QUERIES, len(seen.vectors))))
+    widths = sorted({r.prefix for r in configs}) if configs else [*narrower, dim]
+    ranked = seen.part(np.arange(min(_RANKED_QUERIES, len(seen.vectors))))
     enough = goal.recall + 0.2 * (1 - goal.recall)
     rows = sum(sizes)
     longest = min(MAX_SHORTLIST, rows)
     shortlists = [
-        each
-        for each in sorted(
+        size
+        for size in sorted(
             {goal.k, *(s for s in (*EF_SEARCHES, MAX_SHORTLIST) if goal.k <= s <= longest)}
         )
-        # Where that is all rows but those made into queries, the trial would be exact search.
+        # A shortlist of all rows except those used as queries would make the trial exact search.
         if not any(
-            part is not None and part.size <= each < size
-            for part, size in zip(kept, sizes, strict=True)
+            part is not None and part.size <= size < rows_there
+            for part, rows_there in zip(kept, sizes, strict=True)
         )
     ]
     shortest, within, tried = float("inf"), False, 0
     for width in widths:
-        if recipes is None and (tried == 4 or goal.k > 0.75 * shortest):
+        if configs is None and (tried == 4 or goal.k > 0.75 * shortest):
             break
-        found = ranks(segments, kept, few, width)
-        usable = [s for s in shortlists if (found < s).mean() >= enough]
-        if not usable or (recipes is None and usable[0] > 0.75 * shortest):
+        before = ranks(segments, kept, ranked, width)
+        usable = [s for s in shortlists if (before < s).mean() >= enough]
+        if not usable or (configs is None and usable[0] > 0.75 * shortest):
             continue
         shortest, tried = usable[0], tried + 1
-        usual = _usual(base, width, rows, small=goal.max_ram is not None)
-        of_width = [r for r in recipes or usual if r.prefix == width]
-        for recipe in of_width:
-            if _fits(recipe, sizes, dim, goal):
+        defaults = _defaults(base, width, rows, small=goal.max_ram is not None)
+        for config in [c for c in configs or defaults if c.prefix == width]:
+            if _fits(config, sizes, dim, goal):
                 within = True
-                yield replace(recipe, stages=(), shortlist=usable[0]), usable[:3]
+                yield replace(config, stages=(), shortlist=usable[0]), usable[:3]
     scan = _flat(base, widths[0])
-    if recipes is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
+    if configs is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
         yield replace(scan, shortlist=max(sizes)), [max(sizes)]
         return
     if not shortest < float("inf"):
         raise TuneError(
-            f"no prefix holds recall@{goal.k} {goal.recall} within a shortlist of {MAX_SHORTLIST}; "
+            f"no prefix reaches recall@{goal.k} {goal.recall} with a shortlist of {MAX_SHORTLIST}; "
             "lower the target, or use exact search"
         )
     if not within:
         raise TuneError(
-            f"no recipe for {rows} rows takes at most {goal.max_ram} bytes; allow more memory"
+            f"max_ram must be larger than {goal.max_ram} bytes: no config for {rows} rows fits; "
+            "allow more memory"
         )
 
 
@@ -106,8 +107,8 @@ def _fits(config: SegmentConfig, sizes: Sequence[int], dim: int, goal: Goal) -> 
     return goal.max_ram is None or hot <= goal.max_ram
 
 
-def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
-    """What is tried over a prefix; `small` where memory is short, a graph of fewer links too.
+def _defaults(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[SegmentConfig]:
+    """The configs to try for a prefix; with `small` also a graph with fewer links.
 
     Other codes of a graph are not tried: they were no faster.
     """
@@ -126,7 +127,7 @@ def _usual(base: SegmentConfig, width: int, rows: int, small: bool) -> Iterator[
 
 
 def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
-    """A scan of a prefix; all else that a structure needs is as usual."""
+    """A scan of a prefix, with default values for what other structures need."""
     return replace(
         base,
         prefix=width,
@@ -141,23 +142,23 @@ def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
 
 
 def ranks(
-    segments: Sequence[Segment], kept: Kept, asked: Questions, width: int
+    segments: Sequence[Segment], kept: Kept, questions: Questions, width: int
 ) -> npt.NDArray[np.int64]:
-    """How many rows each true neighbour (q, k) has before it in the order of the prefix."""
+    """Number of rows (q, k) that precede each true neighbour in the order of the prefix."""
     first = 0
-    heads, scores = [], np.full(asked.truth.shape, np.inf, np.float32)
+    heads, scores = [], np.full(questions.truth.shape, np.inf, np.float32)
     for segment in segments:
-        head = np.ascontiguousarray(segment.rotate(asked.vectors)[:, :width])
-        inside = (asked.truth >= first) & (asked.truth < first + segment.rows)
-        near = segment.prefix_rows(width).take(asked.truth[inside] - first)
-        scores[inside] = np.einsum("nd,nd->n", near, head[np.nonzero(inside)[0]])
+        head = np.ascontiguousarray(segment.rotate(questions.vectors)[:, :width])
+        inside = (questions.truth >= first) & (questions.truth < first + segment.rows)
+        neighbours = segment.prefix_rows(width).take(questions.truth[inside] - first)
+        scores[inside] = np.einsum("nd,nd->n", neighbours, head[np.nonzero(inside)[0]])
         heads.append(head)
         first += segment.rows
-    above = np.zeros(asked.truth.shape, np.int64)
+    above = np.zeros(questions.truth.shape, np.int64)
     for segment, head, rows in zip(segments, heads, kept, strict=True):
         for block in segment.prefix_rows(width).blocks(rows):
-            found = np.sort(head @ block.T, axis=1)
-            for i, line in enumerate(found):
-                # 1e-6: a row does not stand before itself for having been rounded another way
+            similar = np.sort(head @ block.T, axis=1)
+            for i, line in enumerate(similar):
+                # 1e-6: a row must not precede itself because of rounding
                 above[i] += len(line) - np.searchsorted(line, scores[i] + 1e-6, side="right")
     return above
