@@ -1,7 +1,8 @@
-"""A search request: its options checked, its question encoded, calls that come at once joined.
+"""A search request: check the options, join concurrent calls, encode the questions.
 
-In the order in which a question passes: Query checks the options, Coalescer answers the questions
-of several threads in one call, `parted` tells texts from vectors, QuestionEncoder encodes texts.
+In the order in which a question passes: Query checks the options, Coalescer joins the questions of
+several threads into one call, `split_queries` separates texts from vectors, QuestionEncoder encodes
+texts.
 """
 
 from collections import OrderedDict
@@ -51,21 +52,22 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """How to search.
+    """The options of a search, checked.
 
     Attributes:
-        k: how many documents, at least 1; fewer come only if fewer match.
-        shortlist: candidates of each segment scored at full width; None: the segment's own number.
+        k: number of documents, at least 1; fewer are returned only if fewer match.
+        shortlist: candidates of each segment that are scored at full width; None: the number that
+            the segment is configured with.
         where: a filter on metadata, see searchengine.storage.filters.language.
-        exact: prove that there is nothing nearer. Takes no shortlist, and vectors alone.
-        mode: "vector": by meaning; "text": by words (BM25); "hybrid": by both, see
+        exact: return the true nearest documents. Only by vectors, and without a shortlist.
+        mode: rank by meaning ("vector"), by words ("text", BM25) or by both ("hybrid"), see
             searchengine.storage.documents.lexical.
-        diversity: 0 ranks by the score alone, 1 by how little a hit resembles those before it
-            (maximal marginal relevance).
-        group_by: a metadata field, of each value of which only the best document is shown; those
-            without it stand for themselves.
-        layers: how many layers of the encoder's network questions pass, for encoders trained so
-            (2-D Matryoshka); None: all. Documents stay as they were encoded.
+        diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
+            marginal relevance).
+        group_by: a metadata field; return only the best document for each of its values, and all
+            documents without the field.
+        layers: layers of the encoder's network that encode the question, for encoders trained for
+            it (2-D Matryoshka); None: all. Documents are not encoded again.
 
     Raises QueryError.
     """
@@ -81,7 +83,7 @@ class Query:
 
     @classmethod
     def of(cls, k: int, options: Options) -> Self:
-        """The query for the keywords of a search. Raises QueryError on one that does not exist."""
+        """The Query for the keywords of a search. Raises QueryError for an unknown keyword."""
         valid = Options.__annotations__
         for name in options:
             if name not in valid:
@@ -92,7 +94,7 @@ class Query:
 
     @property
     def by_words(self) -> bool:
-        """Whether words alone rank, so that no question is encoded."""
+        """Whether documents are ranked by words only, so that no question is encoded."""
         return self.mode == Mode.TEXT
 
     def __post_init__(self) -> None:
@@ -107,16 +109,16 @@ class Query:
         if self.exact:
             self._check_exact()
         if self.where is not None:
-            parse(self.where)  # a mistake is told even where there is nothing to search
+            parse(self.where)  # raises even if the collection is empty
 
     def _check_counts(self) -> None:
         optional = {"shortlist": self.shortlist, "layers": self.layers}
-        given = {name: value for name, value in optional.items() if value is not None}
-        for name, value in {"k": self.k, **given}.items():
+        counts = {name: value for name, value in optional.items() if value is not None}
+        for name, value in {"k": self.k, **counts}.items():
             if type(value) is not int or value < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
         if self.layers is not None and self.by_words:
-            raise QueryError("the mode text encodes no question; leave layers out")
+            raise QueryError("layers must be None in the mode text, which encodes no question")
 
     def _check_exact(self) -> None:
         if self.shortlist is not None:
@@ -124,37 +126,40 @@ class Query:
                 f"exact search takes no shortlist, got {self.shortlist}; leave one of the two out"
             )
         if self.mode != Mode.VECTOR:
-            raise QueryError(f"exact search ranks by vectors alone, got the mode {self.mode}")
+            raise QueryError(
+                f"exact search needs the mode vector, got {self.mode}; leave one of them out"
+            )
 
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_BATCH = 256
-"""Items done together at most: what comes first should not wait for too many others."""
+"""Maximum items in one call, so that the first does not wait for too many others."""
 PATIENCE = 0.1
-"""How long is waited for those whose items were done just now, as a share of what that took."""
+"""Time to wait for the callers of the last batch, as a fraction of the time that batch took."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Item, Result]):
     item: Item
-    results: list[Result] = field(default_factory=list)  # of one item: empty until it is there
-    leads: bool = False  # whether it is its turn to work
+    results: list[Result] = field(default_factory=list)  # one result, or empty until it is there
+    leads: bool = False  # whether this caller runs the next batch
     woken: Event = field(default_factory=Event)
 
 
 class Coalescer(Generic[Item, Result]):
-    """Does in one call what several threads ask for at once.
+    """Joins the items of several threads into one call.
 
-    Who finds nobody at work does it at once. Who comes meanwhile waits, and one of those who wait
-    then does it for all of them: the more ask at once, the larger the batches. Who was answered
-    together with others is likely to ask again together with them: the first of them to do so
-    waits a moment for the others. (Else batches of one and of all the others take turns.)
+    If no call is running, the caller runs it immediately. Otherwise it waits, and one of the
+    waiting callers then runs a batch for all of them: more callers make larger batches. Callers of
+    one batch are likely to call again together, so the first of them to return waits a moment for
+    the others.
+    (Otherwise batches of one alternate with batches of all the others.)
     """
 
     def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
-        """`work` gives a result for each item, in their order."""
+        """`work` returns a result for each item, in their order."""
         self._work = work
         self._lock = Condition()  # notified when a call arrives
         self._waiting: list[_Call[Item, Result]] = []
@@ -162,7 +167,7 @@ class Coalescer(Generic[Item, Result]):
         self._last, self._patient_until = 1, 0.0
 
     def __call__(self, item: Item) -> Result:
-        """The result of one item. Raises what `work` raises for it alone."""
+        """The result of one item. Raises what `work` raises for this item."""
         call: _Call[Item, Result] = _Call(item)
         try:
             with self._lock:
@@ -178,38 +183,40 @@ class Coalescer(Generic[Item, Result]):
             self._leave(call)
         return call.results[0]
 
-    def _lead(self, own: _Call[Item, Result]) -> None:
-        """Work for all who wait."""
+    def _lead(self, leader: _Call[Item, Result]) -> None:
+        """Run one batch for all waiting calls."""
         with self._lock:
             self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
-            others = [call for call in self._waiting if call is not own]
-        batch = [own, *others[: MAX_BATCH - 1]]
-        begun = monotonic()
+            others = [call for call in self._waiting if call is not leader]
+        batch = [leader, *others[: MAX_BATCH - 1]]
+        start = monotonic()
         try:
-            self._do(batch)
+            self._run(batch)
         except Exception:
             if len(batch) == 1:
                 raise
-            self._do([own])  # whose fault it was shows when each is alone
+            self._run([leader])  # alone, the failing item raises for its caller only
         finally:
             ended = monotonic()
             self._last = len(batch)
-            self._patient_until = ended + PATIENCE * (ended - begun)
+            self._patient_until = ended + PATIENCE * (ended - start)
 
     def _all_back(self) -> bool:
         return len(self._waiting) >= self._last
 
-    def _leave(self, own: _Call[Item, Result]) -> None:
-        """Have the next one work, if it was this one's turn: done, failed or interrupted."""
+    def _leave(self, leaving: _Call[Item, Result]) -> None:
+        """Hand the lead to the next call, if this one is done, failed or interrupted."""
         with self._lock:
-            self._waiting = [call for call in self._waiting if call is not own and not call.results]
-            if own.leads:
+            self._waiting = [
+                call for call in self._waiting if call is not leaving and not call.results
+            ]
+            if leaving.leads:
                 self._busy = bool(self._waiting)
                 if self._waiting:
                     self._waiting[0].leads = True
                     self._waiting[0].woken.set()
 
-    def _do(self, batch: list[_Call[Item, Result]]) -> None:
+    def _run(self, batch: list[_Call[Item, Result]]) -> None:
         results = self._work([call.item for call in batch])
         for call, result in zip(batch, results, strict=True):
             call.results.append(result)
@@ -219,44 +226,44 @@ class Coalescer(Generic[Item, Result]):
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 CACHE_SIZE = 1024
-"""Questions remembered: 3 MB of vectors 768 wide."""
+"""Questions in the cache: 3 MB of vectors with 768 dimensions."""
 MAX_CACHED_BATCH = 64
-"""More than so many are a batch of their own, and not remembered."""
+"""A longer list of questions is encoded without the cache."""
 
 
 @runtime_checkable
-class Shallows(Protocol):
-    """An encoder that can do with its first layers."""
+class TruncatesLayers(Protocol):
+    """An encoder that can run with its first layers only."""
 
     def truncate(self, *, layers: int) -> TextEncoder:
         """The same encoder with fewer layers. Raises ModelError."""
 
 
 class QuestionEncoder:
-    """Encodes questions for one encoder, and remembers them. Safe to use from several threads."""
+    """Encodes questions with one encoder and caches them. Safe to use from several threads."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
-        self._shallow: dict[int, QuestionEncoder] = {}
+        self._truncated: dict[int, QuestionEncoder] = {}
 
     def at(self, layers: int | None) -> "QuestionEncoder":
-        """The same with the encoder's first layers alone; None is all. Raises QueryError."""
+        """This for the encoder's first layers; None: all layers. Raises QueryError."""
         if layers is None:
             return self
-        if layers not in self._shallow:
-            if not isinstance(self._encoder, Shallows):
+        if layers not in self._truncated:
+            if not isinstance(self._encoder, TruncatesLayers):
                 raise QueryError("the encoder has no layers to choose from; leave layers out")
             try:
                 encoder = self._encoder.truncate(layers=layers)
             except ModelError as error:
                 raise QueryError(str(error)) from error
-            self._shallow.setdefault(layers, QuestionEncoder(encoder))
-        return self._shallow[layers]
+            self._truncated.setdefault(layers, QuestionEncoder(encoder))
+        return self._truncated[layers]
 
     def encode(self, questions: Sequence[str]) -> Floats:
-        """Float32 (q, D). Raises QueryError for vectors that cannot be searched by."""
+        """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
         if len(questions) > MAX_CACHED_BATCH:
             return self._encoded(questions)
         with self._lock:
@@ -265,12 +272,12 @@ class QuestionEncoder:
                 self._cache.move_to_end(text)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             # Copies: a view would keep its whole batch.
-            found = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
+            encoded = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))
             with self._lock:
-                self._cache.update(found)
+                self._cache.update(encoded)
                 while len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)
-            known |= found
+            known |= encoded
         return np.stack([known[text] for text in questions])
 
     def _encoded(self, texts: Sequence[str]) -> Floats:
@@ -280,24 +287,24 @@ class QuestionEncoder:
         if wrong.any():
             text = texts[int(wrong.argmax())]
             raise QueryError(
-                f"the encoder gave NaN, infinity or zero for the question {text!r:.80}"
+                f"the encoder returned NaN, infinity or zero for the question {text!r:.80}"
             )
         return vectors
 
 
-def parted(
+def split_queries(
     queries: Questions, query: Query, dim: int
 ) -> tuple[Sequence[str] | None, Floats | None]:
-    """What was asked as texts, or as vectors (q, D); the other one is None. Raises QueryError."""
+    """The queries as texts, or as vectors (q, D); the other is None. Raises QueryError."""
     if isinstance(queries, str):
         raise QueryError("search_batch takes a list of questions, got one text; use search")
     if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
         queries = as_array(queries)
     if isinstance(queries, np.ndarray):
         if query.mode != Mode.VECTOR:
-            raise QueryError(f"the mode {query.mode} needs questions in words, got vectors")
+            raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
         if query.layers is not None:
-            raise QueryError("layers says how questions are encoded, and vectors are; leave it out")
+            raise QueryError("layers must be None for vectors, which are not encoded")
         return None, check_vectors(queries, dim)
     questions: list[str] = list(queries)  # type: ignore[arg-type]
     check_questions(questions)

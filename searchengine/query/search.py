@@ -1,4 +1,4 @@
-"""A checked request to hits: documents are ranked by vectors, by words or by both, then fetched."""
+"""From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,11 @@ class Hit:
     """A document found.
 
     Attributes:
-        score: what hits are sorted by. By vectors the full-width cosine of the best passage,
-            between −1 and 1; by words BM25; by both, the fused score.
+        score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
+            −1 and 1; by words, BM25; by both, the fused score.
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
-        question: what was asked; empty for a vector.
+        question: the text of the question; empty for a vector.
     """
 
     score: float
@@ -45,11 +45,11 @@ class Hit:
 
     @property
     def snippet(self) -> str:
-        """The part of the passage that has most words of the question, to show."""
+        """The part of the passage with most words of the question."""
         return snippet(self.text, self.question, self.start, self.end)
 
     def as_dict(self) -> dict[str, Any]:
-        """All there is to show, for JSON."""
+        """The fields to show, for JSON."""
         names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
         return {name: getattr(self, name) for name in names}
 
@@ -61,8 +61,8 @@ class Hits(list[Hit]):
     """The hits of one question, best first.
 
     Attributes:
-        proven: whether these are the true nearest, beyond doubt.
-        read: the share of all rows that were read at full width; None where that was not counted.
+        proven: whether these are certainly the true nearest documents.
+        read: the fraction of all rows that were read at full width; None if not counted.
     """
 
     __slots__ = ("proven", "read")
@@ -76,15 +76,15 @@ class Hits(list[Hit]):
 
 
 FUSED = 100
-"""Documents of each ranking that are fused, or k if that is more."""
+"""Documents of each ranking that are fused; k if that is more."""
 WEIGHTS = (0.5, 0.5)
-"""Of vectors and words, where both rank; chosen on training questions, see docs/hybrid.md."""
-_CANDIDATES_PER_DOCUMENT = 4  # candidates for each document that is fused
-_MIN_DIVERSE = 50  # candidates among which diversity chooses, or 4 k if that is more
+"""Weights of vectors and words in the mode hybrid, from training questions: docs/hybrid.md."""
+_CANDIDATES_PER_DOCUMENT = 4  # shortlist per fused document
+_MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
 
 
-class Found(NamedTuple):
-    """A document of an answer: its score, and the passage that it was found by."""
+class Ranked(NamedTuple):
+    """A document in a ranking: its score and its best passage."""
 
     score: float
     passage: Passage
@@ -92,15 +92,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """An answer, best first; `proven` and `read` as in Hits."""
+    """Ranked documents, best first; `proven` and `read` as in Hits."""
 
-    found: Sequence[Found]
+    documents: Sequence[Ranked]
     proven: bool = False
     read: float | None = None
 
 
 Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
-"""Document ids → what makes two of them the same in an answer."""
+"""Document ids → labels; a ranking has one document per label."""
 
 
 def rank(
@@ -111,19 +111,19 @@ def rank(
     *,
     without: int | None = None,
 ) -> list[Ranking]:
-    """The answers to some questions.
+    """The rankings for several questions.
 
     Args:
-        snapshot: where to look.
-        query: how to.
-        questions: their texts; needed by the modes text and hybrid.
+        snapshot: the commit to search.
+        query: the options.
+        questions: texts; needed by the modes text and hybrid.
         vectors: (q, D) float32; needed by the modes vector and hybrid.
-        without: a document that is no answer; by vectors only.
+        without: a document to leave out; only by vectors.
     """
     depth = query.k
     if query.diversity:
         depth = max(_MIN_DIVERSE, 4 * depth)
-    depth = min(depth, snapshot.rows)  # nothing has more, and SQLite's numbers end at 2⁶³
+    depth = min(depth, snapshot.rows)  # SQLite's integers end at 2⁶³
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
@@ -139,14 +139,14 @@ def rank(
 
 
 def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
-    """The answer to a stored document, itself left out; by the mean of its passages.
+    """The ranking by similarity to a stored document (the mean of its passages), without itself.
 
-    Raises QueryError where there is none of that key, and for what needs a question.
+    Raises QueryError for an unknown key, and for options that need a question.
     """
     if query.mode != Mode.VECTOR:
-        raise QueryError(f"what is similar is found by vectors, got the mode {query.mode}")
+        raise QueryError(f"similar needs the mode vector, got {query.mode}; leave mode out")
     if query.layers is not None:
-        raise QueryError("nothing is encoded to find what is similar; leave layers out")
+        raise QueryError("similar encodes nothing; leave layers out")
     document = snapshot.store.ids_of([key]).get(key)
     if document is None:
         raise QueryError(f"{snapshot.path} has no document {key!r}")
@@ -161,120 +161,123 @@ def _by_vector(
     """The `depth` best documents for every vector, each by its best passage."""
     label, several = _label(snapshot, query)
     rankings = [Ranking(())] * len(vectors)
-    left = np.arange(len(vectors))
-    ask = (2 * depth if several else depth) + (without is not None)
-    while left.size:
+    pending = np.arange(len(vectors))
+    count = (2 * depth if several else depth) + (without is not None)
+    while pending.size:
         result = snapshot.search(
-            vectors[left],
-            ask,
+            vectors[pending],
+            count,
             shortlist=query.shortlist,
             where=query.where,
             exact=query.exact,
         )
-        there = result.rows >= 0
-        passages = snapshot.store.passages(result.rows[there])
+        valid = result.rows >= 0
+        passages = snapshot.store.passages(result.rows[valid])
         labels = label({passage.document for passage in passages})
-        ends = np.cumsum(there.sum(axis=1))
+        ends = np.cumsum(valid.sum(axis=1))
         short = []
-        for i, (end, inside) in enumerate(zip(ends, there, strict=True)):
-            mine = passages[end - inside.sum() : end]
-            nearest = {passage.document: passage for passage in reversed(mine)}
-            # Stored rows are rounded, so that a computed cosine can exceed 1 by a little. The order
-            # is already settled, and stays that of the scores as they were computed.
+        for i, (end, inside) in enumerate(zip(ends, valid, strict=True)):
+            ranked = passages[end - inside.sum() : end]
+            nearest = {passage.document: passage for passage in reversed(ranked)}
+            # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays
+            # that of the computed scores.
             cosines = result.scores[i][inside].clip(-1, 1)
             scored = [
                 (passage.document, float(score))
-                for passage, score in zip(mine, cosines, strict=True)
+                for passage, score in zip(ranked, cosines, strict=True)
                 if passage.document != without
             ]
             best = _distinct(scored, labels, depth)
-            found = [Found(score, nearest[document]) for document, score in best]
+            documents = [Ranked(score, nearest[document]) for document, score in best]
             share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
-            rankings[left[i]] = Ranking(found, result.proven, share)
-            short.append(len(found) < depth and bool(inside.all()) and inside.size >= ask)
-        left, ask = left[np.array(short)], 4 * ask
+            rankings[pending[i]] = Ranking(documents, result.proven, share)
+            short.append(len(documents) < depth and bool(inside.all()) and inside.size >= count)
+        pending, count = pending[np.array(short)], 4 * count
     return rankings
 
 
 def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ranking:
-    """The `depth` best documents by BM25, each by its first passage; `hits` finds
-    the one that has most of the question's words, when it has the texts."""
-    best = _worded(snapshot, query, question, depth)
+    """The `depth` best documents by BM25, each with its first passage.
+
+    `hits` chooses the passage with most words of the question, once it has the texts.
+    """
+    best = _scored_by_words(snapshot, query, question, depth)
     passages = snapshot.store.passages_of(document for document, _ in best)
     first = {passage.document: passage for passage in reversed(passages)}
-    return Ranking([Found(score, first[document]) for document, score in best])
+    return Ranking([Ranked(score, first[document]) for document, score in best])
 
 
-def _worded(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
+def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
     """The `depth` best documents by BM25."""
     condition, parameters = snapshot.store.condition(query.where)
     label, _ = _label(snapshot, query)
-    ask = depth if query.group_by is None else 4 * depth
+    count = depth if query.group_by is None else 4 * depth
     while True:
-        scored = lexical.search(snapshot.store.scan, question, ask, condition, parameters)
+        scored = lexical.search(snapshot.store.scan, question, count, condition, parameters)
         labels = label(document for document, _ in scored)
         best = _distinct(scored, labels, depth)
-        if len(best) == depth or len(scored) < ask:
+        if len(best) == depth or len(scored) < count:
             return best
-        ask *= 4
+        count *= 4
 
 
 def _by_both(
     snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats, depth: int
 ) -> list[Ranking]:
-    """Both rankings fused, see documents.lexical; of more documents where these make too few
+    """Both rankings fused, see documents.lexical; repeated with more documents if there are too few
     groups."""
     label, _ = _label(snapshot, query)
     rankings = [Ranking(())] * len(questions)
-    left, each = list(range(len(questions))), max(FUSED, depth)
-    while left:
-        # Scores are scaled by the least of them, so the end of the ranking has to be right as well.
-        wide = max(snapshot.settings["index"]["shortlist"], _CANDIDATES_PER_DOCUMENT * each)
-        alone = replace(query, group_by=None, shortlist=query.shortlist or wide)
+    pending, count = list(range(len(questions))), max(FUSED, depth)
+    while pending:
+        # Scores are scaled by the lowest one, so the end of the ranking must be accurate as well.
+        shortlist = max(snapshot.settings["index"]["shortlist"], _CANDIDATES_PER_DOCUMENT * count)
+        ungrouped = replace(query, group_by=None, shortlist=query.shortlist or shortlist)
         short = []
-        for i, near in zip(left, _by_vector(snapshot, alone, vectors[left], each), strict=True):
-            worded = _worded(snapshot, alone, questions[i], each)
-            scored = [(found.passage.document, found.score) for found in near.found]
-            fused = lexical.weighted([scored, worded], WEIGHTS)
+        rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count)
+        for i, near in zip(pending, rankings_by_vector, strict=True):
+            by_words = _scored_by_words(snapshot, ungrouped, questions[i], count)
+            scored = [(ranked.passage.document, ranked.score) for ranked in near.documents]
+            fused = lexical.weighted([scored, by_words], WEIGHTS)
             best = _distinct(fused, label(document for document, _ in fused), depth)
-            passages = {found.passage.document: found.passage for found in near.found}
+            passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
             missing = [document for document, _ in best if document not in passages]
             passages |= _nearest_passages(snapshot, missing, vectors[i])
-            rankings[i] = Ranking([Found(score, passages[document]) for document, score in best])
-            if len(best) < depth and each in (len(scored), len(worded)):
+            rankings[i] = Ranking([Ranked(score, passages[document]) for document, score in best])
+            if len(best) < depth and count in (len(scored), len(by_words)):
                 short.append(i)
-        left, each = short, 4 * each
+        pending, count = short, 4 * count
     return rankings
 
 
 def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
     """k of the candidates by maximal marginal relevance."""
-    if not ranking.found:
+    if not ranking.documents:
         return ranking
-    relevance = np.array([found.score for found in ranking.found], np.float32)
-    if query.mode != Mode.VECTOR:  # not cosines: brought to the same scale
+    relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
+    if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
         relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
-    vectors = snapshot.vectors(np.array([found.passage.id for found in ranking.found]))
+    vectors = snapshot.vectors(np.array([ranked.passage.id for ranked in ranking.documents]))
     chosen = mmr(relevance, vectors, min(query.k, len(relevance)), query.diversity)
-    return Ranking([ranking.found[i] for i in chosen])
+    return Ranking([ranking.documents[i] for i in chosen])
 
 
 def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
-    """What makes two passages the same hit, and whether several may be."""
+    """The labels of documents, and whether several passages may have one label."""
     if query.group_by is None:
         return lambda documents: {i: i for i in documents}, snapshot.cuts
     field = query.group_by
     return lambda documents: snapshot.store.values(documents, field), True
 
 
-def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], most: int) -> lexical.Scored:
-    """The first document of every label, at most so many."""
-    found: dict[Hashable, tuple[int, float]] = {}
+def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int) -> lexical.Scored:
+    """The first document of every label, at most `limit`."""
+    first: dict[Hashable, tuple[int, float]] = {}
     for document, score in scored:
-        if len(found) == most:
+        if len(first) == limit:
             break
-        found.setdefault(labels[document], (document, score))
-    return list(found.values())
+        first.setdefault(labels[document], (document, score))
+    return list(first.values())
 
 
 def _nearest_passages(
@@ -299,11 +302,11 @@ def hits(
     *,
     by_words: bool = False,
 ) -> list[Hits]:
-    """The hits of some questions (None: vectors), each at most `k`.
+    """The hits of several questions (None: vectors), with their documents.
 
-    `by_words`: the ranking knows no passages; those with most words of the question are shown.
+    `by_words`: the ranking did not choose passages; take those with most words of the question.
     """
-    ids = [found.passage.document for ranking in rankings for found in ranking.found]
+    ids = [ranked.passage.document for ranking in rankings for ranked in ranking.documents]
     documents = iter(snapshot.store.documents(ids))
     several: dict[int, list[Passage]] = {}
     if by_words:
@@ -313,7 +316,7 @@ def hits(
     def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
         start, end = passage.start, passage.end
         if by_words and len(several[passage.document]) > 1:
-            spans = [(each.start, each.end) for each in several[passage.document]]
+            spans = [(other.start, other.end) for other in several[passage.document]]
             start, end = best_passage(document.text, question, spans)
         return Hit(
             score, document.key, document.title, document.text, document.metadata,
@@ -322,7 +325,10 @@ def hits(
 
     return [
         Hits(
-            (hit(found.score, found.passage, next(documents), question) for found in ranking.found),
+            (
+                hit(ranked.score, ranked.passage, next(documents), question)
+                for ranked in ranking.documents
+            ),
             proven=ranking.proven,
             read=ranking.read,
         )

@@ -1,4 +1,4 @@
-"""A collection opened to read: snapshots of its commits, and the view that shows one at a time."""
+"""Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,12 +20,12 @@ from searchengine.storage.filesystem import warn_network
 from searchengine.storage.writer import folder_of
 
 READERS = 4
-"""Connections of a snapshot: statements that run at once. One of them is kept for quick ones."""
+"""Connections of a snapshot, one of them for quick statements only."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
 def _checked(store: Store) -> dict[str, Any]:
-    """The settings, if they say what a collection needs."""
+    """The settings. Raises CollectionError if they lack what a collection needs."""
     settings = store.settings()
     try:
         SegmentConfig.from_dict(settings["index"])
@@ -39,17 +39,17 @@ def _checked(store: Store) -> dict[str, Any]:
 
 
 class Snapshot:
-    """The segments of one commit and, in a read transaction, the tables of the same.
+    """One commit: its segments, and its tables in a read transaction.
 
-    Safe to read from several threads. Made by Collection.reading.
+    Safe to read from several threads. Collection.reading returns it.
 
     Attributes:
         path: the collection's folder.
         store: the tables.
-        settings: how the collection is built.
+        settings: the collection settings.
         segments: the segments, oldest first.
-        live: the rows of each that were not deleted; None for all.
-        readers: how many are reading from it; the collection closes what nobody reads.
+        live: the rows of each segment that are not deleted; None for all.
+        readers: number of current readers; the view closes an old snapshot without readers.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Snapshot:
         open_segment: Callable[[SegmentRow], Segment],
         before: "Snapshot | None" = None,
     ) -> None:
-        """What has not changed since `before` is taken from it.
+        """Open the newest commit, sharing with `before` what has not changed.
 
         Raises CollectionError when a segment is missing or damaged.
         """
@@ -84,7 +84,7 @@ class Snapshot:
 
     @property
     def _deleted(self) -> tuple[object, object]:
-        """What is the same for two snapshots that have the same tombstones."""
+        """Equal for two snapshots with the same tombstones."""
         return self.store.identity, self.settings.get("tombstones_id")
 
     @property
@@ -94,7 +94,7 @@ class Snapshot:
 
     @property
     def commit_id(self) -> object:
-        """The random id of this commit, which tells apart two histories of one number."""
+        """The random id of this commit; commits of equal number may differ."""
         return self.settings.get("commit_id")
 
     @property
@@ -104,7 +104,7 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """How many passages can be found."""
+        """Number of passages that can be found."""
         return sum(row.rows if live is None else live.size for row, live in self.live.items())
 
     def search(
@@ -118,9 +118,9 @@ class Snapshot:
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
-        k is cut to the number of rows; where fewer than that match, the rest is −1 and −inf. The
-        filter is applied before the shortlist is counted; each segment gives one of its own.
-        `exact` proves that there is nothing better, and needs no shortlist.
+        k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
+        before the shortlist is counted; each segment has a shortlist. `exact` returns the true best
+        and needs no shortlist.
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
@@ -128,7 +128,7 @@ class Snapshot:
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
             allowed = live
-            if matching is not None:  # only what is live has a passage
+            if matching is not None:  # only live rows have a passage
                 allowed = Allowed.of(row.part_of(matching), row.rows)
             if exact:
                 return segment.exact(queries, k, allowed)
@@ -137,53 +137,52 @@ class Snapshot:
         return self.merge(search, k)
 
     def merge(self, search: Search, k: int) -> SearchResult:
-        """The k best over all segments of what `search` finds in each; rows become passage ids."""
+        """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:
             raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
-        found = [search(row, each, self.live[row]) for row, each in self.segments.items()]
-        return merge(found, [row.base for row in self.segments], k)
+        results = [search(row, each, self.live[row]) for row, each in self.segments.items()]
+        return merge(results, [row.base for row in self.segments], k)
 
     def vectors(self, passages: Ids) -> Floats:
-        """The vectors of passages in the encoder's own basis: ids (n,) to (n, D) float32."""
+        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
         order = np.argsort(passages)
-        asked = passages[order]
+        rising = passages[order]
         parts = [
             segment.vectors(inside)
             for row, segment in self.segments.items()
-            if (inside := row.part_of(asked)).size
+            if (inside := row.part_of(rising)).size
         ]
-        found = np.concatenate(parts)
-        vectors = np.empty_like(found)
-        vectors[order] = found
+        stacked = np.concatenate(parts)
+        vectors = np.empty_like(stacked)
+        vectors[order] = stacked
         return vectors
 
     def close(self) -> None:
-        """End the read transaction. Segments are let go of, for others may be searching them."""
+        """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
 
 
 _MAX_WAIT = 2_000_000  # seconds to wait
-_TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again
+_TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
 
 
 class View:
     """An open collection, to read. It shows the commit it was opened on until `refresh`.
 
-    Safe to read from several threads: what is shown is swapped whole. A forked child opens it
-    again by itself, and shows the newest commit. If another folder takes this one's place, what is
-    shown stays until `refresh` or the next change, which move on to the collection there then.
+    Safe to read from several threads: the snapshot is replaced as a whole. A forked child opens the
+    collection again and shows the newest commit. If another folder takes the place of this one, the
+    snapshot stays until `refresh` or the next change, which open the new folder.
 
     Attributes:
         path: the folder.
         wait: seconds to wait for a writer of another process before CollectionBusy.
-        accepts: called with the settings of a state before it is shown; raises what is to be
-            raised instead.
-        renamed: former fingerprints of the encoder in use, each with the one that the next change
-            writes in its place.
+        accepts: called with the settings of a commit before it is shown; may raise to refuse it.
+        renamed: former fingerprints of the encoder in use, each with the new one that the next
+            change writes.
     """
 
     def __init__(self, path: Path, wait: float = 0) -> None:
-        """Open. Raises CollectionError: no collection is there, or its files are damaged."""
+        """Open. Raises CollectionError: there is no collection, or its files are damaged."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
         if not 0 <= wait <= _MAX_WAIT:
@@ -200,13 +199,13 @@ class View:
         forks.inherit(self)
 
     def after_fork(self) -> None:
-        """In a forked child: what is shown was the parent's; the next use opens its own."""
+        """In a forked child: the snapshot belongs to the parent; the next use opens a new one."""
         self._changing, self._advancing = Lock(), RLock()
         self._forked = self._shown is not None
 
     @contextmanager
     def reading(self) -> Iterator[Snapshot]:
-        """The state shown now, which stays as it is throughout the block."""
+        """The snapshot shown now, which stays open throughout the block."""
         self._here()
         with self._changing:
             if self._shown is None:
@@ -228,17 +227,17 @@ class View:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """How the collection is built, as shown now."""
+        """The collection settings shown now."""
         return self._current().settings
 
     @property
     def store(self) -> Store:
-        """The tables as shown now."""
+        """The tables shown now."""
         return self._current().store
 
     @contextmanager
     def newest(self) -> Iterator[Snapshot]:
-        """The newest commit, for one who must not disturb what is shown."""
+        """The newest commit, without changing what is shown."""
         snapshot = self._newest(self._current().segments)
         try:
             yield snapshot
@@ -263,20 +262,20 @@ class View:
             self.refresh()
 
     def close(self) -> None:
-        """Let go of the files; closing twice is harmless."""
+        """Release the files; closing twice is harmless."""
         with self._changing:
             shown, self._shown = self._shown, None
             if shown is None or self._forked:
                 return
             if not shown.readers:
                 shown.close()
-        # The last one to close folds SQLite's log, for which it has to be able to write.
+        # The last connection to close checkpoints SQLite's log, which needs a writable one.
         with suppress(CollectionError, OSError):
             if Store.has_log(self.path / "documents.db"):
                 Store(self.path / "documents.db").close()
 
     def _here(self) -> None:
-        """Open what is shown in this process, if it was opened before a fork."""
+        """Open the collection in this process, if it was opened before a fork."""
         if self._forked:
             with self._advancing:
                 if self._forked and self._shown is not None:
@@ -293,7 +292,7 @@ class View:
         return CollectionError(f"{self.path} is closed; open it again")
 
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
-        """The last commit; segments that are `held` open are not opened again."""
+        """A snapshot of the last commit; segments in `held` are not opened again."""
 
         def open_segment(row: SegmentRow) -> Segment:
             return held.get(row) or self._open_segment(row, held)
@@ -304,7 +303,7 @@ class View:
                 snapshot = Snapshot(self.path, open_segment, self._shown)
                 break
             except (CollectionError, OSError):
-                # Replaced just now, and removed by the next writer? Then there are others.
+                # Replaced just now and removed by the next writer? Then other segments are listed.
                 before, failed = failed, self._committed()
                 if failed == before:
                     raise
@@ -322,9 +321,9 @@ class View:
             return store.segments()
 
     def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
-        """Show the newest commit; the former state is closed as soon as nobody reads it.
+        """Show the newest commit; the former snapshot is closed when it has no readers.
 
-        One thread at a time: none can show an older commit than another has shown before.
+        One thread at a time, so that no thread shows an older commit than another before.
         """
         with self._advancing:
             snapshot = self._newest(held)
@@ -338,17 +337,17 @@ class View:
                     before.close()
 
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
-        """Open and check a segment; it shares the rotation of one that is `held`, if it has it."""
-        like = max(held.values(), key=lambda segment: segment.rows, default=None)
+        """Open and check a segment; it shares an equal rotation with the largest segment in `held`."""
+        largest = max(held.values(), key=lambda segment: segment.rows, default=None)
         with self.named_segment(row):
-            segment = Segment.open(folder_of(self.path, row.id), rotation_of=like)
+            segment = Segment.open(folder_of(self.path, row.id), rotation_of=largest)
             if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
                 raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
             return segment
 
     @contextmanager
     def named_segment(self, row: SegmentRow) -> Iterator[None]:
-        """A segment's fault as the collection's, with what was lost and what was not."""
+        """Raise the error of a segment as CollectionError, with the way to repair it."""
         try:
             yield
         except SegmentError as error:

@@ -80,11 +80,11 @@ def test_fewer_layers_for_a_question(tmp_path: Path) -> None:
             ({"layers": 4}, "layers is 4: expected 1 to 3"),
             ({"layers": 0}, "layers must be a whole number of at least 1, got 0"),
             ({"layers": True}, "layers must be a whole number"),
-            ({"layers": 1, "mode": "text"}, "the mode text encodes no question"),
+            ({"layers": 1, "mode": "text"}, "must be None in the mode text"),
         ):
             with pytest.raises(QueryError, match=message):
                 engine.search(question, **options)  # type: ignore[arg-type]
-        with pytest.raises(QueryError, match="layers says how questions are encoded"):
+        with pytest.raises(QueryError, match="layers must be None for vectors"):
             engine.search(np.ones(16), layers=1)
 
 
