@@ -337,7 +337,7 @@ class View:
                     before.close()
 
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
-        """Open and check a segment; it shares an equal rotation with the largest segment in `held`."""
+        """Open and check a segment; the largest in `held` shares its rotation if it is equal."""
         largest = max(held.values(), key=lambda segment: segment.rows, default=None)
         with self.named_segment(row):
             segment = Segment.open(folder_of(self.path, row.id), rotation_of=largest)

@@ -149,7 +149,7 @@ def test_another_rotation_or_storage_is_refused(
 def test_other_blocks_are_refused(tmp_path: Path) -> None:
     config = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
     first = Segment.build(tmp_path / "a", rows(1200, 0), config)
-    with pytest.raises(SegmentConfigError, match=r"blocks is \(8, 16\) .*, got \(12,\)"):
+    with pytest.raises(SegmentConfigError, match=r"blocks must be \(8, 16\), .*, got \(12,\)"):
         first.rebuild(tmp_path / "b", replace(config, blocks=(12,)))
 
 
