@@ -243,10 +243,7 @@ def _kept(
         kept.append(None if rows.size == segment.rows else rows)
         first += segment.rows
         if not rows.size:
-            raise TuneError(
-                "a segment needs a row that is not used as a query, got none; "
-                "use fewer rows as queries"
-            )
+            raise TuneError("all rows of a segment are used as queries; use fewer rows as queries")
     return kept
 
 
