@@ -1,4 +1,4 @@
-"""The full-width rows: one file, mapped by numpy and by faiss alike.
+"""The full-width rows: one file, mapped by numpy and by faiss.
 
 The file is what faiss writes for a float16 scalar quantizer (or a flat float32 index) over the
 inner product: a short header, then the rows and nothing else. The header is written here rather
