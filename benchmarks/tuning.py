@@ -102,7 +102,7 @@ def tuned_on(segment: Segment, asked: Floats | None, goal: Goal) -> Tuning:
     own: RowNumbers | None = None
     if asked is None:
         asked, own = questions_of([segment], [None], goal)
-    return tune([segment], asked, goal, own=own)
+    return tune([segment], asked, goal, self_queries=own)
 
 
 if __name__ == "__main__":

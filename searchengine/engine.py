@@ -39,12 +39,15 @@ from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
-from searchengine.query import hits as answers
-from searchengine.query.coalescing import Coalescer
-from searchengine.query.questions import QuestionEncoder, Questions, parted
-from searchengine.query.ranking import nearest_to, rank
-from searchengine.query.request import Mode, Options, Query
-from searchengine.query.results import Hit, Hits
+from searchengine.query.request import (
+    Coalescer,
+    Options,
+    Query,
+    QuestionEncoder,
+    Questions,
+    split_queries,
+)
+from searchengine.query.search import Hit, Hits, hits, nearest_to, rank
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
@@ -300,8 +303,8 @@ class SearchEngine:
 
     def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
         dim = self.collection.settings["encoder"]["dim"]
-        questions, vectors = parted(queries, asked, dim)
-        if questions and asked.mode != Mode.TEXT:
+        questions, vectors = split_queries(queries, asked, dim)
+        if questions and not asked.by_words:
             _ = self.encoder  # which loads it
             vectors = self._questions.at(asked.layers).encode(questions)
         with self.collection.reading() as snapshot:
@@ -309,7 +312,7 @@ class SearchEngine:
             if not count or not snapshot.rows:
                 return [Hits(proven=True) for _ in range(count)]
             rankings = rank(snapshot, asked, questions, vectors)
-            return answers.hits(snapshot, rankings, questions, by_words=asked.mode == Mode.TEXT)
+            return hits(snapshot, rankings, questions, by_words=asked.by_words)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -319,7 +322,7 @@ class SearchEngine:
         asked = Query.of(k, options)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, asked, checked_key(key))
-            return answers.hits(snapshot, rankings, None)[0]
+            return hits(snapshot, rankings, None)[0]
 
     def tune(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from indexer.config import Code, RotationKind, Structure
+from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.fields import INDEXED
 from searchengine.cli.options import (
     AS_JSON,
@@ -33,7 +33,7 @@ COMMIT_EVERY = 5000
 @COLLECTION
 @click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
 @click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
-@click.option("--structure", type=choice(Structure), help="[default: flat]")
+@click.option("--structure", type=choice(BUILDABLE), help="[default: flat]")
 @click.option("--code", type=choice(Code), help="Of the prefix [default: fp16].")
 @click.option("--rotation", type=choice(RotationKind), help="[default: pca]")
 @SHORTLIST

@@ -25,9 +25,9 @@ class TextEncoder(Protocol):
 
     Several threads may ask at once: `add` encodes in one of its own, while others search. One that
     is a searchengine.ingest.passages.Tokenizes too can have long documents cut into passages; it
-    is asked for that while `encode` runs in another thread. One that is a
-    searchengine.query.questions.Shallows can encode questions by its first layers alone. One that
-    has `former_fingerprints` is known by these too.
+    is asked for that while `encode` runs in another thread. A
+    searchengine.query.request.TruncatesLayers can encode questions by its first layers alone. One
+    that has `former_fingerprints` is known by these too.
     """
 
     @property

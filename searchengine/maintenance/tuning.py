@@ -108,7 +108,7 @@ def tune_collection(
         vectors, own = questions_of(segments, live, goal)
     else:
         vectors = encode(queries)
-    tuning = tune(segments, vectors, goal, live=live, own=own, on_step=on_step)
+    tuning = tune(segments, vectors, goal, live=live, self_queries=own, on_step=on_step)
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 

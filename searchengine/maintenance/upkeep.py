@@ -11,17 +11,18 @@ from typing import TextIO
 
 import numpy as np
 
+from indexer.arrays import Floats
 from indexer.config import SegmentConfig
 from indexer.storage.durable import sha256, sync_file, sync_folder
 from indexer.storage.manifest import MANIFEST
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from searchengine.errors import CollectionError
 from searchengine.maintenance.guarantee import guarantee
 from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.scratch import new_folder
-from searchengine.storage.snapshot import Snapshot, Vectors
+from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import folder_of, segment_errors
 
 _AT_ONCE = 1 << 24  # bytes read to warm up
@@ -199,7 +200,7 @@ def export(snapshot: Snapshot, path: Path) -> int:
     return count
 
 
-def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: Vectors) -> int:
+def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: Floats) -> int:
     """Write the passages of a segment and, to the last rows of an array, their vectors."""
     live = snapshot.live[row]
     expected = range(row.rows) if live is None else live.rows.tolist()

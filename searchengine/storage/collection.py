@@ -17,7 +17,7 @@ from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.scratch import new_folder
-from searchengine.storage.view import View
+from searchengine.storage.snapshot import View
 from searchengine.storage.writer import (
     Measured,
     Writer,
@@ -32,7 +32,7 @@ _LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
 
 
 class Collection(View):
-    """An open collection, to read (searchengine.storage.view) and to change.
+    """An open collection, to read (searchengine.storage.snapshot) and to change.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
     """

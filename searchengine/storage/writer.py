@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from indexer.building.build import Progress
 from indexer.building.merge import outgrown
-from indexer.config import SMALL
+from indexer.config import FLAT_BELOW
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
@@ -219,10 +219,10 @@ def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
     """A segment that took over the rotation of one much smaller, which does not suit its rows.
 
-    Below SMALL rows all are scored, whatever the rotation.
+    Below FLAT_BELOW rows all are scored, whatever the rotation.
     """
     for row, segment in segments.items():
-        if row.rows >= SMALL and outgrown(row.rows, segment.manifest.fitted_on):
+        if row.rows >= FLAT_BELOW and outgrown(row.rows, segment.manifest.fitted_on):
             return row
     return None
 

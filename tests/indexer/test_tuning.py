@@ -200,7 +200,7 @@ def test_a_refused_tuning_changes_nothing(engine: SearchEngine, path: Path) -> N
     """Not even what was deleted is cleared away."""
     engine.delete(["1-3", "2-5"])
     before, stats = state(path), engine.stats()
-    with pytest.raises(TuneError, match="no recipe for 1298 rows takes at most 1 bytes"):
+    with pytest.raises(TuneError, match="no config for 1298 rows fits"):
         engine.tune(texts(150, 9), replace(GOAL, max_ram=1))
     assert state(path) == before and engine.stats() == stats
 

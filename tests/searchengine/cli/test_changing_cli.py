@@ -134,7 +134,7 @@ def test_search_by_words_and_by_both(collection: Path) -> None:
     none = run("search", collection, "zebra", "--mode", "text")
     assert (none.returncode, none.stdout, none.stderr) == (0, "", "nothing found\n")
     exact = one_sentence(run("search", collection, "dough", "--mode", "text", "--exact"))
-    assert "exact search ranks by vectors alone" in exact
+    assert "exact search needs the mode vector" in exact
 
 
 def test_what_no_document_has_is_said(collection: Path) -> None:

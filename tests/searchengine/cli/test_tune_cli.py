@@ -155,7 +155,6 @@ def test_exact(folder: Path) -> None:
     [
         ("--structure ivf --effort 3", {"structure": "ivf", "effort": 3}),
         ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
-        ("--structure nsg --code int8", {"structure": "nsg", "code": "int8"}),
         ("--code rabitq --rotation itq", {"code": "rabitq", "rotation": "itq"}),
         ("--rotation blocks --prefix 16", {"rotation": "blocks", "blocks": [8, 16]}),
         ("--bounds 29 --rotation identity", {"bounds": 29, "rotation": "identity"}),
@@ -185,12 +184,12 @@ def test_recipes_of_index(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--structure hnsw --code pq", "the structure hnsw holds the codes fp32, fp16"),
-        ("--code pq --prefix 10", "the code pq needs a prefix that 4 divides, got 10"),
-        ("--funnel 16:50", "stages must widen from prefix 32"),
+        ("--structure hnsw --code pq", "code must be one of fp32, fp16"),
+        ("--code pq --prefix 10", "prefix must be a multiple of 4 for the code pq, got 10"),
+        ("--funnel 16:50", "stages must be wider than the prefix of 32"),
         ("--funnel 16-50", "expected WIDTH:KEEP with commas between, got '16-50'"),
         ("--funnel 64:50", "the stage of 64 is wider than the encoder's 32 numbers"),
-        ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw', 'nsg'"),
+        ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw'"),
     ],
 )
 def test_recipes_refused(folder: Path, tmp_path: Path, options: str, message: str) -> None:

@@ -111,7 +111,7 @@ def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["text", "hybrid"])
 def test_similar_is_by_vectors(engine: SearchEngine, mode: str) -> None:
-    with pytest.raises(QueryError, match=f"found by vectors, got the mode {mode}"):
+    with pytest.raises(QueryError, match=f"needs the mode vector, got {mode}"):
         engine.similar("long", mode=mode)
 
 
@@ -179,7 +179,7 @@ def test_the_bad_one_of_a_batch_is_named(engine: SearchEngine) -> None:
 
 @pytest.mark.parametrize("mode", ["text", "hybrid"])
 def test_vectors_have_no_words(engine: SearchEngine, mode: str) -> None:
-    with pytest.raises(QueryError, match=f"the mode {mode} needs questions in words, got vectors"):
+    with pytest.raises(QueryError, match=f"the mode {mode} needs questions as texts, got vectors"):
         engine.search(one(1), mode=mode)
 
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
 from indexer.faiss_calls import read_index
-from indexer.search.parts import load_rotation
+from indexer.search.opening import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines
@@ -154,10 +154,10 @@ def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_pa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"<f4", b"<i4", "holds no float32 matrix"),
-        (b"False", b"True ", "holds no float32 matrix"),
-        (b"(8, 8)", b"(4,16)", "holds no float32 matrix"),
-        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "holds no float32 matrix"),
+        (b"<f4", b"<i4", "must hold a float32 matrix"),
+        (b"False", b"True ", "must hold a float32 matrix"),
+        (b"(8, 8)", b"(4,16)", "must hold a float32 matrix"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "must hold a float32 matrix"),
         (segment()["rotation.npy"][-4:], b"\0\0\xc0\x7f", "holds NaN"),
     ],
 )
