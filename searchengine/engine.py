@@ -18,7 +18,14 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import (
+    DataFrame,
+    Document,
+    LeftOut,
+    as_documents,
+    checked_patches,
+    explaining,
+)
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.adding import AddOptions, AddSummary, add
 from searchengine.ingest.encoding import (
@@ -33,7 +40,6 @@ from searchengine.ingest.encoding import (
     renamed,
 )
 from searchengine.ingest.passages import PassageConfig
-from searchengine.ingest.records import DataFrame, as_documents, checked_patches, explaining
 from searchengine.ingest.settings import Blueprint
 from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.repair import repair

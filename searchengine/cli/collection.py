@@ -21,7 +21,7 @@ from searchengine.cli.options import (
     tell_compiling,
 )
 from searchengine.cli.signals import Terminated
-from searchengine.corpus.files import LeftOut
+from searchengine.corpus.documents import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, UnknownFields
 from searchengine.storage.documents.lexical import Tokenizer
 
@@ -117,9 +117,9 @@ def index(
     """
     from searchengine.cli.console import counted, indexing, note, show_json
     from searchengine.corpus.columns import Columns
+    from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import check_corpus, count_records, read_corpus
     from searchengine.engine import SearchEngine
-    from searchengine.ingest.records import explaining
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))

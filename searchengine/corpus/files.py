@@ -14,11 +14,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from searchengine.corpus.columns import Columns, check_text
+from searchengine.corpus.documents import Document
 from searchengine.corpus.lines import (
     LONGEST,
     OnBad,
@@ -27,122 +28,15 @@ from searchengine.corpus.lines import (
     read_jsonl,
     read_lines,
     report,
-    some_fields,
     too_long,
 )
 from searchengine.corpus.tables import DIALECTS, read_table
 from searchengine.errors import CorpusError, QueryError
 
 _QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
-_REMEMBERED = 1000  # of what is left out, so that memory stays bounded
-_DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
 _TEXT_SUFFIXES = {".txt", ".md"}
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text with a key of its own.
-
-    Attributes:
-        key, text, title, metadata: what is stored.
-        origin: where it came from, for error messages.
-        root: absolute path of the folder that the key is relative to, for a text file; else "".
-        derived: the key was computed from the content of the record.
-
-    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
-    """
-
-    key: str
-    text: str
-    title: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    origin: str = field(default="", compare=False)
-    root: str = field(default="", compare=False)
-    derived: bool = field(default=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name in ("key", "text", "title"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                self._refuse(f"{name} must be text, got {type(value).__name__}")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                self._refuse(f"{name} holds half a surrogate pair, which is no character")
-        if not self.key.strip():
-            self._refuse("the key is empty; give every document an _id")
-        try:
-            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
-            written.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            at = _unwritable(self.metadata)
-            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
-        brackets = written.count("[") + written.count("{")
-        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
-            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise bad(self.origin or f"document {self.key!r:.80}", reason)
-
-    @classmethod
-    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
-        """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
-
-        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
-        has none of its own.
-        """
-        if not isinstance(record, Mapping):
-            what = type(record).__name__
-            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
-        rest = dict(record)
-        field_name = "_id" if "_id" in rest else "id"
-        name: Any = rest.pop(field_name, key)
-        if isinstance(name, int) and not isinstance(name, bool):
-            name = str(name)
-        if name is None or name == "":
-            raise bad(origin or "document", "no _id; give every document one")
-        if "text" not in rest and "title" not in rest:
-            where = origin or f"document {name!r:.80}"
-            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
-        title, text = rest.pop("title", None), rest.pop("text", None)
-        return cls(
-            key=name,
-            text="" if text is None else text,
-            title="" if title is None else title,
-            metadata=rest,
-            origin=origin,
-        )
-
-    @property
-    def full_text(self) -> str:
-        """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""
-        return f"{self.title} {self.text}".strip()
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of title and text: documents with equal ones are encoded alike."""
-        return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
-
-
-@dataclass(slots=True)
-class LeftOut:
-    """What was left out: how many, and the first of them."""
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, what: str) -> None:
-        """One more."""
-        self.count += 1
-        if len(self.first) < _REMEMBERED:
-            self.first.append(what)
-
-    def extend(self, other: "LeftOut") -> None:
-        """Those of another, too."""
-        self.count += other.count
-        self.first += other.first[: _REMEMBERED - len(self.first)]
 
 
 def check_corpus(path: str | Path) -> Path:
@@ -218,27 +112,8 @@ def count_records(path: str | Path) -> int | None:
     return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
 
 
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested more than so many levels."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return False
-    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
-
-
 def _unreadable(path: Path, error: OSError) -> CorpusError:
     return bad(path, f"cannot be read ({error.strerror or error})")
-
-
-def _unwritable(metadata: Mapping[str, Any]) -> str:
-    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
-    for name, value in metadata.items():
-        try:
-            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError):
-            return f" {name!r:.80}"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from indexer.building.build import Progress
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import Document, LeftOut
 from searchengine.errors import CollectionError, EmptyCorpus, QueryError
 from searchengine.ingest.intake import Intake
 from searchengine.ingest.pipeline import AHEAD, Encode, Encoding, OnBatch, Vectors

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
 from searchengine.storage.documents.changes import Span

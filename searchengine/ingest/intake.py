@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import Document, LeftOut
 from searchengine.errors import DuplicateKey
 from searchengine.ingest.spool import Spool
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.errors import CollectionError
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from indexer.errors import SegmentError
 from indexer.segment import Segment
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer

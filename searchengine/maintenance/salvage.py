@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from indexer.storage.durable import sync_folder
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer

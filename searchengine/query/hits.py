@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.query.ranking import Ranking
 from searchengine.query.results import Hit, Hits
 from searchengine.query.snippets import best_passage

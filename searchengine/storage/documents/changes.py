@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields

@@ -21,7 +21,7 @@ from uuid import uuid4
 import sqlite_utils
 from sqlite_utils import Migrations
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.filters import fields
 

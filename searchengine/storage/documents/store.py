@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.database import Database
 from searchengine.storage.filters import fields

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.corpus.columns import Columns
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError, QueryError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import (

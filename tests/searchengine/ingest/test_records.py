@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import Document, LeftOut, as_documents
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError
-from searchengine.ingest.records import as_documents
 
 NAN = float("nan")
 

@@ -32,7 +32,8 @@ from indexer.search.parts import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.evaluate.judgements import read_qrels, read_queries
 

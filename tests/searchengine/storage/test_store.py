@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.store import Passage, SegmentRow, Store

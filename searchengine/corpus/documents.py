@@ -11,21 +11,127 @@ A mapping may hold what pandas, polars and numpy put there; it is stored as JSON
 Anything else that JSON cannot hold is refused, with the document and the field.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import date, time
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, NoReturn, Protocol
 
 from searchengine.corpus.columns import RESERVED
-from searchengine.corpus.files import Document, LeftOut
-from searchengine.corpus.lines import bad
+from searchengine.corpus.lines import bad, some_fields
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
 
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
+_REMEMBERED = 1000  # of what is left out, so that memory stays bounded
+_DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with a key of its own.
+
+    Attributes:
+        key, text, title, metadata: what is stored.
+        origin: where it came from, for error messages.
+        root: absolute path of the folder that the key is relative to, for a text file; else "".
+        derived: the key was computed from the content of the record.
+
+    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
+    """
+
+    key: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = field(default="", compare=False)
+    root: str = field(default="", compare=False)
+    derived: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("key", "text", "title"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                self._refuse(f"{name} must be text, got {type(value).__name__}")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                self._refuse(f"{name} holds half a surrogate pair, which is no character")
+        if not self.key.strip():
+            self._refuse("the key is empty; give every document an _id")
+        try:
+            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
+            written.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            at = _unwritable(self.metadata)
+            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
+        brackets = written.count("[") + written.count("{")
+        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
+            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise bad(self.origin or f"document {self.key!r:.80}", reason)
+
+    @classmethod
+    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
+        """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
+
+        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
+        has none of its own.
+        """
+        if not isinstance(record, Mapping):
+            what = type(record).__name__
+            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
+        rest = dict(record)
+        field_name = "_id" if "_id" in rest else "id"
+        name: Any = rest.pop(field_name, key)
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
+        if name is None or name == "":
+            raise bad(origin or "document", "no _id; give every document one")
+        if "text" not in rest and "title" not in rest:
+            where = origin or f"document {name!r:.80}"
+            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
+        title, text = rest.pop("title", None), rest.pop("text", None)
+        return cls(
+            key=name,
+            text="" if text is None else text,
+            title="" if title is None else title,
+            metadata=rest,
+            origin=origin,
+        )
+
+    @property
+    def full_text(self) -> str:
+        """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""
+        return f"{self.title} {self.text}".strip()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of title and text: documents with equal ones are encoded alike."""
+        return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What was left out: how many, and the first of them."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, what: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.first) < _REMEMBERED:
+            self.first.append(what)
+
+    def extend(self, other: "LeftOut") -> None:
+        """Those of another, too."""
+        self.count += other.count
+        self.first += other.first[: _REMEMBERED - len(self.first)]
 
 
 class DataFrame(Protocol):
@@ -169,11 +275,13 @@ def _refuse_missing(value: Any, place: str, name: str) -> None:
 
 def _plain(value: Any, place: str, name: str) -> Any:
     """A value as JSON holds it; None for what is missing. Raises CorpusError."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if type(value) in (str, int, bool):
+    if value is None or type(value) in (str, int, bool):
         return value
-    if value is None or _is_missing(value):
+    import numpy as np  # not at the top: the command line's help does not wait for it
+
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return _plain(value[()], place, name)
+    if _is_missing(value):
         return None
     if isinstance(value, np.datetime64):
         return str(value)  # as a number, it would lose its unit
@@ -196,8 +304,29 @@ def _plain(value: Any, place: str, name: str) -> Any:
 
 def _is_missing(value: Any) -> bool:
     """NaN, or NaT or NA of pandas or numpy."""
+    import numpy as np
+
     if isinstance(value, float | np.floating):
         return math.isnan(value)
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
     return type(value).__name__ in _MISSING_TYPES
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested more than so many levels."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
+
+
+def _unwritable(metadata: Mapping[str, Any]) -> str:
+    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
+    for name, value in metadata.items():
+        try:
+            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            return f" {name!r:.80}"
+    return ""
