@@ -13,7 +13,7 @@ from typing import Any, Self
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.connections import Pool, turns
-from searchengine.storage.documents.version import bring_up_to_date, outdated
+from searchengine.storage.documents.migrations import outdated, upgrade
 
 _BUSY_MS = 5_000  # to read: another recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
@@ -82,7 +82,7 @@ class Database:
         if self._read_only and self._frozen is None:
             Database(self.path).close()  # which can write, and so upgrades
         else:
-            bring_up_to_date(self.connection, str(self.path))
+            upgrade(self.connection, str(self.path))
 
     @property
     def connection(self) -> sqlite3.Connection:

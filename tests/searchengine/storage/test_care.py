@@ -15,7 +15,7 @@ from conftest import REPOSITORY, WordLengths
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
-from searchengine.storage.documents.schema import migrations
+from searchengine.storage.documents.migrations import MIGRATIONS
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "title": "", "text": "the cat sat", "year": 2016, "tags": ["a", "ü"]},
@@ -292,7 +292,10 @@ def test_every_earlier_schema_is_upgraded(tmp_path: Path) -> None:
     """The stored collection, taken through the migrations one at a time, opened after each."""
     import sqlite_utils
 
-    names = [migration.name for migration in migrations._migrations]
+    names = list(MIGRATIONS)
+    migrations = sqlite_utils.Migrations("searchengine")
+    for migration in MIGRATIONS.values():
+        migrations()(migration)
     for applied in range(1, len(names)):
         path = tmp_path / f"{applied}.index"
         shutil.copytree(OLD, path)
