@@ -29,7 +29,6 @@ from searchengine.corpus.documents import (
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.adding import AddOptions, AddSummary, add
 from searchengine.ingest.encoding import (
-    PassageReader,
     TextEncoder,
     as_array,
     check_built_by,
@@ -39,7 +38,7 @@ from searchengine.ingest.encoding import (
     load_built_by,
     renamed,
 )
-from searchengine.ingest.passages import PassageConfig
+from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import Blueprint
 from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.repair import repair

@@ -1,17 +1,13 @@
 """The encoder as the engine uses it: passages and questions in, checked vectors out."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
-from searchengine.ingest.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
-from searchengine.storage.documents.changes import Span
 from trainer.errors import TrainerError
 from trainer.model.starter import Starter
 from trainer.runtimes.config import RuntimeConfig
@@ -98,64 +94,6 @@ def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -
             f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
             "encoder that built it, or index the corpus anew"
         )
-
-
-def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
-    """The encoder as what lets documents be cut. Raises CollectionError if it does not."""
-    if not isinstance(encoder, Tokenizes):
-        raise CollectionError(
-            "the encoder has no token_spans and room, by which documents are cut into "
-            "passages; give it both, or keep documents whole: passages=False"
-        )
-    return encoder
-
-
-class PassageReader:
-    """Cuts documents into passages and encodes them; adding.Reading is its use."""
-
-    def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
-        """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
-        self._encoder = encoder
-        self._passages = passages
-        self._tells = "on_batch" in inspect.signature(encoder.encode).parameters
-        self._tokenizer: Tokenizes | None = None
-        if passages is not None:
-            self._tokenizer = tokenizer_of(encoder)
-
-    def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
-        """The passages of each document as character offsets, and how many tokens they hold."""
-        if self._passages is None or self._tokenizer is None:
-            return [[(0, len(document.text))] for document in documents], 0
-        return cut_documents(documents, self._tokenizer, self._passages)
-
-    def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
-        """What is encoded for each passage: its text with its document's title."""
-        if self._tokenizer is None:
-            return [document.full_text for document, _ in passages]
-        return passage_texts(passages, self._tokenizer)
-
-    def encode(
-        self,
-        passages: Sequence[tuple[Document, Span]],
-        texts: Sequence[str],
-        on_batch: Callable[[int], None],
-    ) -> Vectors:
-        """Float32 (n, D) unit rows of the passages' `texts`.
-
-        `on_batch` is handed to an encoder that takes it, as trainer.encoder.Encoder does. Raises
-        CollectionError, naming a document that has no usable vector.
-        """
-        heard: dict[str, Any] = {"on_batch": on_batch} if self._tells else {}
-        vectors = self._encoder.encode(texts, role="document", **heard)
-        check_shape(vectors, (len(texts), self._encoder.dim), "passages", CollectionError)
-        wrong = unusable(vectors)
-        if wrong.any():
-            document, _ = passages[int(wrong.argmax())]
-            raise CollectionError(
-                f"{document.origin or 'add'}: the encoder gave NaN, infinity or zero for the "
-                f"document {document.key!r}; leave it out or mend the encoder"
-            )
-        return vectors
 
 
 def check_shape(

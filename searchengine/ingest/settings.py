@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from indexer.config import RotationKind, SegmentConfig
 from searchengine.errors import CollectionError
-from searchengine.ingest.encoding import TextEncoder, tokenizer_of
-from searchengine.ingest.passages import PassageConfig, Tokenizes
+from searchengine.ingest.encoding import TextEncoder
+from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
 
 

@@ -17,13 +17,8 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.segment import Segment
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.ingest.encoding import (
-    PassageReader,
-    TextEncoder,
-    check_built_by,
-    load,
-    load_built_by,
-)
+from searchengine.ingest.encoding import TextEncoder, check_built_by, load, load_built_by
+from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import Blueprint
 from searchengine.maintenance import salvage
 from searchengine.maintenance import upkeep as care

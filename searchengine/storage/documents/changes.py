@@ -11,6 +11,7 @@ from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
 Span = tuple[int, int]
+"""Character offsets [start, end)."""
 
 
 class Known(NamedTuple):

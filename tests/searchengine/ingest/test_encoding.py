@@ -18,8 +18,8 @@ from searchengine.bench.subject import of_collection
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
 from searchengine.ingest.adding import _PASSAGES
-from searchengine.ingest.encoding import PassageReader, load_built_by
-from searchengine.ingest.passages import PassageConfig
+from searchengine.ingest.encoding import load_built_by
+from searchengine.ingest.passages import PassageConfig, PassageReader
 from tests.searchengine.query.test_ranking import (
     DOCUMENTS,
     EXACT,

@@ -19,13 +19,13 @@ from searchengine.corpus.sentences import sentence_ends
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import (
     PassageConfig,
-    Span,
     Tokenizes,
     cut,
     cut_documents,
     passage_text,
     passage_texts,
 )
+from searchengine.storage.documents.changes import Span
 
 
 class Tokens:
