@@ -18,16 +18,8 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
-from searchengine.corpus.documents import (
-    DataFrame,
-    Document,
-    LeftOut,
-    as_documents,
-    checked_patches,
-    explaining,
-)
+from searchengine.corpus.documents import DataFrame, Document, checked_patches
 from searchengine.errors import CollectionError, QueryError
-from searchengine.ingest.adding import AddOptions, AddSummary, add
 from searchengine.ingest.encoding import (
     TextEncoder,
     as_array,
@@ -38,8 +30,9 @@ from searchengine.ingest.encoding import (
     load_built_by,
     renamed,
 )
+from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import Blueprint
+from searchengine.ingest.settings import AddOptions, AddSummary, Blueprint
 from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
@@ -239,12 +232,7 @@ class SearchEngine:
         self.collection.follow()  # by whose settings documents are read
         reading = PassageReader(self.encoder, self._blueprint().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
-        malformed = LeftOut()
-        given = as_documents(documents, malformed if skip_bad else None)
-        with explaining(malformed):
-            summary = add(self.collection, given, reading, options)
-        summary.bad.extend(malformed)
-        return summary
+        return add(self.collection, documents, reading, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; how many there were."""

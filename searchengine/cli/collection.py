@@ -178,14 +178,18 @@ def index(
         "repeated": summary.repeated,
         "bad": malformed,
     }
-    names = ("added", "changed", "relabelled", "unchanged")
+    names = ("added", "changed", "metadata_updated", "unchanged")
     counts = {name: getattr(summary, name) for name in names}
     if as_json:
         left = {name: asdict(some) for name, some in left_out.items()}
         now = {"documents": documents_now, "seconds": seconds}
-        show_json({"collection": str(collection), **counts, **now, **left})
+        former = {"relabelled": summary.metadata_updated}  # for one more release
+        show_json({"collection": str(collection), **counts, **former, **now, **left})
         return
-    did = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0 added"
+    did = (
+        ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+        or "0 added"
+    )
     now_there = counted(documents_now, "document")
     note(f"{did} in {collection}, {now_there} now, in {seconds} s")
     for name, some in left_out.items():

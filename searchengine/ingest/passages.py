@@ -106,7 +106,7 @@ def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
 
 
 class PassageReader:
-    """Cuts documents into passages and encodes them; adding.Reading is its use."""
+    """Cuts documents into passages and encodes them; ingest.ingestion uses it."""
 
     def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
         """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""

@@ -1,13 +1,16 @@
 """How a collection is built, fixed when it is made."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+from warnings import warn
 
+from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
-from searchengine.errors import CollectionError
+from searchengine.corpus.documents import LeftOut
+from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.encoding import TextEncoder
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
@@ -145,3 +148,54 @@ def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
             "blocks to turn within; choose the rotation pca"
         )
     return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class AddOptions:
+    """How to add.
+
+    Attributes:
+        skip_bad: leave out a document whose key occurred before; otherwise raise DuplicateKey.
+        commit_every: new documents per commit; None commits once, at the end.
+        progress: called with the number of documents just done and of the tokens encoded for them.
+        building: called while segments are built (indexer.building.build.Progress).
+    """
+
+    skip_bad: bool = False
+    commit_every: int | None = None
+    progress: Callable[[int, int], None] | None = None
+    building: Progress | None = None
+
+    def __post_init__(self) -> None:
+        every = self.commit_every
+        if every is not None and (type(every) is not int or every < 1):
+            raise QueryError(f"commit_every must be at least 1 document or None, got {every!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AddSummary:
+    """What `add` did with the documents.
+
+    Attributes:
+        added: new documents.
+        changed: documents whose title or text replaced what was stored; encoded again.
+        metadata_updated: documents of which only the metadata changed; not encoded again.
+        unchanged: documents that were stored like this already.
+        without_text: keys of documents with neither title nor text; left out.
+        bad: a message for each document that was refused; left out.
+        repeated: keys of records without an id that equal an earlier one; left out.
+    """
+
+    added: int
+    changed: int
+    metadata_updated: int
+    unchanged: int
+    without_text: LeftOut
+    bad: LeftOut
+    repeated: LeftOut
+
+    @property
+    def relabelled(self) -> int:
+        """The former name of `metadata_updated`."""
+        warn("relabelled is now metadata_updated", DeprecationWarning, stacklevel=2)
+        return self.metadata_updated

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -27,6 +28,39 @@ class Known(NamedTuple):
     def added(self) -> str:
         """The metadata as last added, before any update."""
         return self.metadata if self.source is None else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Documents compared with what is stored under their keys.
+
+    Attributes:
+        changed: documents to encode: new ones, and those with another title or text.
+        metadata: of the others, those to store for their metadata or root.
+        metadata_updated: how many of these have other metadata.
+        unchanged: how many documents have the title, text and metadata that are stored.
+    """
+
+    changed: list[Document]
+    metadata: list[Document]
+    metadata_updated: int
+    unchanged: int
+
+
+def compare(documents: Sequence[Document], stored: Mapping[str, Known]) -> Comparison:
+    """Which documents are new or changed, given what is stored under their keys."""
+    changed, metadata, updated, unchanged = [], [], 0, 0
+    for document in documents:
+        before = stored.get(document.key)
+        if before is None or before.digest != document.digest:
+            changed.append(document)
+            continue
+        other_metadata = before.added != as_json(document.metadata)
+        updated += other_metadata
+        unchanged += not other_metadata
+        if other_metadata or before.root != (document.root or None):
+            metadata.append(document)
+    return Comparison(changed, metadata, updated, unchanged)
 
 
 class Changes:

@@ -17,8 +17,8 @@ from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import of_collection
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
-from searchengine.ingest.adding import _PASSAGES
 from searchengine.ingest.encoding import load_built_by
+from searchengine.ingest.ingestion import _BATCH
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from tests.searchengine.query.test_ranking import (
     DOCUMENTS,
@@ -70,9 +70,11 @@ def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
 
 def test_what_has_not_changed_is_not_encoded(engine: SearchEngine) -> None:
     asked(engine)
-    relabelled = {**DOCUMENTS[0], "n": 99}
-    summary = engine.add([relabelled, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])
-    assert (summary.added, summary.relabelled, summary.unchanged) == (1, 1, 4)
+    updated = {**DOCUMENTS[0], "n": 99}
+    summary = engine.add([updated, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])
+    assert (summary.added, summary.metadata_updated, summary.unchanged) == (1, 1, 4)
+    with pytest.warns(DeprecationWarning, match="relabelled is now metadata_updated"):
+        assert summary.relabelled == 1
     assert asked(engine) == [["a"]]
     assert [hit.passage for hit in engine.search("ccc", 1, where="n = 99")] == ["ccc ccc ccc ccc"]
 
@@ -85,8 +87,8 @@ def test_a_huge_document_is_encoded_in_blocks_that_fit(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", encoder, EXACT) as engine:
         engine.add([{"_id": "small", "text": "bb"}, {"_id": "huge", "text": text}])
         sizes = [len(texts) for texts in encoder.calls]
-        assert max(sizes) == _PASSAGES < sum(sizes) == engine.stats().passages
-        assert len(sizes) == -(-sum(sizes) // _PASSAGES)
+        assert max(sizes) == _BATCH < sum(sizes) == engine.stats().passages
+        assert len(sizes) == -(-sum(sizes) // _BATCH)
         assert keys(engine.search("bb")) == ["small", "huge"]
         assert keys(engine.search("bb", mode="hybrid")) == ["small", "huge"]
         (hit,) = engine.similar("small")
