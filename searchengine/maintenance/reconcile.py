@@ -17,7 +17,7 @@ from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
-from searchengine.storage.writer import folder_of
+from searchengine.storage.folders import folder_of
 
 _NAMED = 20  # documents named in a report; the others are counted
 _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.base + s.rows - 1)"

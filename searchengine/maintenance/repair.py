@@ -5,14 +5,10 @@ segment, in one commit: a process that is killed leaves the state before it. The
 the write lock is held, for a writer that came between could move the passages; readers go on.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
-import numpy.typing as npt
 
 from indexer.building.build import Progress
 from indexer.segment import Segment
@@ -20,17 +16,17 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.ingest.encoding import TextEncoder, check_built_by, load, load_built_by
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import Blueprint
+from searchengine.ingest.spool import Spool
 from searchengine.maintenance import salvage
 from searchengine.maintenance import upkeep as care
 from searchengine.maintenance.reconcile import Plan, Report, reconcile
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.writer import Writer, remove_unnamed, writing
+from searchengine.storage.folders import remove_unnamed
+from searchengine.storage.writer import Writer, writing
 from trainer.runtimes.config import RuntimeConfig
 
 _BATCH = 512  # documents encoded at a time
-
-Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +186,10 @@ def _mend(
             plan = reconcile(path, store)
             opened.update(plan.opened)
             if plan.documents:
-                vectors = _encoded(writer, plan, reader or reading(), progress)
-                first = next(vectors, None)
-                if first is not None:
-                    writer.append(_chained(first, vectors))
+                with closing(Spool(path)) as spool:
+                    _encode(writer, plan, reader or reading(), spool, progress)
+                    if spool.rows:
+                        writer.append(spool.vectors([(0, spool.rows)]))
         plan.close()
         for segment in writer.opened.values():
             segment.close()
@@ -202,15 +198,10 @@ def _mend(
     return plan
 
 
-def _chained(first: Vectors, rest: Iterator[Vectors]) -> Iterator[Vectors]:
-    yield first
-    yield from rest
-
-
-def _encoded(
-    writer: Writer, plan: Plan, reader: PassageReader, progress: Progress | None
-) -> Iterator[Vectors]:
-    """Write the passages of the documents again, batch by batch, and give their vectors."""
+def _encode(
+    writer: Writer, plan: Plan, reader: PassageReader, spool: Spool, progress: Progress | None
+) -> None:
+    """Write the passages of the documents again, and spool their vectors."""
     passage = writer.changes.next_passage()
     ids = sorted(plan.documents)
     for start in range(0, len(ids), _BATCH):
@@ -220,6 +211,6 @@ def _encoded(
         writer.changes.cut_again(dict(zip(batch, documents, strict=True)), spans, passage)
         passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
         passage += len(passages)
-        yield reader.encode(passages, reader.texts(passages), lambda _: None)
+        spool.add_vectors(reader.encode(passages, reader.texts(passages), lambda _: None))
         if progress is not None:
             progress("Encoding", len(batch), len(ids))

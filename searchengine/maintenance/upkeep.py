@@ -20,9 +20,9 @@ from searchengine.maintenance.guarantee import guarantee
 from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.folders import folder_of, segment_errors
 from searchengine.storage.scratch import new_folder
 from searchengine.storage.snapshot import Snapshot, Vectors
-from searchengine.storage.writer import folder_of, segment_errors
 
 _AT_ONCE = 1 << 24  # bytes read to warm up
 _BLOCK = 4096  # passages exported at a time

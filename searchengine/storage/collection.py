@@ -2,37 +2,27 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from indexer.building.build import Progress
-from indexer.segment import Segment, SegmentConfig
+from indexer.segment import SegmentConfig
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.lexical import Tokenizer
-from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.store import Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.scratch import new_folder
-from searchengine.storage.view import View
-from searchengine.storage.writer import (
-    Measured,
-    Writer,
-    due,
-    misfit,
-    remove_unnamed,
-    writing,
-)
+from searchengine.storage.writer import Measured, WritableView, due, misfit
 
 _log = logging.getLogger(__name__)
-_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
 
 
-class Collection(View):
-    """An open collection, to read (searchengine.storage.view) and to change.
+class Collection(WritableView):
+    """An open collection: to read (storage.view), to commit to (storage.writer), and to maintain.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
     """
@@ -137,58 +127,6 @@ class Collection(View):
                     if not store.segments():
                         shutil.rmtree(self.path)
 
-    @contextmanager
-    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
-        """A connection to write by: whoever reads sees nothing half done.
-
-        `identity`: that of the database to be changed; None is the one in the folder now.
-        """
-        if identity is None:
-            self.follow()  # refuses a closed collection, and one of another encoder
-            identity = self._current().store.identity
-        refuse_network(self.path)
-        with self._same(Store(self.path / "documents.db"), identity) as store:
-            yield store
-
-    def reader(self, identity: Identity) -> Store:
-        """A connection to read what is stored now; the database must be that of `identity`."""
-        return self._same(Store(self.path / "documents.db", readers=1), identity)
-
-    @staticmethod
-    def _same(store: Store, identity: Identity) -> Store:
-        if store.identity != identity:
-            store.close()
-            raise store.replaced()
-        return store
-
-    @contextmanager
-    def writing(self, store: Store) -> Iterator[Writer]:
-        """A transaction; what it commits is shown when the block has ended."""
-        opened: dict[SegmentRow, Segment] = {}
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                held = self._current().segments
-                opened[row] = held.get(row) or self._open_segment(row, held)
-            return opened[row]
-
-        with writing(self.path, store, open_segment, self.wait) as writer:
-            writer.rename_encoder(self.renamed)
-            yield writer
-        try:
-            held = {**self._current().segments, **opened, **writer.opened}
-            self._show_newest(held)
-            if store.log_bytes > _LOG:
-                # A log is begun again once nobody reads it: fold it, and look at the file itself.
-                store.fold_log()
-                self._show_newest(held)
-        except (CollectionError, OSError) as error:
-            raise CollectionError(
-                f"{self.path}: the change is committed, but cannot be shown ({error}); "
-                "open the collection again"
-            ) from error
-        self._clear_away(store, writer.before)
-
     def merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
     ) -> None:
@@ -207,14 +145,3 @@ class Collection(View):
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
-
-    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
-        """Remove the folders that were replaced, unless another is writing just now.
-
-        Processes that have them open go on reading; those that are about to open them look again.
-        """
-        try:
-            with suppress(CollectionBusy):
-                remove_unnamed(self.path, store, before)
-        except CollectionError as error:  # the change itself is committed all the same
-            _log.warning("replaced segments were left behind for the next change: %s", error)

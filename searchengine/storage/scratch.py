@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from indexer.storage.durable import sync_folder
 from searchengine.errors import CollectionBusy
-from searchengine.storage.writer import os_errors
+from searchengine.storage.folders import os_errors
 
 _LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
 

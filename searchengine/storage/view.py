@@ -12,8 +12,8 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
+from searchengine.storage.folders import folder_of
 from searchengine.storage.snapshot import Snapshot
-from searchengine.storage.writer import folder_of
 
 _LONGEST = 2_000_000  # seconds to wait
 _TRIES = 20  # a folder that is gone when it is opened was replaced just now: look again

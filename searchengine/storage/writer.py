@@ -1,16 +1,15 @@
-"""One write transaction on a collection: its tables and its segments change together, or neither.
+"""One commit: tables and segments change together, in one transaction, or not at all.
 
 A segment's files are complete and synced before the transaction names it; until then its folder is
 garbage, which is removed after another commit. So at every instant a reader sees all of a commit
-or none.
+or nothing of it.
 """
 
+import logging
 import os
-import re
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,33 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.building.merge import outgrown
 from indexer.config import SMALL
-from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
-from indexer.storage.durable import below, open_folder
-from searchengine.errors import CollectionError
+from indexer.storage.durable import below
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import tiers
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.filesystem import refuse_network
+from searchengine.storage.folders import (
+    beside,
+    folder_of,
+    os_errors,
+    remove_unnamed,
+    segment_errors,
+    segment_folders,
+)
+from searchengine.storage.view import View
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
+_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
+_log = logging.getLogger(__name__)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see maintenance.guarantee."""
-_SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 
 
 class Writer:
@@ -179,36 +189,6 @@ class Writer:
         return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
 
 
-@contextmanager
-def writing(
-    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
-) -> Iterator[Writer]:
-    """A transaction: committed at the end of the block, undone if that fails.
-
-    Raises:
-        CollectionBusy: another process is still writing after `wait` seconds.
-        CollectionError: another folder has taken the place of this one.
-    """
-    with store.transaction(wait), _beside(path, store) as folder:
-        with os_errors(path):
-            before = _folders(path, folder)
-        writer, process = Writer(path, store, open_segment, before), os.getpid()
-        try:
-            yield writer
-            writer.changes.count_commit()
-        except BaseException as error:
-            if process != os.getpid():  # forked amid the block: all of it is the parent's
-                raise
-            for segment in writer.opened.values():
-                segment.close()
-            with suppress(OSError):
-                for name in _folders(path, folder).keys() - before.keys():
-                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
-            if isinstance(error, CollectionError) and not store.in_place:
-                raise store.replaced() from error
-            raise
-
-
 def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
     """The segments that searchengine.storage.tiers would have merged; `finished` as there."""
     committed = store.segments()
@@ -227,77 +207,98 @@ def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
     return None
 
 
-def folder_of(path: Path, number: int) -> Path:
-    """The folder of a segment."""
-    return path / "segments" / f"{number:06d}"
+@contextmanager
+def writing(
+    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
+) -> Iterator[Writer]:
+    """A transaction: committed at the end of the block, undone if that fails.
 
-
-def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
-    """Remove those folders of segments that no commit names, of all that were there `before`.
-
-    To be called after a commit of one's own, which began when they were there: what was replaced by
-    it, and what a writer left that was killed. Not sooner: a writer that is killed while SQLite
-    syncs its commit leaves that commit undecided. Nobody sees it, but the next process that
-    recovers SQLite's log may find it; only a later commit writes over it.
+    Raises:
+        CollectionBusy: another process is still writing after `wait` seconds.
+        CollectionError: another folder has taken the place of this one.
     """
-    named = {folder_of(path, row.id).name for row in store.segments()}
-    if not before.keys() - named:
-        return
-    with store.transaction(queue=False), _beside(path, store) as folder, os_errors(path):
-        named = {folder_of(path, row.id).name for row in store.segments()}
-        for name, inode in _folders(path, folder).items():
-            if name not in named and before.get(name) == inode:
-                shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+    with store.transaction(wait), beside(path, store) as folder:
+        with os_errors(path):
+            before = segment_folders(path, folder)
+        writer, process = Writer(path, store, open_segment, before), os.getpid()
+        try:
+            yield writer
+            writer.changes.count_commit()
+        except BaseException as error:
+            if process != os.getpid():  # forked amid the block: all of it is the parent's
+                raise
+            for segment in writer.opened.values():
+                segment.close()
+            with suppress(OSError):
+                for name in segment_folders(path, folder).keys() - before.keys():
+                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+            if isinstance(error, CollectionError) and not store.in_place:
+                raise store.replaced() from error
+            raise
 
 
-@contextmanager
-def _beside(path: Path, store: Store) -> Iterator[int | None]:
-    """The folder of segments beside this very database, whatever takes its name meanwhile."""
-    with os_errors(path), ExitStack() as stack:
-        folder = stack.enter_context(open_folder(path / "segments"))
-        if not store.in_place:
+class WritableView(View):
+    """An open collection that can be written: one transaction at a time, shown when committed."""
+
+    @contextmanager
+    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection to write by: whoever reads sees nothing half done.
+
+        `identity`: that of the database to be changed; None is the one in the folder now.
+        """
+        if identity is None:
+            self.follow()  # refuses a closed collection, and one of another encoder
+            identity = self._current().store.identity
+        refuse_network(self.path)
+        with self._same(Store(self.path / "documents.db"), identity) as store:
+            yield store
+
+    def reader(self, identity: Identity) -> Store:
+        """A connection to read what is stored now; the database must be that of `identity`."""
+        return self._same(Store(self.path / "documents.db", readers=1), identity)
+
+    @staticmethod
+    def _same(store: Store, identity: Identity) -> Store:
+        if store.identity != identity:
+            store.close()
             raise store.replaced()
-        opened = stack.pop_all()
-    with opened:
-        yield folder
+        return store
 
+    @contextmanager
+    def writing(self, store: Store) -> Iterator[Writer]:
+        """A transaction; what it commits is shown when the block has ended."""
+        opened: dict[SegmentRow, Segment] = {}
 
-def _folders(path: Path, folder: int | None) -> dict[str, int]:
-    """The folders of segments, by name, with their inodes; those half written are removed."""
-    found = {}
-    for name in os.listdir(path / "segments" if folder is None else folder):
-        each = below(path / "segments" / name, folder)
-        if not _SEGMENT.fullmatch(name):
-            continue  # not ours
-        status = os.stat(each, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
-            continue
-        if name.isdigit():
-            found[name] = status.st_ino
-        else:  # no commit can name it, and its writer does not have the lock any more
-            shutil.rmtree(each, dir_fd=folder)
-    return found
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                held = self._current().segments
+                opened[row] = held.get(row) or self._open_segment(row, held)
+            return opened[row]
 
+        with writing(self.path, store, open_segment, self.wait) as writer:
+            writer.rename_encoder(self.renamed)
+            yield writer
+        try:
+            held = {**self._current().segments, **opened, **writer.opened}
+            self._show_newest(held)
+            if store.log_bytes > _LOG:
+                # A log is begun again once nobody reads it: fold it, and look at the file itself.
+                store.fold_log()
+                self._show_newest(held)
+        except (CollectionError, OSError) as error:
+            raise CollectionError(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
+        self._clear_away(store, writer.before)
 
-@contextmanager
-def segment_errors(path: Path) -> Iterator[None]:
-    """A damaged segment as CollectionError, with the way out."""
-    try:
-        yield
-    except SegmentError as error:
-        raise CollectionError(
-            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode the "
-            f"segment again with: searchengine repair {path}"
-        ) from error
+    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
+        """Remove the folders that were replaced, unless another is writing just now.
 
-
-@contextmanager
-def os_errors(path: Path) -> Iterator[None]:
-    """Disk full, read-only folder, …: as CollectionError, with what became of the change."""
-    try:
-        yield
-    except OSError as error:
-        raise CollectionError(
-            f"{path}: {error.strerror or error}; the change was undone, "
-            "make room or choose a folder that can be written"
-        ) from error
+        Processes that have them open go on reading; those that are about to open them look again.
+        """
+        try:
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, before)
+        except CollectionError as error:  # the change itself is committed all the same
+            _log.warning("replaced segments were left behind for the next change: %s", error)
