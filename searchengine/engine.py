@@ -33,7 +33,7 @@ from searchengine.ingest.encoding import (
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, Blueprint
-from searchengine.maintenance import upkeep as care
+from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
@@ -348,13 +348,13 @@ class SearchEngine:
     def stats(self) -> Stats:
         """What the collection holds and how it is searched."""
         with self.collection.reading() as snapshot:
-            return care.stats(snapshot)
+            return stats.stats(snapshot)
 
     def warm(self) -> int:
         """Load the encoder and read all files, so that no search waits. Their bytes."""
         self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
-            return care.warm(snapshot)
+            return check.warm(snapshot)
 
     def refresh(self) -> None:
         """See what others have committed, or the collection that has taken the place of this one.
@@ -366,13 +366,13 @@ class SearchEngine:
 
     def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first fault."""
-        care.verify(self.collection)
+        check.verify(self.collection)
 
     repair = staticmethod(repair)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""
-        care.backup(self.collection, Path(path))
+        copies.backup(self.collection, Path(path))
 
     def export(self, path: str | Path) -> int:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
@@ -380,7 +380,7 @@ class SearchEngine:
         Returns the number of documents. Raises CollectionError when the folder is there.
         """
         with self.collection.reading() as snapshot:
-            return care.export(snapshot, Path(path))
+            return copies.export(snapshot, Path(path))
 
     def close(self) -> None:
         """Let go of the files."""

@@ -41,7 +41,16 @@ GROUPS = {
     "indexer": [f"indexer/{name}.py" for name in ("tune", "confidence", "certify", "merge")],
     "searchengine": [
         f"searchengine/{name}.py"
-        for name in ("store", "database", "writer", "snapshot", "changes", "adding", "care")
+        for name in (
+            "storage/documents/store",
+            "storage/documents/database",
+            "storage/documents/changes",
+            "storage/writer",
+            "storage/snapshot",
+            "ingest/ingestion",
+            "maintenance/check",
+            "maintenance/copies",
+        )
     ],
     "trainer": [f"trainer/{name}.py" for name in ("losses", "objective", "data")],
 }

@@ -13,9 +13,28 @@ is as much as the target itself allows to be missed, or a segment was merged, op
 which builds an index that nobody measured, nothing is guaranteed.
 """
 
-from searchengine.maintenance.stats import Guarantee
+from dataclasses import dataclass
+
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What is left of the statement that a tuning made; see searchengine.maintenance.guarantee.
+
+    Attributes:
+        recall: what the mean recall@k exceeds now; None: the guarantee is withdrawn.
+        added, deleted: rows since it was tuned; None where that cannot be told any more.
+        commit: the commit that the tuning made; None where it was not recorded.
+        reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
+    """
+
+    recall: float | None
+    added: int | None = None
+    deleted: int | None = None
+    commit: int | None = None
+    reason: str = ""
 
 
 def guarantee(snapshot: Snapshot, target: float) -> Guarantee:

@@ -17,8 +17,7 @@ from searchengine.ingest.encoding import TextEncoder, check_built_by, load, load
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import Blueprint
 from searchengine.ingest.spool import Spool
-from searchengine.maintenance import salvage
-from searchengine.maintenance import upkeep as care
+from searchengine.maintenance import check, salvage
 from searchengine.maintenance.reconcile import Plan, Report, reconcile
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
@@ -122,7 +121,7 @@ def _result(
     try:
         collection = Collection(path)
         try:
-            care.verify(collection)
+            check.verify(collection)
         finally:
             collection.close()
     except CollectionBusy:

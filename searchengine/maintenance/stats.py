@@ -1,26 +1,16 @@
 """What a collection holds, how it is searched, and what is guaranteed of it."""
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Guarantee:
-    """What is left of the statement that a tuning made; see searchengine.maintenance.guarantee.
-
-    Attributes:
-        recall: what the mean recall@k exceeds now; None: the guarantee is withdrawn.
-        added, deleted: rows since it was tuned; None where that cannot be told any more.
-        commit: the commit that the tuning made; None where it was not recorded.
-        reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
-    """
-
-    recall: float | None
-    added: int | None = None
-    deleted: int | None = None
-    commit: int | None = None
-    reason: str = ""
+from indexer.config import SegmentConfig
+from indexer.tuning.footprint import footprint
+from searchengine.maintenance.guarantee import Guarantee, guarantee
+from searchengine.storage.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +56,46 @@ class Stats:
     layers: int | None
     fingerprint: str
     bytes: int
+
+
+def stats(snapshot: Snapshot) -> Stats:
+    """What a collection holds and how it is searched."""
+    settings, segments = snapshot.settings, snapshot.segments.values()
+    recipe = SegmentConfig.from_dict(settings["index"])
+    rows = sum(segment.rows for segment in segments)
+    sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
+    tuning = next((s.manifest.tuning for s in segments if s.manifest.tuning is not None), None)
+    documents, passages = snapshot.store.counts()
+    return Stats(
+        path=str(snapshot.path),
+        documents=documents,
+        passages=passages,
+        segments=len(segments),
+        tombstones=rows - passages,
+        commit=snapshot.commit,
+        cut=settings.get("passages"),
+        tokenizer=settings["tokenizer"],
+        fields=snapshot.store.fields(),
+        dim=settings["encoder"]["dim"],
+        recipe=recipe.as_dict(),
+        scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
+        hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
+        cold_row=sum(size.cold for size in sizes) / rows if rows else None,
+        tuning=tuning,
+        guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
+        encoder=settings["encoder"]["source"],
+        layers=settings["encoder"].get("layers"),
+        fingerprint=settings["encoder"]["fingerprint"],
+        bytes=_bytes(snapshot.path),
+    )
+
+
+def _bytes(path: Path) -> int:
+    """Of all files below a folder; one that has two names counts once."""
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by a writer just now
+                file = os.stat(os.path.join(folder, name))
+                sizes[file.st_dev, file.st_ino] = file.st_size
+    return sum(sizes.values())

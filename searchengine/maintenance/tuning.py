@@ -15,7 +15,8 @@ from indexer.segment import Segment
 from indexer.tuning.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
 from searchengine.errors import QueryError
 from searchengine.ingest.encoding import check_questions
-from searchengine.maintenance.stats import Guarantee, Stats
+from searchengine.maintenance.guarantee import Guarantee
+from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
 
 MOST = 2000
