@@ -32,7 +32,7 @@ from searchengine.ingest.encoding import (
 )
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import AddOptions, AddSummary, Blueprint
+from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
@@ -108,9 +108,10 @@ class SearchEngine:
         Raises CollectionError when the folder is in use.
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
-        built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
-        made = Collection.create(Path(path), built.settings(loaded), built.tokenizer, wait)
-        return cls(made, loaded)
+        settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
+        stored = settings.as_stored(loaded)
+        collection = Collection.create(Path(path), stored, settings.tokenizer, wait)
+        return cls(collection, loaded)
 
     @classmethod
     def open(
@@ -166,7 +167,7 @@ class SearchEngine:
                     raise
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
-            engine._blueprint().check_asked(path, config, passages, tokenizer, layers)
+            engine._settings().check_compatible(path, config, passages, tokenizer, layers)
         except BaseException:
             engine.close()
             raise
@@ -199,8 +200,8 @@ class SearchEngine:
         self.collection.renamed = renamed(encoder)
         self._encoder, self._questions = encoder, QuestionEncoder(encoder)
 
-    def _blueprint(self) -> Blueprint:
-        return Blueprint.from_settings(self.collection.settings)
+    def _settings(self) -> CollectionSettings:
+        return CollectionSettings.from_stored(self.collection.settings)
 
     def add(
         self,
@@ -230,7 +231,7 @@ class SearchEngine:
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
         self.collection.follow()  # by whose settings documents are read
-        reading = PassageReader(self.encoder, self._blueprint().passages)
+        reading = PassageReader(self.encoder, self._settings().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
         return add(self.collection, documents, reading, options)
 

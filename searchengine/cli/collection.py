@@ -275,7 +275,8 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
         stats = engine.stats()
         runs_on = engine.runs_on()
     if as_json:
-        show_json(asdict(stats) | {"engine": runs_on})
+        former = {"recipe": stats.index_config}  # for one more release
+        show_json(asdict(stats) | former | {"engine": runs_on})
         return
     from searchengine.maintenance.tuning import described
 

@@ -1,6 +1,6 @@
-"""What is given to `add` and `update` → checked documents and metadata.
+"""Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
 
-A mapping may hold what pandas, polars and numpy put there; it is stored as JSON:
+A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
 
     numpy or pandas scalar       a number, text or truth value
     datetime, date, Timestamp    ISO 8601 text
@@ -8,7 +8,7 @@ A mapping may hold what pandas, polars and numpy put there; it is stored as JSON
     NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
                                  or a nested object: null
 
-Anything else that JSON cannot hold is refused, with the document and the field.
+Any other value that JSON cannot hold is refused; the error names the document and the field.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngi
 
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
-_REMEMBERED = 1000  # of what is left out, so that memory stays bounded
-_DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
+_REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
+_DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with a key of its own.
+    """A text with a key.
 
     Attributes:
-        key, text, title, metadata: what is stored.
-        origin: where it came from, for error messages.
+        key, text, title, metadata: stored.
+        origin: file and line, for error messages.
         root: absolute path of the folder that the key is relative to, for a text file; else "".
         derived: the key was computed from the content of the record.
 
@@ -59,7 +59,7 @@ class Document:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                self._refuse(f"{name} holds half a surrogate pair, which is no character")
+                self._refuse(f"{name} must be text in UTF-8, got half a surrogate pair")
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
         try:
@@ -79,8 +79,7 @@ class Document:
     def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
         """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
 
-        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
-        has none of its own.
+        If there are both, `_id` is the key and `id` is metadata. `key`: for a record without.
         """
         if not isinstance(record, Mapping):
             what = type(record).__name__
@@ -91,7 +90,7 @@ class Document:
         if isinstance(name, int) and not isinstance(name, bool):
             name = str(name)
         if name is None or name == "":
-            raise bad(origin or "document", "no _id; give every document one")
+            raise bad(origin or "document", "no _id; give every document an _id")
         if "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
@@ -111,48 +110,43 @@ class Document:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of title and text: documents with equal ones are encoded alike."""
+        """SHA-256 of title and text: documents with equal digests have equal vectors."""
         return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
 
 
 @dataclass(slots=True)
 class LeftOut:
-    """What was left out: how many, and the first of them."""
+    """Documents left out: how many, and messages or keys of the first 1000."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, what: str) -> None:
-        """One more."""
+    def add(self, message: str) -> None:
+        """Count one."""
         self.count += 1
         if len(self.first) < _REMEMBERED:
-            self.first.append(what)
-
-    def extend(self, other: "LeftOut") -> None:
-        """Those of another, too."""
-        self.count += other.count
-        self.first += other.first[: _REMEMBERED - len(self.first)]
+            self.first.append(message)
 
 
 class DataFrame(Protocol):
-    """A table of pandas or polars, a document a row."""
+    """A table of pandas or polars, one document per row."""
 
     @property
     def columns(self) -> Any: ...
 
 
 def as_documents(
-    given: Iterable[Document | Mapping[str, Any]] | DataFrame, malformed: LeftOut | None
+    records: Iterable[Document | Mapping[str, Any]] | DataFrame, malformed: LeftOut | None
 ) -> Iterator[Document]:
     """Documents from documents, mappings, or the rows of a pandas or polars DataFrame.
 
     Args:
-        given: an iterable of Document and mappings, or a DataFrame.
-        malformed: takes the sentence about each that is refused; None: that sentence is raised.
+        records: an iterable of Document and mappings, or a DataFrame.
+        malformed: takes the message of each refused record; None: the message is raised.
 
-    Raises CorpusError, and QueryError where `given` cannot be iterated.
+    Raises CorpusError, and QueryError if `records` cannot be iterated.
     """
-    for position, record in enumerate(_records(given), start=1):
+    for position, record in enumerate(_rows(records), start=1):
         place = f"document {position}"
         try:
             if isinstance(record, Document):
@@ -169,28 +163,28 @@ def as_documents(
 
 
 def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The metadata to merge, by key, as JSON holds it. Raises QueryError and CorpusError."""
+    """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
     patches = {}
     for key, patch in metadata.items():
         if not isinstance(patch, Mapping):
             raise QueryError(
-                f"update takes metadata by key; for {key!r} it got a {type(patch).__name__}"
+                f"update of {key!r} must be a mapping of metadata, got {type(patch).__name__}"
             )
         for name in RESERVED:
             if name in patch:
                 raise QueryError(
-                    f"update of {key!r}: {name!r} belongs to the document and cannot be metadata; "
+                    f"update of {key!r}: {name!r} is a field of the document, not metadata; "
                     "to change it, add the document again"
                 )
         place = f"update of {key!r}"
         patches[key] = _plain_fields(patch, place, refuse_missing=True)
-        Document(key, "", metadata=patches[key], origin=place)  # which checks it
+        Document(key, "", metadata=patches[key], origin=place)  # checks it
     return patches
 
 
 @contextmanager
 def explaining(malformed: LeftOut) -> Iterator[None]:
-    """Add to an EmptyCorpus how many records were malformed, and why the first one was."""
+    """Add the number of malformed records, and the first message, to an EmptyCorpus."""
     try:
         yield
     except EmptyCorpus as error:
@@ -202,34 +196,34 @@ def explaining(malformed: LeftOut) -> Iterator[None]:
         ) from error
 
 
-def _records(given: Any) -> Iterable[object]:
+def _rows(records: Any) -> Iterable[object]:
     """The rows of a DataFrame as mappings; anything else as it is."""
-    of_polars = hasattr(given, "iter_rows")
-    if not of_polars and not (hasattr(given, "to_dict") and hasattr(given, "columns")):
-        if not isinstance(given, Iterable):
-            what = type(given).__name__
+    is_polars = hasattr(records, "iter_rows")
+    if not is_polars and not (hasattr(records, "to_dict") and hasattr(records, "columns")):
+        if not isinstance(records, Iterable):
+            what = type(records).__name__
             raise QueryError(
                 f"add takes an iterable of documents or a pandas or polars DataFrame, got {what}"
             )
-        return given
-    if len(set(given.columns)) < len(given.columns):
+        return records
+    if len(set(records.columns)) < len(records.columns):
         raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
-    rows = given.iter_rows(named=True) if of_polars else given.to_dict(orient="records")
+    rows = records.iter_rows(named=True) if is_polars else records.to_dict(orient="records")
     return map(_without_missing, rows)
 
 
 def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without metadata that is None: a table has a cell there whether it is known or not."""
+    """A row without metadata that is None: in a table every row has every column."""
     return {name: value for name, value in row.items() if value is not None or name in _OWN}
 
 
 def _checked(document: Document) -> Document:
-    """A document whose metadata can be told apart from its own fields."""
+    """A document; refuses metadata named like its own fields."""
     for name in RESERVED:
         if name in document.metadata:
             raise bad(
                 document.origin or f"document {document.key!r:.80}",
-                f"{name!r} belongs to the document and cannot be metadata; give it another name",
+                f"{name!r} is a field of the document, not metadata; give it another name",
             )
     return document
 
@@ -260,11 +254,11 @@ def _plain_fields(
 def _refuse_missing(value: Any, place: str, name: str) -> None:
     """Refuse NaN, NaT or NA anywhere in a value."""
     if isinstance(value, Mapping):
-        for inner, each in value.items():
-            _refuse_missing(each, place, f"{name}.{inner}")
+        for inner, part in value.items():
+            _refuse_missing(part, place, f"{name}.{inner}")
     elif isinstance(value, list | tuple):
-        for each in value:
-            _refuse_missing(each, place, name)
+        for item in value:
+            _refuse_missing(item, place, name)
     elif _is_missing(value):
         raise bad(
             place,
@@ -290,9 +284,9 @@ def _plain(value: Any, place: str, name: str) -> Any:
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {inner: _plain(each, place, f"{name}.{inner}") for inner, each in value.items()}
+        return {inner: _plain(part, place, f"{name}.{inner}") for inner, part in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(each, place, name) for each in value]
+        return [_plain(item, place, name) for item in value]
     if isinstance(value, str | int | float):
         return value
     raise bad(
@@ -314,7 +308,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested more than so many levels."""
+    """Whether lists and mappings are nested deeper than `levels`."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
@@ -323,7 +317,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def _unwritable(metadata: Mapping[str, Any]) -> str:
-    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
+    """The name of the first field that JSON cannot hold, for a message; "" if there is none."""
     for name, value in metadata.items():
         try:
             json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()

@@ -9,9 +9,9 @@ from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
 
-_AT_ONCE = 1 << 24  # bytes read to warm up
+_CHUNK = 1 << 24  # bytes per read
 
-# length of a text ends at NUL, that of its bytes does not.
+# SQLite's length of a text ends at a NUL; the length of its bytes does not.
 _INVARIANTS = {
     "SELECT count(*) FROM passages WHERE NOT EXISTS (SELECT 1 FROM segments WHERE passages.id "
     "BETWEEN segments.base AND segments.base + segments.rows - 1)": "passages without a row",
@@ -27,7 +27,7 @@ _INVARIANTS = {
     "SELECT count(*) FROM segments WHERE rows != "
     "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
     "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)": (
-        "segments with rows of which nothing is known"
+        "segments with rows that are neither passages nor deleted"
     ),
     "SELECT count(*) FROM passages JOIN documents ON documents.id = passages.document "
     "WHERE start < 0 OR start > end OR end > length(CAST(text AS BLOB))": (
@@ -37,10 +37,10 @@ _INVARIANTS = {
 
 
 def warm(snapshot: Snapshot) -> int:
-    """Read the tables and segments once, in order, so that they lie in the system's cache; bytes.
+    """Read the tables and segments once into the system's cache; returns bytes.
 
-    A search touches pages here and there, and would wait for each (a question 8 to 12 ms instead
-    of 3, for hundreds of them: 200,000 passages). Raises CollectionError where the disk fails.
+    A search touches scattered pages and would wait for each: the first hundreds of queries over
+    200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading fails.
     """
     folders = [segment.path for segment in snapshot.segments.values()]
     try:
@@ -51,7 +51,7 @@ def warm(snapshot: Snapshot) -> int:
 
 def _read_all(folder: Path) -> int:
     read = 0
-    with suppress(FileNotFoundError):  # a newer commit has done with it; what is shown stays mapped
+    with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
         for path in folder.iterdir():
             read += _read(path)
     return read
@@ -60,13 +60,13 @@ def _read_all(folder: Path) -> int:
 def _read(path: Path) -> int:
     read = 0
     with path.open("rb", buffering=0) as file:
-        while some := len(file.read(_AT_ONCE)):
-            read += some
+        while size := len(file.read(_CHUNK)):
+            read += size
     return read
 
 
 def verify(collection: Collection) -> None:
-    """Check checksums, SQLite's integrity, the index of words, and that all of these agree.
+    """Check checksums, SQLite's integrity and the index of words, and that they agree.
 
     Raises CollectionError on the first fault.
     """
@@ -78,12 +78,12 @@ def verify(collection: Collection) -> None:
             if count:
                 raise damaged(path, f"it has {count} {what}")
         check_texts(snapshot.store)
-        # FTS5 checks itself by a statement that takes the write lock: on a copy, it can.
+        # FTS5 checks its index by a statement that takes the write lock: run it on a copy.
         with TemporaryDirectory() as scratch:
             copy = Path(scratch) / "documents.db"
             snapshot.store.copy_to(copy)
-            with Store(copy) as own:
-                complaint = own.index_complaint()
+            with Store(copy) as store:
+                complaint = store.index_complaint()
         if complaint is not None:
             raise damaged(path, " ".join(complaint.split()))
         for row, segment in snapshot.segments.items():
@@ -92,7 +92,7 @@ def verify(collection: Collection) -> None:
 
 
 def check_pages(store: Store, path: Path, pragma: str) -> None:
-    """Have SQLite check the file of a store; what is wrong with it is said of `path`."""
+    """Have SQLite check the file of a store; an error names `path`."""
     complaint = store.scan(f"PRAGMA {pragma}")[0][0]
     if complaint != "ok":
         raise damaged(path, " ".join(complaint.split()))
@@ -102,14 +102,14 @@ def check_texts(store: Store) -> None:
     altered = store.altered()
     if altered is not None:
         raise CollectionError(
-            f"{store.path}: the text of {altered!r} is not the one that was stored; "
-            "restore it from a copy, add the document again, or encode the text that is there "
+            f"{store.path}: the text of {altered!r} differs from what was stored; "
+            "restore it from a copy, add the document again, or encode the present text "
             f"with: searchengine repair {store.path.parent}"
         )
 
 
 def damaged(path: Path, how: str) -> CollectionError:
     return CollectionError(
-        f"{path} is damaged ({how}); restore it from a copy, or mend it with: "
+        f"{path} is damaged ({how}); restore it from a copy, or repair it: "
         f"searchengine repair {path.parent}"
     )

@@ -20,7 +20,7 @@ from searchengine.storage.scratch import new_folder
 from searchengine.storage.snapshot import Snapshot, Vectors
 
 _BLOCK = 4096  # passages exported at a time
-_TRIES = 5  # a backup starts again where segments were replaced under its hands
+_TRIES = 5  # a backup starts again if segments were replaced meanwhile
 
 
 def backup(collection: Collection, path: Path) -> None:
@@ -39,11 +39,11 @@ def backup(collection: Collection, path: Path) -> None:
 
 
 def export(snapshot: Snapshot, path: Path) -> int:
-    """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; count documents.
+    """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
-    The documents are what `searchengine index` reads; line i of passages.jsonl (key, start, end)
-    is row i of the vectors, float32 in the encoder's own basis. What is copied is verified: raises
-    CollectionError where `verify` would.
+    `searchengine index` can read the documents. Line i of passages.jsonl (key, start, end)
+    describes row i of the vectors, float32 in the encoder's basis. Raises CollectionError if
+    anything is damaged.
     """
     check_texts(snapshot.store)
     count, passages = snapshot.store.counts()
@@ -79,8 +79,8 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
             sync_file(folder / name)
             if sha256(folder / name) != checksum:
                 raise CollectionError(
-                    f"{source} does not match its checksum; nothing was copied, see what "
-                    "searchengine verify says"
+                    f"{source} does not match its checksum; nothing was copied; run "
+                    f"searchengine verify {snapshot.path}"
                 )
         sync_folder(folder)
     (target / "segments").mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
 
 
 def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: Vectors) -> int:
-    """Write the passages of a segment and, to the last rows of an array, their vectors."""
+    """Write the passages of a segment, and their vectors into the rows of the array."""
     live = snapshot.live[row]
     expected = range(row.rows) if live is None else live.rows.tolist()
     sql = "SELECT count(*) FROM passages WHERE id < ?"
@@ -103,18 +103,18 @@ def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: 
         done += len(ids)
     if done - first != len(expected):
         raise damaged(snapshot.store.path, f"segment {row.id} has more rows than passages")
-    at = first
+    position = first
     with segment_errors(snapshot.path):
         for block in snapshot.segments[row].verified(live):
-            vectors[at : at + len(block)] = block
-            at += len(block)
+            vectors[position : position + len(block)] = block
+            position += len(block)
     return done - first
 
 
 def _passages(
     snapshot: Snapshot, row: SegmentRow
 ) -> Iterator[tuple[list[int], list[dict[str, object]]]]:
-    """Ids of a segment's passages, rising, and where they are in their documents."""
+    """Ids of a segment's passages, ascending, with their documents' keys and offsets."""
     after, last = row.base - 1, row.base + row.rows - 1
     sql = (
         "SELECT passages.id, key, start, end FROM passages "
@@ -135,7 +135,7 @@ def _new_folder(path: Path, collection: Path) -> Iterator[Path]:
     path = path.absolute()
     if path.resolve().is_relative_to(collection.resolve()):
         raise CollectionError(
-            f"{path} lies inside the collection, whose next writer would remove it; "
+            f"{path} is inside the collection, whose next writer would remove it; "
             "choose a folder elsewhere"
         )
     if path.exists():

@@ -146,7 +146,7 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
             plan.documents |= _numbers(store, sql, row.ends)
             connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
-            Changes(store).forget([row])
+            Changes(store).remove_segments([row])
             plan.report.mended.append(f"segment {row.id:06d} was replaced")
     plan.documents &= _numbers(store, "SELECT id FROM documents")
     return len(committed)

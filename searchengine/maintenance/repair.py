@@ -15,7 +15,7 @@ from indexer.segment import Segment
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.ingest.encoding import TextEncoder, check_built_by, load, load_built_by
 from searchengine.ingest.passages import PassageReader
-from searchengine.ingest.settings import Blueprint
+from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.spool import Spool
 from searchengine.maintenance import check, salvage
 from searchengine.maintenance.reconcile import Plan, Report, reconcile
@@ -175,7 +175,7 @@ def _mend(
             else:
                 loaded = encoder
             check_built_by(loaded, built, path)
-            return PassageReader(loaded, Blueprint.from_settings(settings).passages)
+            return PassageReader(loaded, CollectionSettings.from_stored(settings).passages)
 
         if needs_encoder:
             reader = reading()  # before the lock is taken: it can take seconds

@@ -1,4 +1,4 @@
-"""What a collection holds, how it is searched, and what is guaranteed of it."""
+"""Statistics of a collection: its size, its settings, and what tuning guarantees."""
 
 import os
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from indexer.config import SegmentConfig
 from indexer.tuning.footprint import footprint
@@ -15,25 +16,26 @@ from searchengine.storage.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a collection holds and how it is searched.
+    """Size and settings of a collection.
 
     Attributes:
-        path, documents, passages, segments: where it is, and how much there is.
+        path: its folder.
+        documents, passages, segments: counts.
         tombstones: rows of passages that were deleted, until a merge drops them.
-        commit: how many commits were made.
+        commit: number of commits.
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
-        tokenizer: of the index of words.
-        fields: metadata that is indexed.
-        dim: numbers of a vector.
-        recipe: how segments are built and searched, see indexer.config.SegmentConfig.
-        scanned: segments too small for the recipe's structure, which are flat.
-        hot_row: bytes a row that should stay in memory: codes, links and ids of the coarse stage.
-        cold_row: bytes a row that may stay on the disk; of both None while there are no rows.
-        tuning: what the recipe is founded on, see tune.Tuning; None if it was not tuned.
-        guarantee: what is left of the tuning's statement; None if it was not tuned.
-        encoder, layers, fingerprint: what made the vectors, by how many of its first layers; None:
-            by all.
-        bytes: of all files below the folder; one that has two names counts once.
+        tokenizer: tokenizer of the index of words.
+        fields: indexed metadata fields.
+        dim: dimensions of a vector.
+        index_config: how segments are built and searched, see indexer.config.SegmentConfig.
+        scanned: segments too small for the configured structure, which are flat.
+        hot_row: bytes per row that should stay in memory: codes, links and ids of the coarse stage.
+        cold_row: bytes per row that may stay on the disk. Both are None while there are no rows.
+        tuning: the measurements behind the index config, see tune.Tuning; None: not tuned.
+        guarantee: the recall guarantee that remains of the tuning; None: not tuned.
+        encoder, layers, fingerprint: the encoder, and how many of its first layers it uses; None:
+            all.
+        bytes: size of all files in the folder; hard links count once.
     """
 
     path: str
@@ -46,7 +48,7 @@ class Stats:
     tokenizer: str
     fields: tuple[str, ...]
     dim: int
-    recipe: Mapping[str, Any]
+    index_config: Mapping[str, Any]
     scanned: int
     hot_row: float | None
     cold_row: float | None
@@ -57,11 +59,17 @@ class Stats:
     fingerprint: str
     bytes: int
 
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The former name of `index_config`."""
+        warn("recipe is now index_config", DeprecationWarning, stacklevel=2)
+        return self.index_config
+
 
 def stats(snapshot: Snapshot) -> Stats:
-    """What a collection holds and how it is searched."""
+    """Read the statistics of a snapshot."""
     settings, segments = snapshot.settings, snapshot.segments.values()
-    recipe = SegmentConfig.from_dict(settings["index"])
+    config = SegmentConfig.from_dict(settings["index"])
     rows = sum(segment.rows for segment in segments)
     sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
     tuning = next((s.manifest.tuning for s in segments if s.manifest.tuning is not None), None)
@@ -77,8 +85,8 @@ def stats(snapshot: Snapshot) -> Stats:
         tokenizer=settings["tokenizer"],
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],
-        recipe=recipe.as_dict(),
-        scanned=sum(recipe.fitting(each.rows, each.dim) != recipe for each in segments),
+        index_config=config.as_dict(),
+        scanned=sum(config.fitting(s.rows, s.dim) != config for s in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
         tuning=tuning,
@@ -91,7 +99,7 @@ def stats(snapshot: Snapshot) -> Stats:
 
 
 def _bytes(path: Path) -> int:
-    """Of all files below a folder; one that has two names counts once."""
+    """Size of all files in a folder; hard links count once."""
     sizes = {}
     for folder, _, names in os.walk(path):
         for name in names:

@@ -1,4 +1,4 @@
-"""The folder: segments of vectors and documents.db, one writer, any number of readers."""
+"""What can be done with a collection besides reading and adding: create, delete, update, merge."""
 
 import logging
 import shutil
@@ -31,7 +31,7 @@ class Collection(WritableView):
     def create(
         cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer, wait: float = 0
     ) -> "Collection":
-        """Make an empty collection, whole or not at all, and open it; `wait` as for opening."""
+        """Create an empty collection, whole or not at all, and open it; `wait` as for opening."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
@@ -47,7 +47,7 @@ class Collection(WritableView):
         return cls(path, wait)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        """Forget documents by key, or all that match a filter; how many there were."""
+        """Delete documents by key, or all that match a filter; returns how many."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
@@ -59,7 +59,7 @@ class Collection(WritableView):
         return len(documents)
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Merge into the metadata of documents; all or none. Raises QueryError on unknown keys."""
+        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
         with self.own_store() as store, self.writing(store) as writer:
             ids = store.ids_of(patches)
             unknown = [key for key in patches if key not in ids]
@@ -71,21 +71,21 @@ class Collection(WritableView):
             writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
 
     def index_fields(self, names: Iterable[str]) -> None:
-        """Keep an index of metadata fields, which filters then use."""
+        """Index metadata fields, for filters."""
         with self.own_store() as store, self.writing(store) as writer:
             for name in names:
                 writer.changes.index_field(name)
 
     def optimize(self, progress: Progress | None = None) -> None:
-        """One segment, without what was deleted, its rotation fitted anew; searched throughout."""
+        """Merge all segments into one without deleted rows, with a new rotation."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
                 writer.changes.optimize_text()
             try:
                 store.tidy()
-            except CollectionError as error:  # what was asked for is committed all the same
-                _log.warning("no room was given back: %s", error)
+            except CollectionError as error:  # the merge is committed
+                _log.warning("free space was not returned to the disk: %s", error)
 
     def rebuild(
         self,
@@ -94,32 +94,32 @@ class Collection(WritableView):
         tuning: Mapping[str, Any],
         building: Progress | None = None,
     ) -> None:
-        """Replace all segments by the rows measured, searched another way, in one commit.
+        """Build all segments again with another index config, in one commit.
 
-        Segments that are added later are built by that recipe too.
+        Segments that are added later use that config too.
 
         Args:
-            measured: the segments that the recipe was found on, and their rows that can be found.
-            config: the recipe.
-            tuning: what it is founded on, kept in every manifest.
-            building: called with what is being done, rows just done and rows in all segments.
+            measured: the segments that were measured, with their live rows.
+            config: the index config.
+            tuning: the measurements behind it, stored in every manifest.
+            building: progress callback: step, rows just done, rows in all segments.
 
         Raises:
-            CollectionError: the collection is another than was measured, or rows were deleted.
-            CollectionBusy: another is writing. Then nothing changes.
+            CollectionError: segments or deleted rows have changed since they were measured.
+            CollectionBusy: another process is writing. Then nothing changes.
         """
         rows = sum(row.rows for row in measured)
 
-        def heard(doing: str, done: int, _: int) -> None:
+        def progress(step: str, done: int, _: int) -> None:
             if building is not None:
-                building(doing, done, rows)
+                building(step, done, rows)
 
         with self.own_store() as store:
             with self.writing(store) as writer:
-                writer.rebuild(measured, config, tuning, heard)
+                writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
-        """Close; remove the folder if nothing was committed and no other process has it open."""
+        """Close, and remove the folder if it has no segment and no other process has it open."""
         self.close()
         with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
             if not store.segments():
@@ -130,7 +130,7 @@ class Collection(WritableView):
     def merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
     ) -> None:
-        """Keep the number of segments low, in commits of their own."""
+        """Merge segments while there are too many; each merge is a commit."""
         try:
             while due(store, finished=finished):
                 with self.writing(store) as writer:
@@ -140,8 +140,8 @@ class Collection(WritableView):
                     if row in store.segments():
                         writer.merge([row], refit=True, progress=progress)
         except CollectionBusy:
-            pass  # another came first; whoever writes last merges
-        except CollectionError as error:  # what was asked for is committed all the same
+            pass  # the last process to write merges
+        except CollectionError as error:  # the change before is committed
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )

@@ -23,7 +23,7 @@ def folder_of(path: Path, number: int) -> Path:
 
 @contextmanager
 def beside(path: Path, store: Store) -> Iterator[int | None]:
-    """The folder of segments beside this very database, whatever takes its name meanwhile."""
+    """Open the folder of segments beside this database, whatever takes its name meanwhile."""
     with os_errors(path), ExitStack() as stack:
         folder = stack.enter_context(open_folder(path / "segments"))
         if not store.in_place:
@@ -34,29 +34,29 @@ def beside(path: Path, store: Store) -> Iterator[int | None]:
 
 
 def segment_folders(path: Path, folder: int | None) -> dict[str, int]:
-    """The folders of segments, by name, with their inodes; those half written are removed."""
-    found = {}
+    """The folders of segments, name → inode; removes those half written."""
+    inodes = {}
     for name in os.listdir(path / "segments" if folder is None else folder):
-        each = below(path / "segments" / name, folder)
+        entry = below(path / "segments" / name, folder)
         if not _SEGMENT.fullmatch(name):
-            continue  # not ours
-        status = os.stat(each, dir_fd=folder, follow_symlinks=False)
+            continue  # not a segment
+        status = os.stat(entry, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
             continue
         if name.isdigit():
-            found[name] = status.st_ino
+            inodes[name] = status.st_ino
         else:  # no commit can name it, and its writer does not have the lock any more
-            shutil.rmtree(each, dir_fd=folder)
-    return found
+            shutil.rmtree(entry, dir_fd=folder)
+    return inodes
 
 
 def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
-    """Remove those folders of segments that no commit names, of all that were there `before`.
+    """Remove the folders of `before` (name → inode) that no commit names.
 
-    To be called after a commit of one's own, which began when they were there: what was replaced by
-    it, and what a writer left that was killed. Not sooner: a writer that is killed while SQLite
-    syncs its commit leaves that commit undecided. Nobody sees it, but the next process that
-    recovers SQLite's log may find it; only a later commit writes over it.
+    Call it after a commit, with the folders that were there when it began: it removes what the
+    commit replaced and what a killed writer left. It must not run sooner: a writer that is killed
+    while SQLite syncs its commit leaves that commit undecided. No reader sees it, but the next
+    process that recovers SQLite's log may find it; only a later commit writes over it.
     """
     named = {folder_of(path, row.id).name for row in store.segments()}
     if not before.keys() - named:
@@ -70,23 +70,23 @@ def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
 
 @contextmanager
 def segment_errors(path: Path) -> Iterator[None]:
-    """A damaged segment as CollectionError, with the way out."""
+    """Raise a SegmentError as CollectionError, with the way out."""
     try:
         yield
     except SegmentError as error:
         raise CollectionError(
-            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode the "
-            f"segment again with: searchengine repair {path}"
+            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode them "
+            f"again with: searchengine repair {path}"
         ) from error
 
 
 @contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Disk full, read-only folder, …: as CollectionError, with what became of the change."""
+    """Raise an OSError (disk full, read-only folder, …) as CollectionError."""
     try:
         yield
     except OSError as error:
         raise CollectionError(
             f"{path}: {error.strerror or error}; the change was undone, "
-            "make room or choose a folder that can be written"
+            "free some space or choose a folder that can be written"
         ) from error

@@ -49,14 +49,14 @@ TUNED = "tuned"
 
 
 class Writer:
-    """What a transaction may do to a collection's segments; to its tables, `changes` does it.
+    """What a transaction may do: `append`, `merge` and `rebuild` segments; `changes` writes tables.
 
-    Made by `writing`.
+    Given by `WritableView.writing`.
 
     Attributes:
         store: the connection that holds the transaction.
-        changes: the same, to write to the tables.
-        opened: the segments made here, open.
+        changes: writes to its tables.
+        opened: the segments added in this transaction.
         before: name → inode of every folder of a segment when the transaction began.
     """
 
@@ -69,11 +69,11 @@ class Writer:
         self.opened: dict[SegmentRow, Segment] = {}
         self._open_segment = open_segment
         self.before = before
-        # Beyond folders that no commit names, too: see remove_unnamed.
+        # Beyond the folders that no commit names, too: see folders.remove_unnamed.
         self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
     def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
-        """One segment more, of blocks (n, D): the passages from `changes.next_passage` on."""
+        """Add a segment of blocks (n, D): the vectors of passages `changes.next_passage` and on."""
         base = self.changes.next_passage()
         committed = self.store.segments()
         largest = max(committed, key=lambda row: row.rows, default=None)
@@ -98,27 +98,27 @@ class Writer:
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Write segments as one, without what was deleted; its passages get new ids.
+        """Merge segments into one, without deleted rows; its passages get new ids.
 
-        `refit`: fit the rotation anew; None leaves that to how much the rows have grown.
+        `refit`: fit the rotation again; None decides by how much the rows have grown.
         `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
         parts, base = [], self.changes.next_passage()
         next_id = base
         for row in sorted(segments, key=lambda row: row.base):
             segment = self._open_segment(row)
-            gone = self.store.dead(row)
+            dead = self.store.dead(row)
             moved = self.changes.move_passages(row, next_id)
-            if moved != row.rows - gone.size:
+            if moved != row.rows - dead.size:
                 raise self.store.damaged(
-                    f"{moved} passages in segment {row.id}, which has {row.rows - gone.size} rows"
+                    f"segment {row.id} has {row.rows - dead.size} live rows and {moved} passages"
                 )
             next_id += moved
             tuning = tuning or segment.manifest.tuning
             if moved:
-                live = Allowed.without(gone, row.rows) if gone.size else None
+                live = Allowed.without(dead, row.rows) if dead.size else None
                 parts.append((segment, live))
-        self.changes.forget(segments)
+        self.changes.remove_segments(segments)
 
         def build(path: Path) -> Segment:
             return Segment.merge(
@@ -141,23 +141,25 @@ class Writer:
         tuning: Mapping[str, Any],
         progress: Progress | None = None,
     ) -> None:
-        """The same rows in segments that are searched another way; later ones are built alike.
+        """Build the segments again with another index config, also for later ones.
 
-        Raises CollectionError when the segments or the rows deleted are others than were measured.
+        Raises CollectionError if segments or deleted rows have changed since they were measured.
         """
-        left = {row: row.rows if only is None else only.size for row, (_, only) in measured.items()}
-        there = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
-        if list(there.items()) != list(left.items()):
+        expected = {
+            row: row.rows if live is None else live.size for row, (_, live) in measured.items()
+        }
+        stored = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
+        if list(stored.items()) != list(expected.items()):
             raise CollectionError(
                 f"{self.path} was changed by another process while it was measured; "
                 "nothing was changed here, tune it again"
             )
         self.changes.set("index", config.as_dict())
-        for row, (segment, only) in measured.items():
-            if only is not None:  # only the rows that were measured, in the basis that they lie in
+        for row, (segment, live) in measured.items():
+            if live is not None:  # only the rows that were measured, in their present basis
                 self.merge([row], refit=False, tuning=tuning, progress=progress)
                 continue
-            self.changes.forget([row], keep_tombstones=True)
+            self.changes.remove_segments([row], keep_tombstones=True)
 
             def build(path: Path, segment: Segment = segment) -> Segment:
                 return segment.rebuild(path, config, tuning=tuning, progress=progress)
@@ -168,19 +170,19 @@ class Writer:
         self.changes.set(TUNED, {"commit": commit, "segments": names})
 
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
-        """Write the present fingerprint of the encoder over one that an older version gave it."""
+        """Store the encoder's present fingerprint instead of one that an older version computed."""
         built = self.store.settings()["encoder"]
         if built["fingerprint"] in renamed:
             self.changes.set("encoder", built | {"fingerprint": renamed[built["fingerprint"]]})
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
-        """Build, sync and open a segment, and name it."""
+        """Build, sync, open and record a segment."""
         self._numbers += 1
         with os_errors(self.path), segment_errors(self.path):
             segment = build(folder_of(self.path, self._numbers))
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
-        self.changes.name(row)
+        self.changes.add_segment(row)
 
     def _config(self) -> SegmentConfig:
         return SegmentConfig.from_dict(self.store.settings()["index"])
@@ -190,16 +192,16 @@ class Writer:
 
 
 def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
-    """The segments that searchengine.storage.tiers would have merged; `finished` as there."""
+    """The segments to merge by searchengine.storage.tiers; `finished` as there."""
     committed = store.segments()
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     return [committed[i] for i in tiers.due(sizes, finished=finished)]
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
-    """A segment that took over the rotation of one much smaller, which does not suit its rows.
+    """A segment whose rotation was fitted on far fewer rows; None if all fit.
 
-    Below SMALL rows all are scored, whatever the rotation.
+    With fewer than SMALL rows, all are scored, whatever the rotation.
     """
     for row, segment in segments.items():
         if row.rows >= SMALL and outgrown(row.rows, segment.manifest.fitted_on):
@@ -211,7 +213,7 @@ def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
 def writing(
     path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
 ) -> Iterator[Writer]:
-    """A transaction: committed at the end of the block, undone if that fails.
+    """A transaction on a folder: committed at the end of the block, or rolled back.
 
     Raises:
         CollectionBusy: another process is still writing after `wait` seconds.
@@ -225,7 +227,7 @@ def writing(
             yield writer
             writer.changes.count_commit()
         except BaseException as error:
-            if process != os.getpid():  # forked amid the block: all of it is the parent's
+            if process != os.getpid():  # forked during the block, which belongs to the parent
                 raise
             for segment in writer.opened.values():
                 segment.close()
@@ -242,19 +244,19 @@ class WritableView(View):
 
     @contextmanager
     def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
-        """A connection to write by: whoever reads sees nothing half done.
+        """A connection for writing.
 
-        `identity`: that of the database to be changed; None is the one in the folder now.
+        `identity`: the database that must be in the folder; None: the one that is there now.
         """
         if identity is None:
-            self.follow()  # refuses a closed collection, and one of another encoder
+            self.follow()  # raises for a closed collection, and for one of another encoder
             identity = self._current().store.identity
         refuse_network(self.path)
         with self._same(Store(self.path / "documents.db"), identity) as store:
             yield store
 
     def reader(self, identity: Identity) -> Store:
-        """A connection to read what is stored now; the database must be that of `identity`."""
+        """A connection to read what is stored now; `identity` as for `own_store`."""
         return self._same(Store(self.path / "documents.db", readers=1), identity)
 
     @staticmethod
@@ -266,7 +268,7 @@ class WritableView(View):
 
     @contextmanager
     def writing(self, store: Store) -> Iterator[Writer]:
-        """A transaction; what it commits is shown when the block has ended."""
+        """A transaction; shows what it committed, and removes the folders that it replaced."""
         opened: dict[SegmentRow, Segment] = {}
 
         def open_segment(row: SegmentRow) -> Segment:
@@ -282,7 +284,7 @@ class WritableView(View):
             held = {**self._current().segments, **opened, **writer.opened}
             self._show_newest(held)
             if store.log_bytes > _LOG:
-                # A log is begun again once nobody reads it: fold it, and look at the file itself.
+                # SQLite restarts its log when no reader needs it: fold it, then read from the file.
                 store.fold_log()
                 self._show_newest(held)
         except (CollectionError, OSError) as error:
@@ -293,12 +295,15 @@ class WritableView(View):
         self._clear_away(store, writer.before)
 
     def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
-        """Remove the folders that were replaced, unless another is writing just now.
+        """Remove replaced folders, unless another process is writing.
 
-        Processes that have them open go on reading; those that are about to open them look again.
+        Processes that have them open go on reading; those about to open them look for newer ones.
         """
         try:
             with suppress(CollectionBusy):
                 remove_unnamed(self.path, store, before)
-        except CollectionError as error:  # the change itself is committed all the same
-            _log.warning("replaced segments were left behind for the next change: %s", error)
+        except CollectionError as error:  # the change itself is committed
+            _log.warning(
+                "replaced segments were not removed; the next change tries again: %s",
+                error,
+            )

@@ -127,10 +127,10 @@ def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_p
     with SearchEngine.create(tmp_path / "c", WordLengths(), EXACT) as engine:
         engine.add(DOCUMENTS)
         assert (engine.stats().cut, engine.stats().passages) == (None, 5)
-    with pytest.raises(CollectionError, match="no token_spans and room"):
+    with pytest.raises(CollectionError, match="needs token_spans and room"):
         SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
     assert not (tmp_path / "d").exists()
-    with pytest.raises(CollectionError, match="no token_spans and room"):
+    with pytest.raises(CollectionError, match="needs token_spans and room"):
         PassageReader(WordLengths(), PassageConfig())
 
 
@@ -147,7 +147,7 @@ def test_opened_without_a_tokenizer_it_is_searched_and_not_added_to(
         assert other.search("bb") == engine.search("bb")
         assert other.search("bb", mode="hybrid") == engine.search("bb", mode="hybrid")
         assert len(other.similar("long")) == 4
-        with pytest.raises(CollectionError, match="no token_spans and room"):
+        with pytest.raises(CollectionError, match="needs token_spans and room"):
             other.add([{"_id": "x", "text": "x"}])
         assert other.delete(["far"]) == 1
     assert engine.add([{"_id": "x", "text": "x"}]).added == 1
@@ -237,5 +237,5 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
 @pytest.mark.parametrize("questions", [[" "], ["a", ""], ["a", 5], [None]])
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 def test_blank_questions_are_refused(engine: SearchEngine, questions: Any, mode: str) -> None:
-    with pytest.raises(QueryError, match=f"question {len(questions)} is"):
+    with pytest.raises(QueryError, match=r"query.* (is empty|must be text)"):
         engine.search_batch(questions, mode=mode)

@@ -161,11 +161,11 @@ def test_what_is_no_documents(engine: SearchEngine, given: Any) -> None:
 
 @pytest.mark.parametrize("name", ["_id", "title", "text"])
 def test_fields_of_the_document_are_no_metadata(engine: SearchEngine, name: str) -> None:
-    with pytest.raises(QueryError, match=f"update of 'a': '{name}' belongs to the document"):
+    with pytest.raises(QueryError, match=f"update of 'a': '{name}' is a field of the document"):
         engine.update({"a": {"year": 1, name: "x"}})
     assert metadata(engine, "a") == {"year": 2016}
     document = Document("b", "x", metadata={name: "y"})  # as an old collection may hold one
-    with pytest.raises(CorpusError, match=f"document 'b': '{name}' belongs to the document"):
+    with pytest.raises(CorpusError, match=f"document 'b': '{name}' is a field of the document"):
         engine.add([document])
     assert engine.add([document, Document("c", "x")], skip_bad=True).bad.count == 1
 
