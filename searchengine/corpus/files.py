@@ -4,7 +4,7 @@ JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoti
 gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
 `title`, `text`, or as corpus.columns has them; every other field becomes metadata. Text is
 UTF-8. A table's cells that read like numbers (12, -3.50; not 007 or 1e3) or true and false become
-what they read like. What the key of a document is: docs/keys.md.
+numbers and truth values. How keys are chosen: docs/keys.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB.
 """
@@ -33,14 +33,14 @@ from searchengine.corpus.lines import (
 from searchengine.corpus.tables import DIALECTS, read_table
 from searchengine.errors import CorpusError, QueryError
 
-_QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
+_QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _TEXT_SUFFIXES = {".txt", ".md"}
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
 
 
 def check_corpus(path: str | Path) -> Path:
-    """The path of a corpus that exists. Raises CorpusError."""
+    """The path of an existing corpus. Raises CorpusError."""
     path = Path(path)
     try:
         if not path.exists():
@@ -60,17 +60,17 @@ def read_corpus(
 ) -> Iterator[Document]:
     """Stream the documents of a file or folder in order.
 
-    A malformed record raises CorpusError ("file:line: …"); with `on_bad` the error is handed over
-    and reading goes on. A missing or unreadable file, or one without a text field, always raises.
+    A malformed record raises CorpusError ("file:line: …"), or is passed to `on_bad`, and reading
+    goes on. A missing or unreadable file, or one without a text field, always raises.
     A named pipe is read as it fills.
 
     Args:
         path: the file or folder.
         on_bad: called with the error of every malformed record.
         key_prefix: text put before the keys of text files and of records without an id.
-        record_keys: what the key of a record without an id is: "content", a hash of the record;
-            or "position", its number in the file, for collections that were made so.
-        columns: which fields hold text, title and key.
+        record_keys: the key of a record without an id: "content", a hash of the record; or
+            "position", its number in the file, for collections of older versions.
+        columns: the fields that hold text, title and key.
     """
     if record_keys not in ("content", "position"):
         raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
@@ -97,7 +97,7 @@ def read_corpus(
 
 
 def count_records(path: str | Path) -> int | None:
-    """How many records a corpus seems to have, for a progress bar; None when that is not quick."""
+    """Approximate number of records, for a progress bar; None if counting takes long."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -108,7 +108,7 @@ def count_records(path: str | Path) -> int | None:
         with open(path, "rb") as file:
             lines = sum(1 for _ in file)
     except OSError:
-        return None  # reading it says why
+        return None  # reading it reports the error
     return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
 
 
@@ -118,11 +118,11 @@ def _unreadable(path: Path, error: OSError) -> CorpusError:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys of documents that have none of their own.
+    """Keys for documents that have none.
 
     Attributes:
-        prefix: put before all of them.
-        by_content: records are named by a hash of their content, not by their position.
+        prefix: put before every key.
+        by_content: the key of a record is a hash of its content, not its position.
     """
 
     prefix: str
@@ -194,9 +194,9 @@ def _beir_corpus(folder: Path) -> Path | None:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    """Text files below a folder; what is hidden (.git, .trash, …) is not meant to be found.
+    """Text files below a folder, without hidden ones (.git, .trash, …).
 
-    OSError when a folder cannot be read. Folders that are links are left out: they may loop.
+    Raises OSError if a folder cannot be read. Linked folders are left out: they may loop.
     """
     files, folders = [], [folder]
     while folders:
@@ -214,7 +214,7 @@ def _text_files(folder: Path) -> list[Path]:
 def _read_texts(
     files: list[Path], root: Path, on_bad: OnBad | None, keys: _Keys
 ) -> Iterator[Document]:
-    """One document a file: the key is its path below the root, the title its name."""
+    """One document per file: the key is its path below the root, the title its name."""
     folder = str(root.resolve())
     try:
         folder.encode()
@@ -224,7 +224,7 @@ def _read_texts(
         try:
             text = _whole(file)
             name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
-            # A blank file has nothing to find; its name alone must not make it a document.
+            # An empty file is no document, although it has a name.
             title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
             key = keys.of_file(file, root)
             yield Document(key=key, text=text, title=title, origin=str(file), root=folder)

@@ -234,7 +234,7 @@ def test_fields_that_cannot_be_chosen(
 
 
 def test_columns_name_three_fields_of_a_table() -> None:
-    with pytest.raises(CorpusError, match="one field cannot serve twice"):
+    with pytest.raises(CorpusError, match="must name different fields"):
         Columns(text="a", title="A")
 
 
@@ -296,10 +296,10 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
         r":2: (not JSON|metadata cannot)",
     ),
     ("c.jsonl", b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n', r":2: not UTF-8"),
-    ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: 3 fields where the header has 2"),
+    ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: expected 2 fields, as in the header, got 3"),
     ("c.csv", '_id,text\n1,a\n2,"b" c\n', r"c\.csv:3: not CSV"),
     ("c.csv", b"_id,text\n1,a\n2,caf\xe9\n", r"c\.csv:3: not UTF-8"),
-    ("c.tsv", "_id\ttext\n1\ta\n2\n", r"c\.tsv:3: 1 fields where the header has 2"),
+    ("c.tsv", "_id\ttext\n1\ta\n2\n", r"c\.tsv:3: expected 2 fields, as in the header, got 1"),
 ]
 
 
