@@ -59,7 +59,7 @@ class Document:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                self._refuse(f"{name} must be text in UTF-8, got half a surrogate pair")
+                self._refuse(f"{name} must be valid UTF-8, got half a surrogate pair")
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
         try:

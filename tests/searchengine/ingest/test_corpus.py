@@ -89,7 +89,7 @@ def test_a_name_that_is_no_text_makes_a_printable_message(tmp_path: Path) -> Non
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("a")
     bad: list[CorpusError] = []
     assert list(read_corpus(tmp_path, bad.append)) == []
-    assert str(bad[0]).isprintable() and "udcff.txt: key holds" in str(bad[0])
+    assert str(bad[0]).isprintable() and "udcff.txt: key must be valid UTF-8" in str(bad[0])
 
 
 def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
@@ -283,7 +283,11 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": 5}\n', r":2: text must be text"),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": true, "text": ""}\n', r":2: key must be text"),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": " ", "text": ""}\n', r":2: the key is empty"),
-    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "\\ud800"}\n', r":2: text holds"),
+    (
+        "c.jsonl",
+        '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "\\ud800"}\n',
+        r":2: text must be valid UTF-8",
+    ),
     (
         "c.jsonl",
         '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b", "x": NaN}\n',

@@ -298,9 +298,7 @@ def test_the_text_of_a_whole_document_is_its_full_text() -> None:
 
 
 def test_an_encoder_that_reads_next_to_nothing_is_refused() -> None:
-    with pytest.raises(
-        CollectionError, match=r"got one that reads 3; .* keep documents whol"
-    ):
+    with pytest.raises(CollectionError, match=r"got one that reads 3; .* keep documents whol"):
         cut_documents([Document("1", "a")], Tokens(room=3), PassageConfig())
 
 
