@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from indexer.arrays import Floats
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.query.diversity import mmr
 from searchengine.query.request import Mode, Query

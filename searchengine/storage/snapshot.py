@@ -17,7 +17,7 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
-from searchengine.storage.writer import folder_of
+from searchengine.storage.folders import folder_of
 
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""

@@ -56,7 +56,7 @@ def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -
 
 
 def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
-    """What indexer.search.gpu.flat makes, of an index in the CPU's memory."""
+    """What indexer.search.opening.gpu_copy makes, of an index in the CPU's memory."""
     index = faiss.IndexFlatIP(rows.width)
     for block in rows.blocks():
         index.add(block)

@@ -229,7 +229,7 @@ def test_searching_from_several_threads(tmp_path: Path) -> None:
             asked.append(callers.submit(engine.search, "  "))
             sizes = [len(one.result(timeout=30)) for one in asked[:-1]]
             assert sizes == [1, 1, 2, 2, 3, 3]
-            with pytest.raises(QueryError, match="question 1 is blank"):
+            with pytest.raises(QueryError, match="the query is empty"):
                 asked[-1].result(timeout=30)
         assert not engine._together, "what nobody asks any more is let go of"
 

@@ -160,7 +160,7 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
         (["a"] * 16, "got <U1"),
         (None, "got object"),
         (np.ones(16, bool), "got bool"),
-        (one(0), "vector 1 holds NaN or infinity, or nothing but zeros"),
+        (one(0), "must be finite and not all zeros in float32; vector 1 is not"),
         (one(np.nan), "NaN"),
         (one(1, np.inf), "infinity"),
         (one(1, 1e300), "in float32"),

@@ -32,7 +32,8 @@ from indexer.search.opening import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.evaluate.judgements import read_qrels, read_queries
 
@@ -283,10 +284,10 @@ def test_a_row_too_long_and_quotes_that_never_close(tmp_path: Path, short_lines:
     bad: list[CorpusError] = []
     assert [d.key for d in read_corpus(path, bad.append)] == ["2"] * 50 + ["3"]
     assert [str(b) for b in bad] == [
-        f"{path}:2: not CSV (a row goes on for 20 lines; is a quote left open?)"
+        f"{path}:2: not CSV (a row has 20 lines; check for a quote that is not closed)"
     ]
     path.write_bytes(b"_id,text\n" + b'q","\n' * 5000)  # each of its rows never ends
-    with pytest.raises(CorpusError, match="quotes of too many rows"):
+    with pytest.raises(CorpusError, match="too many rows have unmatched quotes"):
         list(read_corpus(path, lambda _: None))
 
 
