@@ -311,7 +311,7 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     """sentence-transformers with its defaults, but for the number type where one is named."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.model.starter import starter_folder
+    from trainer.model.source import starter_folder
 
     options = {"dtype": dtype} if dtype else {}
     model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)

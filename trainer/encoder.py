@@ -14,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ModelError
-from trainer.model.source import Source
-from trainer.model.starter import Starter
+from trainer.model.source import Source, Starter
 from trainer.model.tokens import Ids, TokenIds
-from trainer.runtimes.ahead import ahead
-from trainer.runtimes.config import Engine, RuntimeConfig
+from trainer.runtimes.config import Engine, Precision, RuntimeConfig
 from trainer.runtimes.handle import Backing
-from trainer.runtimes.precision import Precision
-from trainer.runtimes.runtime import Vectors, token_budget_batches
+from trainer.runtimes.runtime import Vectors, ahead, token_budget_batches
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
     from trainer.model.folder import Model

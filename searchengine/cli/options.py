@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from searchengine.cli.console import note
-from trainer.runtimes.config import Engine, RuntimeConfig
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision, RuntimeConfig
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):

@@ -13,7 +13,7 @@ from searchengine.errors import CollectionError, EncoderMismatch, QueryError, Se
 from searchengine.ingest.passages import PassageConfig, Tokenizes, cut_documents, passage_texts
 from searchengine.storage.documents.changes import Span
 from trainer.errors import TrainerError
-from trainer.model.starter import Starter
+from trainer.model.source import Starter
 from trainer.runtimes.config import RuntimeConfig
 
 Vectors = npt.NDArray[np.float32]

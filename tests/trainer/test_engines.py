@@ -22,9 +22,8 @@ from trainer.errors import EngineWarning, ModelError
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import graph, probe
-from trainer.runtimes.ahead import ahead
-from trainer.runtimes.config import cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision, cpu_has_native_bf16
+from trainer.runtimes.runtime import ahead
 from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.errors import ModelError
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine, RuntimeConfig, cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision, RuntimeConfig, cpu_has_native_bf16
 from trainer.runtimes.runtime import fastest_budget, token_budget_batches
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 

@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from trainer.model.folder import Model
-from trainer.model.starter import Starter
+from trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"

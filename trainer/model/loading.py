@@ -11,8 +11,7 @@ from trainer.model.description import Description
 from trainer.model.folder import Model, read_model
 from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
 from trainer.model.network import truncated
-from trainer.model.source import Source
-from trainer.model.starter import Starter
+from trainer.model.source import Source, Starter
 from trainer.model.tokens import Tokenization
 
 WIDENED_DIMS = (768, 512, 256, 128, 64)

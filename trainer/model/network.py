@@ -14,7 +14,7 @@ from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
 from trainer.errors import ModelError
-from trainer.model.remote_code import remote_code
+from trainer.model.source import remote_code
 
 WEIGHTS = "model.safetensors"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"

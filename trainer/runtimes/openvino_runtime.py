@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import ModelError
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine, cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision, cpu_has_native_bf16
 from trainer.runtimes.runtime import Vectors
 
 # Tokens of a padded batch that are tried out.

@@ -7,16 +7,18 @@ and an encoder whose graph is compiled does without it.
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision
 
 Vectors = NDArray[np.float32]
+Item = TypeVar("Item")
+END = object()
 
 # The size of a batch is chosen on rows of so many tokens, in so many rounds.
 PROBE_WIDTH, PROBE_ROUNDS = 128, 3
@@ -84,3 +86,12 @@ def fastest_budget(runtime: Runtime, budgets: Sequence[int], width: int) -> int:
                 seconds[budget].append((time.perf_counter() - start) / ids.size)
     best = {budget: statistics.median(found) for budget, found in seconds.items()}
     return min(budget for budget in budgets if best[budget] <= 1.03 * min(best.values()))
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items; each is made in a thread while the one before it is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, END)
+        while (item := coming.result()) is not END:
+            coming = thread.submit(next, items, END)
+            yield item  # type: ignore[misc]

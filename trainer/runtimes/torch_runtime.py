@@ -16,8 +16,7 @@ import torch
 from trainer.errors import ModelError
 from trainer.model.modules import Batch, SentenceModule
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine, cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision, cpu_has_native_bf16
 from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.

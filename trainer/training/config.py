@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
-from trainer.runtimes.precision import TRAINING, Precision
+from trainer.runtimes.config import TRAINING, Precision
 from trainer.training.data.positives import Augment, Kind
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision
 from trainer.training.head import IDENTITY
 from trainer.training.losses.contrastive import info_nce, matryoshka
 

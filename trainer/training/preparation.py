@@ -14,7 +14,7 @@ from trainer.model.network import truncated
 from trainer.model.saving import check_replaceable
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds, Tokenization
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 from trainer.training import checkpoint
 from trainer.training.config import TrainConfig

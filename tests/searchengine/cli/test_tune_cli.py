@@ -18,8 +18,7 @@ from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
 from searchengine.cli.tune import tune
 from searchengine.storage.documents.lexical import Tokenizer
-from trainer.runtimes.config import Engine
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Engine, Precision
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 
