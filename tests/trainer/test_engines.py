@@ -21,8 +21,9 @@ from trainer.encoder import Encoder
 from trainer.errors import EngineWarning, ModelError
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import graph, probe
+from trainer.runtimes import measure, store
 from trainer.runtimes.config import Precision, cpu_has_native_bf16
+from trainer.runtimes.graph import Graph, read_graph
 from trainer.runtimes.runtime import ahead
 from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
@@ -171,7 +172,7 @@ def test_families_of_networks(tmp_path: Path, kind: str) -> None:
     fast, exact = Encoder.load(folder, engine="openvino", precision="fp32"), by_torch(folder)
     texts = [*TEXTS, "the [PAD] dog [UNK] sleeps", "[PAD]"]
     np.testing.assert_allclose(fast.encode(texts), exact.encode(texts), **ATOL)
-    found = graph.find(Source.find(folder))
+    found = store.find(Source.find(folder))
     assert found is not None and found.packed == PACKED[kind]
 
 
@@ -305,7 +306,7 @@ def check_elsewhere(folder: Path) -> None:
     exact = by_torch(folder).encode(TEXTS)
     fast = Encoder.load(folder, engine="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
-    kept = graph.find(Source.find(folder))
+    kept = store.find(Source.find(folder))
     assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
 
 
@@ -317,20 +318,20 @@ def test_nothing_can_be_kept_at_all(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fast = Encoder.load(fresh, engine="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert graph.find(Source.find(fresh)) is None
+    assert store.find(Source.find(fresh)) is None
 
 
 def test_a_full_disk_while_compiling_leaves_nothing(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = graph.sync_files
+    real = store.sync_files
 
     def full(folder: Path) -> None:
         if fresh in folder.parents:
             raise OSError(28, "No space left on device")
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
     check_elsewhere(fresh)
     assert folders(fresh) == []
 
@@ -357,10 +358,10 @@ def test_what_is_damaged_is_made_again(
         path.unlink()
     else:
         path.write_bytes(damage(path.read_bytes()))
-    assert graph.find(Source.find(folder)) is None
+    assert store.find(Source.find(folder)) is None
     again = Encoder.load(folder, engine="openvino", precision="fp32")
     np.testing.assert_allclose(again.encode(TEXTS), by_torch(folder).encode(TEXTS), **ATOL)
-    assert graph.find(Source.find(folder)) is not None
+    assert store.find(Source.find(folder)) is not None
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +376,7 @@ def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.Monkey
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
     with pytest.warns(EngineWarning, match="there is no room for the graph"):
         assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
     with pytest.raises(ModelError, match="there is no room for the graph"):
@@ -427,7 +428,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.graph.probe.least_cosine", lambda found, exact: 0.99)
+    monkeypatch.setattr("trainer.runtimes.measure.least_cosine", lambda found, exact: 0.99)
     encoder = Encoder.load(fresh, precision="fp32")
     with pytest.warns(EngineWarning, match=r"openvino in fp32 is not accurate .*found fp32 0.9900"):
         encoder.encode(["the dog"])
@@ -440,13 +441,13 @@ def test_float32_is_taken_where_bf16_is_not_accurate(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Encoder.load(fresh).encode(["the dog"])
-    real = graph._read
+    real = read_graph
 
-    def read(path: Path, key: bytes | None = None) -> graph.Graph | None:
+    def read(path: Path, key: bytes | None = None) -> Graph | None:
         found = real(path, key)
         return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
 
-    monkeypatch.setattr("trainer.runtimes.graph._read", read)
+    monkeypatch.setattr("trainer.runtimes.store.read_graph", read)
     encoder = Encoder.load(fresh)
     assert (encoder.engine, encoder.precision) == ("openvino", "fp32")
 
@@ -456,11 +457,11 @@ def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -
     Encoder.load(fresh, precision="fp32").encode(["the dog"])
     other = write_sentence_transformer(fresh.parent / "other")
     write_plain(other, seed=7)
-    found = graph.find(Source.find(fresh))
+    found = store.find(Source.find(fresh))
     assert found is not None and found.cosines["fp32"] > 0.9999
     tokens = TokenIds(found.description.tokens)
-    exact = probe.vectors(TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens)
-    assert graph._measured(found, exact).cosines["fp32"] < 0.9
+    exact = measure.vectors(TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens)
+    assert measure.measured(found, exact).cosines["fp32"] < 0.9
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(
@@ -481,7 +482,7 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
 def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
     assert Encoder.load(fresh, engine="torch", precision="bf16").precision == "bf16"
-    monkeypatch.setattr("trainer.runtimes.handle.probe.least_cosine", lambda found, exact: 0.998)
+    monkeypatch.setattr("trainer.runtimes.measure.least_cosine", lambda found, exact: 0.998)
     encoder = Encoder.load(fresh, engine="torch")
     with pytest.warns(EngineWarning, match=r"torch in bf16 .*0.9980"):
         encoder.encode(["a"])

@@ -16,7 +16,8 @@ from trainer.encoder import Encoder
 from trainer.model import checksums
 from trainer.model.checksums import Checksums
 from trainer.model.source import Source
-from trainer.runtimes import graph
+from trainer.runtimes import store
+from trainer.runtimes.graph import Graph, graph_files
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -51,8 +52,8 @@ def by_torch(folder: Path) -> np.ndarray:
     return Encoder.load(folder, engine="torch", precision="fp32").encode(TEXTS)
 
 
-def found(folder: Path) -> graph.Graph | None:
-    return graph.find(Source.find(folder))
+def found(folder: Path) -> Graph | None:
+    return store.find(Source.find(folder))
 
 
 def compiled(folder: Path) -> Path:
@@ -130,7 +131,7 @@ def test_a_graph_of_another_model_with_a_fitting_record_is_compiled_again(
     place = compiled(model)
     for name in ("graph.xml", "graph.bin"):
         shutil.copy(compiled(other) / name, place / name)
-    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in graph._files(place)}
+    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in graph_files(place)}
     write_record(place, lambda record: record.update(sha256=sums))
     np.testing.assert_allclose(load(model).encode(TEXTS), by_torch(model), rtol=0, atol=2e-5)
 

@@ -12,9 +12,9 @@ from trainer.errors import EngineWarning, ModelError
 from trainer.model.description import Description
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import graph, probe
+from trainer.runtimes import compile, measure, store
 from trainer.runtimes.config import Engine, Precision, RuntimeConfig
-from trainer.runtimes.graph import Graph
+from trainer.runtimes.graph import LEAST, Graph
 from trainer.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Backing:
         self._process = os.getpid()  # in which torch or the runtime were started
         self._compiles = source is not None and self._takes_openvino(source)
         if source is not None and self._compiles:
-            self._graph = graph.find(source, self._precision is Precision.INT8)
+            self._graph = store.find(source, self._precision is Precision.INT8)
         else:
             self._torch = self._by_torch()
         self.description = self._described()
@@ -66,7 +66,7 @@ class Backing:
 
                 assert self.source is not None
                 if self._compiles:
-                    self._files = graph.files(self.source)
+                    self._files = store.files(self.source)
                 self._model = read(self.source)
             return self._model
 
@@ -135,11 +135,11 @@ class Backing:
     def _compiled(self, int8: bool) -> Graph:
         assert self.source is not None
         if self._graph is None:
-            exact = graph.find(self.source) if int8 else None  # else it was looked for already
+            exact = store.find(self.source) if int8 else None  # else it was looked for already
             if exact is None:
                 model = self.model  # which notes the files
-                exact = graph.compiled(self.source, model, self._files)
-            self._graph = graph.quantized(self.source, exact) if int8 else exact
+                exact = compile.compiled(self.source, model, self._files)
+            self._graph = compile.quantized(self.source, exact) if int8 else exact
         return self._graph
 
     def _by_torch(self, precision: Precision | None = None) -> "TorchRuntime":
@@ -157,12 +157,12 @@ class Backing:
             return fast
         exact = self._by_torch(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
-        found = probe.least_cosine(*(probe.vectors(one, tokens) for one in (fast, exact)))
-        if found >= graph.LEAST[fast.precision]:
+        found = measure.least_cosine(*(measure.vectors(one, tokens) for one in (fast, exact)))
+        if found >= LEAST[fast.precision]:
             return fast
         warnings.warn(
             f"torch in {fast.precision} is not accurate enough for this model (a cosine of "
-            f"{found:.4f} to float32, {graph.LEAST[fast.precision]} is wanted): float32 runs it",
+            f"{found:.4f} to float32, {LEAST[fast.precision]} is wanted): float32 runs it",
             EngineWarning,
             stacklevel=4,
         )
