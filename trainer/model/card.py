@@ -16,17 +16,8 @@ from trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-# Settings that are on above 0, in words.
-PIECES = {
-    "prefixes_per_step": "Prefixes drawn for each update: {}",
-    "prefix_distillation": "Prefix distillation, weight {}",
-    "layers_per_step": "Shallower encoders drawn for each update: {}",
-    "queue_size": "A queue of {} earlier vectors as further negatives",
-    "mlm_weight": "Masked-language-model loss, weight {}",
-    "label_smoothing": "Label smoothing {}",
-    "mixup": "Mixup, α {}",
-}
-OF_LABELS = ("label_smoothing", "mixup")
+# In place of what was learnt, for recipes of versions that did not write it.
+NO_SUMMARY = "Loss and other settings: see the configuration below"
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
@@ -73,7 +64,7 @@ def card(model: Model) -> str:
     if recipe:
         if scores := recipe.scores("best"):
             parts.append(_scores(recipe, scores))
-        parts += [_use(model), _made(recipe, model.matryoshka_dims), _again(recipe)]
+        parts += [_use(model), _made(recipe), _again(recipe)]
     else:
         parts.append(_use(model))
         if model.recipe:
@@ -217,7 +208,7 @@ def _use(model: Model) -> str:
     )
 
 
-def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
+def _made(recipe: Recipe) -> str:
     told, number = recipe.told, recipe.number
     steps = number("max_steps")
     length = f"{steps:g} updates" if steps else f"{number('epochs'):g} epochs"
@@ -233,8 +224,7 @@ def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
     lines = [
         f"Base model: `{_base(recipe.text('base'))}`.",
         f"Data: {_quoted(recipe.files('train'))}; {told.get('examples')} examples{left_out}.",
-        _loss(recipe),
-        *(f"{piece}." for on, piece in _pieces(recipe, dims) if on),
+        *(f"{line}." for line in told.get("summary") or (NO_SUMMARY,)),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
         f"The weights kept are those of step {told.get('best_step')}; judged by "
@@ -242,56 +232,6 @@ def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
     return "## How it was made\n\n" + "\n".join(f"- {line}" for line in lines)
-
-
-def _loss(recipe: Recipe) -> str:
-    """What was learnt, in words."""
-    if recipe.text("objective") == "classification":
-        weight = recipe.number("label_weight")
-        return (
-            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
-            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
-            f"{recipe.number('label_temperature'):g}."
-        )
-    return (
-        "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
-        f"temperature {recipe.number('temperature'):g}."
-    )
-
-
-def _pieces(recipe: Recipe, dims: tuple[int, ...]) -> list[tuple[bool, str]]:
-    """The other settings that decide what is learnt, each with whether it is switched on."""
-    text, is_set = recipe.text, recipe.settings.get
-    labels = text("objective") == "classification"
-    nested = len(dims) > 1 and is_set("nested", True)
-    weights = ", ".join(map(str, is_set("prefix_weights") or ()))
-    return [
-        (nested, f"Summed over the prefixes {_listed(dims, 'and')} (Matryoshka)"),
-        (nested and bool(weights), f"Weights of the prefixes: {weights}"),
-        *(
-            (recipe.number(name) > 0, said.format(f"{recipe.number(name):g}"))
-            for name, said in PIECES.items()
-            if labels or name not in OF_LABELS
-        ),
-        (
-            nested and not labels and bool(is_set("rotate")),
-            "The vectors were first turned, strongest axes first",
-        ),
-        (is_set("dropout") is not None, f"Dropout {is_set('dropout')}"),
-        (
-            is_set("mask_above") is not None,
-            f"A candidate whose cosine is above {is_set('mask_above')} is no negative",
-        ),
-        (
-            recipe.number("hard_negative_weight") not in (0, 1),
-            f"An anchor's own negatives weigh {is_set('hard_negative_weight')}",
-        ),
-        (text("pooling") not in ("", "base"), f"Pooling: {text('pooling')}"),
-        (text("augment") not in ("", "none"), f"Positive of a sentence alone: {text('augment')}"),
-        (bool(is_set("fixed_dropout")), "One dropout mask for a sentence and its positive"),
-        (recipe.number("encoders") > 1, "Two encoders, of which the first was kept"),
-        (bool(is_set("head_only")), "Only the Dense layers were trained"),
-    ]
 
 
 def _again(recipe: Recipe) -> str:

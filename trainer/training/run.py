@@ -1,7 +1,7 @@
 """What a run has done, which of its steps is kept, and why."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
@@ -17,6 +17,7 @@ from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
+from trainer.training.settings import card_lines
 from trainer.training.training_model import Trainee
 
 
@@ -63,7 +64,7 @@ def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encod
         "judged": [one.to_dict() for one in run.judged],
         "best_step": run.best_step,
     }
-    recipe = make_recipe(config, run, split) | {"chosen": reason}
+    recipe = make_recipe(config, run, split, model.matryoshka_dims) | {"chosen": reason}
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
 
 
@@ -125,11 +126,12 @@ def judged_by(config: TrainConfig, run: Run) -> str:
     return measured_by(config) + (", the last step is kept" if config.keep_last else "")
 
 
-def make_recipe(config: TrainConfig, run: Run, split: Split) -> dict[str, Any]:
+def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]) -> dict[str, Any]:
     """What is written beside the weights: how they came about and how good they are."""
     untrained = run.judged[0].scores if run.judged else {}
     return {
         "config": config.to_dict(),
+        "summary": summary(config, dims),
         "examples": len(split.taught),
         "held_out": split.examples_held,
         "excluded": split.taught.excluded,
@@ -140,3 +142,31 @@ def make_recipe(config: TrainConfig, run: Run, split: Split) -> dict[str, Any]:
         "best": {str(k): v for k, v in run.scores(run.best_step).items()},
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
     }
+
+
+def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
+    """What was learnt, in sentences without a full stop: for the model card.
+
+    dims: the prefix lengths that were trained.
+    """
+    labels = config.objective is Objective.CLASSIFICATION
+    nested = config.nested and len(dims) > 1
+    if labels:
+        weight = config.label_weight
+        loss = (
+            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
+            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
+            f"{config.label_temperature:g}"
+        )
+    else:
+        loss = (
+            "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
+            f"temperature {config.temperature:g}"
+        )
+    lines = [loss]
+    if nested:
+        lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
+        lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
+    if nested and not labels and config.rotate:
+        lines.append("The vectors were first rotated, strongest axes first")
+    return lines + card_lines(config)
