@@ -54,7 +54,7 @@ def load(
     how = RuntimeConfig() if runtime is None else runtime
     return Encoder.load(
         source,
-        engine=how.engine,
+        runtime=how.runtime,
         precision=how.precision,
         device=how.device,
         layers=layers,

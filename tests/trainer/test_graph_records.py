@@ -45,11 +45,11 @@ def model(kept: Path, tmp_path: Path) -> Path:
 
 
 def load(folder: Path) -> Encoder:
-    return Encoder.load(folder, engine="openvino", precision="fp32")
+    return Encoder.load(folder, runtime="openvino", precision="fp32")
 
 
 def by_torch(folder: Path) -> np.ndarray:
-    return Encoder.load(folder, engine="torch", precision="fp32").encode(TEXTS)
+    return Encoder.load(folder, runtime="torch", precision="fp32").encode(TEXTS)
 
 
 def found(folder: Path) -> Graph | None:
@@ -197,7 +197,7 @@ def test_the_second_start_reads_nothing_for_a_checksum(model: Path, reads: list[
 def test_a_model_without_a_graph_is_not_read(tmp_path: Path, reads: list[str]) -> None:
     folder = write_sentence_transformer(tmp_path / "m")
     assert found(folder) is None
-    Encoder.load(folder, engine="torch").encode(["a"])
+    Encoder.load(folder, runtime="torch").encode(["a"])
     assert reads == []
 
 

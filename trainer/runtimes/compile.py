@@ -1,8 +1,12 @@
-"""Graphs compiled from models: traced by torch, or quantized by nncf, then measured and stored."""
+"""Compile → measure → store: from a model to a graph that OpenVINO runs.
+
+A model is traced by torch, or its graph quantized by nncf; the result is measured on sample texts
+(`trainer.runtimes.measure`) and stored (`trainer.runtimes.store`).
+"""
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.metadata import version
@@ -12,32 +16,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, first_line
 from trainer.model.source import Source
 from trainer.model.tokens import Ids, Padded, TokenIds
 from trainer.runtimes import measure
 from trainer.runtimes.config import Precision
 from trainer.runtimes.graph import GRAPH, Graph
-from trainer.runtimes.openvino_runtime import core, given
+from trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
 from trainer.runtimes.runtime import Vectors
-from trainer.runtimes.store import Made, kept
+from trainer.runtimes.store import empty_folder, keep
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.model.folder import Model
 
+# The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
+# is not one to pack.
+MIN_PACKED_COSINE = 0.99999
+# A graph to build and its openvino.Model, None where the network cannot be traced.
+Candidate = tuple[Graph, Any]
 
-def compiled(source: Source, model: "Model", files: Mapping[str, str]) -> Graph:
-    """Make and keep the graph of a model, with torch; or the reason why it cannot be made.
 
-    files: as they were before the model was read: it may have been replaced since.
-    Raises ModelError where it cannot be made for now: no memory, no room on any disk.
+def compile_model(source: Source, model: "Model", files: Mapping[str, str]) -> Graph:
+    """The graph of a model, compiled with torch and stored; or the reason why there is none.
+
+    files: checksums of the source's files from before the model was read, as they may have been
+    replaced since. Raises ModelError where it cannot be compiled for now: no memory, no room.
     """
     from trainer.model.fingerprint import fingerprints
     from trainer.model.loading import describe
     from trainer.runtimes.torch_runtime import TorchRuntime
-    from trainer.runtimes.tracing import traced
+    from trainer.runtimes.tracing import trace
 
-    made = Graph(
+    graph = Graph(
         folder=Path(),
         openvino=version("openvino"),
         files=files,
@@ -51,48 +61,73 @@ def compiled(source: Source, model: "Model", files: Mapping[str, str]) -> Graph:
     )
 
     @functools.cache
-    def exact() -> Vectors:
+    def exact_vectors() -> Vectors:
         runtime = TorchRuntime(model.module, Precision.FP32, "cpu")
         try:
-            return measure.vectors(runtime, TokenIds(made.description.tokens))
-        except (MemoryError, RuntimeError) as error:  # torch says so where there is no memory
+            return measure.sample_vectors(runtime, TokenIds(graph.description.tokens))
+        except (MemoryError, RuntimeError) as error:  # torch raises either for want of memory
             raise _not_now(error) from error
 
-    def make() -> Iterator[Made]:
+    def candidates() -> Iterator[Candidate]:
         for packed in (True, False):
             try:
-                graph = traced(model.module, packed=packed)
+                network = trace(model.module, packed=packed)
             except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
                 raise _not_now(error) from error
-            except Exception as error:  # whatever a network does that a graph cannot say
-                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-                yield replace(made, refused=reason), None, exact
+            except Exception as error:  # whatever a network does that a graph cannot express
+                yield replace(graph, refused=first_line(error)), None
             else:
-                yield replace(made, packed=packed), graph, exact
+                yield replace(graph, packed=packed), network
 
-    return kept(source, made, make)
+    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
 
 
-def quantized(source: Source, exact: Graph) -> Graph:
-    """Make and keep the int8 graph of a compiled model. Raises ModelError."""
+def quantize_graph(source: Source, exact: Graph) -> Graph:
+    """The int8 graph of a compiled model, stored. Raises ModelError."""
     tokens = TokenIds(exact.description.tokens)
+    graph = replace(exact, int8=True)
 
     @functools.cache
-    def found() -> Vectors:
-        return measure.vectors(exact.runtime(Precision.FP32), tokens)
+    def exact_vectors() -> Vectors:
+        return measure.sample_vectors(exact.start(Precision.FP32), tokens)
 
-    def make() -> Iterator[Made]:
-        graph = quantized_model(exact.folder / GRAPH, measure.samples(tokens), exact.packed)
-        yield replace(exact, int8=True), graph, found
+    def candidates() -> Iterator[Candidate]:
+        yield graph, quantize(exact.folder / GRAPH, measure.sample_ids(tokens), exact.packed)
 
-    return kept(source, replace(exact, int8=True), make)
+    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
+
+
+def _build(
+    folder: Path, candidates: Iterator[Candidate], exact_vectors: Callable[[], Vectors]
+) -> Graph:
+    """The first candidate that is accurate, or the last one, written to a folder and measured.
+
+    exact_vectors: of the sample texts, in float32. Raises OSError where there is no room.
+    """
+    graph = None
+    for candidate, network in candidates:
+        empty_folder(folder)
+        graph = replace(candidate, folder=folder)
+        if network is None:
+            continue
+        try:
+            import_openvino().save_model(network, str(folder / GRAPH), compress_to_fp16=False)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        graph = measure.with_measurements(graph, exact_vectors())
+        if not graph.refused and graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE:
+            break
+    assert graph is not None, "there is at least one candidate"
+    if graph.refused:
+        empty_folder(folder)
+    return graph
 
 
 def _not_now(error: Exception) -> ModelError:
-    return ModelError(f"openvino cannot take this model now ({error}); torch does")
+    return ModelError(f"openvino cannot run this model now ({error}); torch can")
 
 
-def quantized_model(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
+def quantize(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
     """An openvino.Model of the graph with matrix products in int8, but for the narrowing ones.
 
     packed: whether the graph takes packed texts.
@@ -100,16 +135,16 @@ def quantized_model(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
     model = core().read_model(str(graph))
-    import nncf  # whose absence trainer.runtimes.config has told
+    import nncf  # trainer.runtimes.config checks that it is installed
 
     nncf.set_log_level(logging.ERROR)
 
     def inputs(row: Ids) -> list[Any]:
         ids = row[None].astype(np.int64)
-        return given(Padded(ids, np.ones_like(ids)), packed)
+        return graph_inputs(Padded(ids, np.ones_like(ids)), packed)
 
     try:
-        with redirect_stdout(StringIO()):  # where nncf draws its progress
+        with redirect_stdout(StringIO()):  # nncf prints its progress there
             return nncf.quantize(
                 model,
                 nncf.Dataset(samples, inputs),
@@ -118,21 +153,20 @@ def quantized_model(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
                 ignored_scope=nncf.IgnoredScope(names=narrowing(model)),
             )
     except Exception as error:  # nncf raises many kinds; the reader needs one sentence
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelError(f"nncf cannot quantize this model: {reason}") from error
+        raise ModelError(f"nncf cannot quantize this model: {first_line(error)}") from error
 
 
 def narrowing(model: Any) -> list[str]:
     """Names of the products whose rows get shorter: those behind the feed-forward activations.
 
-    A few of what they are given are far larger than the rest, which 8 bits cannot hold side by
-    side: without them the least cosine to float32 is 0.995, with them 0.978 (all-MiniLM-L6-v2).
+    A few of their inputs are far larger than the rest, which 8 bits cannot hold side by side: the
+    least cosine to float32 is 0.995 without them, 0.978 with them (all-MiniLM-L6-v2).
     """
-    found = []
+    names = []
     for product in model.get_ops():
         if product.get_type_name() == "MatMul":
             into, out = product.input_value(0), product.output(0)
             widths = into.get_partial_shape()[-1], out.get_partial_shape()[-1]
             if all(w.is_static for w in widths) and widths[0].get_length() > widths[1].get_length():
-                found.append(product.get_friendly_name())
-    return found
+                names.append(product.get_friendly_name())
+    return names

@@ -1,23 +1,20 @@
-"""Compiled graphs on disk: found, written and removed. Who finds one needs no torch."""
+"""Compiled graphs on disk: found, written and removed. A process that finds one needs no torch."""
 
 import atexit
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from trainer.errors import ModelError
-from trainer.model.checksums import Checksums, secret, signature
+from trainer.model.checksums import Checksums, signature, signing_key
 from trainer.model.durable import sync_files, write_json
 from trainer.model.source import Source
-from trainer.runtimes.config import Precision
 from trainer.runtimes.graph import (
-    GRAPH,
     RECORD,
     TOKENIZER,
     Graph,
@@ -25,123 +22,101 @@ from trainer.runtimes.graph import (
     kernels_folder,
     read_graph,
 )
-from trainer.runtimes.measure import measured
-from trainer.runtimes.openvino_runtime import import_openvino
-from trainer.runtimes.runtime import Vectors
 
 LOCK = "lock"
-# The same of a packed graph in float32: it computes the same, or the network is not one to pack.
-SAME = 0.99999
-# A graph, what openvino holds of it, None where it is refused, and the vectors of the sample texts
-# that it should give.
-Made = tuple[Graph, Any, Callable[[], Vectors]]
-Make = Callable[[], Iterator[Made]]
 
 
 def find(source: Source, int8: bool = False) -> Graph | None:
-    """The graph that this user compiled from this model, if there is one, undamaged."""
+    """The undamaged graph that this user compiled from this model, or None."""
     records = [path for cache in source.caches() for path in cache.glob(f"*/{RECORD}")]
-    key = secret() if records else None
+    key = signing_key() if records else None
     if key is None:
         return None
     with Checksums(source.user_cache) as checksums:
         for path in records:
             graph = read_graph(path, key)
-            if graph is None or not graph.is_of(source, int8, checksums):
+            if graph is None or not graph.matches(source, int8, checksums):
                 continue
-            if graph.is_whole(checksums):
+            if graph.is_undamaged(checksums):
                 return graph
     return None
 
 
-def files(source: Source) -> dict[str, str]:
-    """See Source.files."""
+def file_checksums(source: Source) -> dict[str, str]:
+    """The sha256 of each file of a source, by its path in the folder."""
     with Checksums(source.user_cache) as checksums:
         return source.files(checksums)
 
 
-def kept(source: Source, wanted: Graph, make: Make) -> Graph:
-    """Made and written to the first cache that takes it, or for as long as the process runs.
+def keep(source: Source, wanted: Graph, build: Callable[[Path], Graph]) -> Graph:
+    """A graph built in the first cache that can be written to, or else for this process alone.
 
-    make: gives what could be taken, the best first.
-    One process at a time makes it; who waited takes what is there then. Raises ModelError.
+    wanted: what is known of it before it is built. build: writes the files of the graph to a folder
+    that it makes, and gives its record; raises OSError where there is no room.
+    One process at a time builds; the others wait, and take its graph. Raises ModelError.
     """
-    key = secret(create=True)
+    key = signing_key(create=True)
     for cache in source.caches():
-        if key is None:  # it would not be found again
+        if key is None:  # without a signature it would not be found again
             break
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / LOCK):
-                there = find(source, wanted.int8)
-                if there is not None and there.fingerprints == wanted.fingerprints:
-                    return there
-                _clear(cache, wanted.files)
+                present = find(source, wanted.int8)
+                if present is not None and present.fingerprints == wanted.fingerprints:
+                    return present
+                _remove_outdated(cache, wanted.files)
                 with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as scratch:
-                    new = _written(Path(scratch) / "graph", make(), key)
-                    final = _named(cache, new, key)
+                    graph = _write_record(build(Path(scratch) / "graph"), key)
+                    final = _final_folder(cache, graph, key)
                     if final.exists():
                         final.rename(Path(scratch) / "old")
-                    new.folder.rename(final)
-                return replace(new, folder=final)
+                    graph.folder.rename(final)
+                return replace(graph, folder=final)
         except OSError:  # read-only, or full
             continue
     try:
         temporary = tempfile.mkdtemp(prefix="searchengine-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        return _written(Path(temporary) / "graph", make(), None)
+        return _write_record(build(Path(temporary) / "graph"), None)
     except OSError as error:
         raise ModelError(f"there is no room for the graph that openvino runs ({error})") from error
 
 
-def _written(folder: Path, choices: Iterator[Made], key: bytes | None) -> Graph:
-    """Files of the first graph that does, synced, with what was measured of it. Raises OSError.
+def _write_record(graph: Graph, key: bytes | None) -> Graph:
+    """Write the tokenizer and the record beside a graph, and sync all files. Raises OSError.
 
-    key: signs the record, by which the graph is found again.
+    key: signs the record; without a signature the graph is not found again.
     """
-    for choice, graph, exact in choices:
-        _empty(folder)
-        made = replace(choice, folder=folder)
-        if graph is None:
-            continue
-        try:
-            import_openvino().save_model(graph, str(folder / GRAPH), compress_to_fp16=False)
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
-        made = measured(made, exact())
-        if not made.refused and made.cosines.get(Precision.FP32, 1.0) >= SAME:
-            break
-    if made.refused:
-        _empty(folder)
-    tokens = made.description.tokens
+    folder, tokens = graph.folder, graph.description.tokens
     (folder / TOKENIZER).write_text(tokens.state, encoding="utf-8")
     checksums = Checksums(None)
-    made = replace(made, sha256={path.name: checksums.of(path) for path in graph_files(folder)})
-    record = asdict(made) | {"description": made.description.as_dict()}
+    graph = replace(graph, sha256={path.name: checksums.of(path) for path in graph_files(folder)})
+    record = asdict(graph) | {"description": graph.description.as_dict()}
     del record["folder"], record["description"]["tokens"]["state"]
     if key is not None:
         record["signature"] = signature(key, record)
     write_json(folder / RECORD, record)
     sync_files(folder)
-    return made
+    return graph
 
 
-def _empty(folder: Path) -> None:
-    """Make a folder, anew if it is there."""
+def empty_folder(folder: Path) -> None:
+    """Make a folder; one that exists is emptied."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
 
 
-def _named(cache: Path, graph: Graph, key: bytes) -> Path:
-    """Users of one model folder each have graphs of their own there."""
+def _final_folder(cache: Path, graph: Graph, key: bytes) -> Path:
+    """Where a graph is stored: each user of a cache has graphs of their own."""
     user = hashlib.sha256(key).hexdigest()[:8]
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
     int8 = "-int8" if graph.int8 else ""
     return cache / f"{graph.fingerprints[0][:16]}{layers}{int8}-{graph.openvino}-{user}"
 
 
-def _clear(cache: Path, files: Mapping[str, str]) -> None:
-    """Remove graphs of what the model was before, and what was left half made. Under the lock."""
+def _remove_outdated(cache: Path, files: Mapping[str, str]) -> None:
+    """Remove graphs of earlier versions of the model, and unfinished ones. Under the lock."""
     for path in cache.iterdir():
         graph = read_graph(path / RECORD)
         if path.is_dir() and (graph is None or graph.files != files):
