@@ -1,4 +1,4 @@
-"""What a training setting is: its check, its help and its line in the model card, in one place.
+"""A training setting: its check, its help and its line in the model card, in one place.
 
     temperature: float = number(0.05, POSITIVE, help="Divisor of the cosines", card=NO_LINE)
 
@@ -63,7 +63,7 @@ class Setting:
 
     Attributes:
         help: what it is, in Markdown: a noun phrase with its unit, for the docs.
-        convert: gives the value as the configuration stores it, from its name and what was given;
+        convert: gives the value as the configuration stores it, from its name and the given value;
             raises ConfigError.
         card: a sentence of the model card without its full stop, for values that are not the
             default; {} is the value. Required, so that no setting is forgotten there.
@@ -100,11 +100,11 @@ def numbers(default: Any, range: Range, expected: str, **rest: Any) -> Any:
     """A list of numbers of a range. expected: what the error asks for."""
 
     def convert(name: str, value: Any) -> tuple[Any, ...]:
-        given = _tuple(name, value)
+        items = _tuple(name, value)
         try:
-            return tuple(range.check(name, item) for item in given)
+            return tuple(range.check(name, item) for item in items)
         except ConfigError:
-            shown = ", ".join(map(str, given))
+            shown = ", ".join(map(str, items))
             raise ConfigError(f"{name} is {shown}: expected {expected}") from None
 
     values = f"list; {range.short}"
@@ -181,18 +181,18 @@ def _one_of(kinds: Iterable[Kind], name: str, value: Any) -> Kind:
     raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(kinds)}")
 
 
-def setting(of: "Field[Any]") -> Setting:
+def setting(item: "Field[Any]") -> Setting:
     """The setting of a field of a configuration."""
-    found: Setting = of.metadata[KEY]
-    return found
+    about: Setting = item.metadata[KEY]
+    return about
 
 
 def changed(config: Any) -> Iterator[tuple[str, Setting, Any]]:
     """Name, setting and value of each field that does not have its default."""
-    for of in fields(config):
-        value = getattr(config, of.name)
-        if value != of.default:
-            yield of.name, setting(of), value
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if value != item.default:
+            yield item.name, setting(item), value
 
 
 def card_lines(config: Any) -> list[str]:
@@ -209,21 +209,21 @@ def settings_table(groups: Mapping[str, type]) -> str:
     rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for heading, group in groups.items():
         rows.append(f"| **{heading}** | | | |")
-        for of in fields(group):
-            found = setting(of)
-            rows.append(f"| `{of.name}` | {_default(of)} | {found.values} | {found.help} |")
+        for item in fields(group):
+            about = setting(item)
+            rows.append(f"| `{item.name}` | {_default(item)} | {about.values} | {about.help} |")
     return "\n".join(rows)
 
 
-def _default(of: "Field[Any]") -> str:
-    if setting(of).default_in_words:
-        return setting(of).default_in_words
-    if of.default is REQUIRED:
+def _default(item: "Field[Any]") -> str:
+    if setting(item).default_in_words:
+        return setting(item).default_in_words
+    if item.default is REQUIRED:
         return "required"
-    if of.default in (None, ()):
+    if item.default in (None, ()):
         return "none"
-    shown = _in_words(of.default)
-    return f"`{shown}`" if isinstance(of.default, str | bool) else shown
+    shown = _in_words(item.default)
+    return f"`{shown}`" if isinstance(item.default, str | bool) else shown
 
 
 def _in_words(value: Any) -> str:
