@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, pad
 
 from trainer.encoder import Role
 from trainer.training.config import TrainConfig
@@ -118,10 +118,11 @@ class Contrastive:
         if queue is not None:
             vectors.append(queue.vectors.unsqueeze(0))
             ids = torch.cat([ids, queue.texts])
-        owner = [i for i, row in enumerate(rows) for _ in row.negatives]
-        owners = torch.full((len(ids),), -1, device=positives.device)
-        owners[len(rows) : len(rows) + len(owner)] = torch.tensor(
-            owner, dtype=torch.int64, device=positives.device
+        of_negatives = [i for i, row in enumerate(rows) for _ in row.negatives]
+        owners = pad(
+            torch.tensor(of_negatives, dtype=torch.int64, device=positives.device),
+            (len(rows), len(ids) - len(rows) - len(of_negatives)),
+            value=-1,
         )
         return Candidates(torch.cat(vectors, dim=1), ids, owners)
 
