@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that is best, where the other tests take the one that starts fastest."""
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
 
 
 def blocks(text: str, language: str) -> list[str]:

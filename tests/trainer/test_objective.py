@@ -20,7 +20,7 @@ from trainer.training.losses.contrastive import distillation, info_nce, layer_di
 from trainer.training.losses.cosines import cosines
 from trainer.training.objective import Classification, Contrastive, drawn_prefixes
 from trainer.training.processes import Processes
-from trainer.training.training_model import Trainee, text_numbers, with_classifier
+from trainer.training.training_model import TrainingModel, text_ids, with_classifier
 
 INF = float("inf")
 ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
@@ -38,12 +38,13 @@ def rows(seed: int, n: int, layers: int = 1) -> Tensor:
 def contrastive(base: Path, dims: tuple[int, ...] = (32,), **settings: Any) -> Contrastive:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = Encoder.load(base, precision="fp32").model
-    return Contrastive(Trainee(model, config, None), config, dims, Processes())
+    return Contrastive(TrainingModel(model, config, None), config, dims, Processes())
 
 
 def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
-    texts = [row.positive for row in batch] + [t for row in batch for t in row.negatives]
-    return found._fixed_bias(batch, text_numbers(texts)).tolist()
+    negatives = rows(0, sum(len(row.negatives) for row in batch))
+    candidates = found._candidates(rows(0, len(batch)), negatives, batch)
+    return found._fixed_bias(batch, candidates).tolist()
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -115,13 +116,13 @@ def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
 
 def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Path) -> None:
     objective = contrastive(base, queue_size=3)
-    queue = objective.trainee.queue
+    queue = objective.training_model.queue
     assert queue is not None
     old = rows(5, 4)
-    queue.push(old[0, :2], text_numbers(["x", "b0"]))
-    queue.push(old[0, 2:], text_numbers(["y", "z"]))  # the oldest, "b0", goes
+    queue.push(old[0, :2], text_ids(["x", "b0"]))
+    queue.push(old[0, 2:], text_ids(["y", "z"]))  # the oldest, "b0", goes
     assert torch.equal(queue.vectors, old[0, [2, 3, 0]])
-    queue.push(old[0, 1:2], text_numbers(["b0"]))
+    queue.push(old[0, 1:2], text_ids(["b0"]))
     batch = [Drawn(f"a{i}", f"b{i}") for i in range(2)]
     a, b, none = rows(0, 2), rows(1, 2), rows(2, 0)
     scores = cosines(a[0], torch.cat([b[0], old[0, [1, 2, 3]]]))
@@ -147,7 +148,7 @@ def classification(base: Path, **settings: Any) -> Classification:
     settings = {"objective": "classification", **settings}
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = with_classifier(Encoder.load(base, precision="fp32").model, config, ["no", "yes"])
-    return Classification(Trainee(model, config, None), config, (32,), Processes())
+    return Classification(TrainingModel(model, config, None), config, (32,), Processes())
 
 
 LABELLED = [Drawn("a", label="no"), Drawn("b", label="yes"), Drawn("c", label="no")]
