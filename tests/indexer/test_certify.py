@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import faiss
@@ -16,10 +17,12 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import exact as module
 from indexer.search.allowed import Allowed
-from indexer.search.exact import Bounds, certify
+from indexer.search.exact import Bounds, _Code, _empty, _filtered, certify
 from indexer.search.opening import open_coarse
 from indexer.search.search import CoarseIndex, SearchResult, rerank
 from indexer.storage.vectors import VectorFile, VectorWriter
+
+MAPS = Path("/proc/self/maps")
 
 
 @contextmanager
@@ -206,6 +209,142 @@ def test_faiss_multiplies_bytes_exactly(width: int) -> None:
     assert order[:, 0].tolist() == [0, 1]
 
 
+def test_ranges_far_from_zero_do_not_shift_the_products() -> None:
+    """The middles are added once, in the limit, and not again by faiss as a centroid."""
+    rows = unit_rows(1 + 0.1 * np.random.default_rng(0).standard_normal((64, 29)))
+    bounds = Bounds.build([rows], 29, rows)
+    assert (bounds._code.middle > 0.1).all()
+    codes = bounds._code.encode(rows)[0].astype(np.float64) - 128
+    query = np.full((1, 32), 127, np.float32)
+    both = faiss.SearchParametersIVF(nprobe=2)
+    scores, order = bounds._index.search(query, 64, params=both)
+    np.testing.assert_array_equal(scores, np.take_along_axis(query @ codes.T, order, axis=1))
+
+
+def hand_made(middle: float, unit: list[float]) -> _Code:
+    """A code of one prefix dimension, whose steps are 1/128."""
+    return _Code(np.array([[middle, 0, 0, 0], [2**-7, *unit]], np.float32))
+
+
+def test_codes_by_hand() -> None:
+    """A tail of 255.5 units is rounded up to 256, which a byte does not hold."""
+    code = hand_made(0, [1, 2**-8, 1])
+    rows = np.array([[0.5, 0], [0.5, 254.5 / 256], [0.5, 255.5 / 256]], np.float32)
+    codes, fits = code.encode(rows)
+    # The prefix is 64 steps; the length of the code is 64, and a billionth more.
+    assert codes.tolist() == [[192, 0, 0, 65], [192, 0, 255, 65], [192, 0, 255, 65]]
+    assert fits.tolist() == [True, True, False]
+
+
+def test_the_limit_of_a_row_on_the_grid_by_hand() -> None:
+    """Asked for its own score, the row passes by one grain and the one that the floor takes."""
+    code = hand_made(0.25, [1e-30, 1, 65])
+    codes, fits = code.encode(np.array([[0.75]], np.float32))
+    assert codes.tolist() == [[192, 0, 0, 1]] and fits.all()  # 0.25 + 64 steps
+    query, limit = code.bounding(np.array([1.0]), 0.75)
+    # One step is 127 grains. The weight of what the code leaves out, nearly 0, is rounded up to 1.
+    assert query.tolist() == [127, 1, 0, 0]
+    assert query @ (codes[0].astype(np.float64) - 128) == 127 * 64 - 128 == 8000
+    assert limit == 127 * 64 - 128 - 2  # 0.5 is 127 * 64 grains, less a billionth
+
+
+def test_a_weight_beyond_a_byte_is_lent_by_hand() -> None:
+    """The tail weighs 127 grains, rounded up to 128: 127 are in the query, 1 is lent."""
+    query, limit = hand_made(0, [1, 127, 1]).bounding(np.array([0.0, 1.0]), 0.5)
+    assert query.tolist() == [0, 0, 127, 0]
+    lent = 128 * 127 + 255  # the 128 that the signed code is short of, and the longest length
+    assert limit == -lent - 1  # half a grain, rounded down to 0, less 1
+
+
+class Ranked:
+    """A scan with these scores, best first. It notes how many rows each call asks for."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores, self.rows, self.index = scores[None], scores.size, self
+        self.sizes: list[int] = []
+
+    def search(self, query: np.ndarray, size: int, params: object) -> tuple[object, object]:
+        self.sizes.append(size)
+        return self.scores[:, :size], np.arange(size)[None]
+
+
+def test_a_filter_ends_where_the_scores_are_further_apart_than_they_can_err() -> None:
+    """Four times the slack, times the query's length: 4 * 0.01 * 2 = 0.08 behind the second."""
+    query, rows = np.array([[2.0, 0]], np.float32), np.arange(100)
+    scores = np.full(100, 0.9 - 0.09)
+    scores[0], scores[1], scores[2:34] = 1, 0.9, 0.9 - 0.07
+    full = Ranked(scores)
+    assert _filtered(full, query, 2, rows, 0.01).tolist() == [*range(68)]  # type: ignore[arg-type]
+    assert full.sizes == [34, 68]
+    # Where the scores never part, all are taken; where no more are left to ask for, at once.
+    full = Ranked(np.full(100, 0.9))
+    assert _filtered(full, query, 2, rows, 0.01) is rows  # type: ignore[arg-type]
+    assert full.sizes == [34, 68]
+    full = Ranked(scores)
+    assert _filtered(full, query, 2, rows[:34], 0.01).size == 34  # type: ignore[arg-type]
+    assert full.sizes == []
+
+
+def test_a_scan_asks_for_more_until_the_scores_are_far_enough_apart() -> None:
+    """Four times the slack, 0.004; the first query's second-best row is only the 41st of it."""
+    rows = np.zeros((200, 3), np.float32)
+    rows[:, 0] = 0.496
+    rows[0, 0], rows[1, 0], rows[2:34, 0], rows[40, 0] = 0.9, 0.5, 0.4975, 0.5005
+    rows[0, 1], rows[1, 1] = 0.8, 0.3
+    queries = np.eye(2, 3, dtype=np.float32)
+    calls: list[tuple[int, int]] = []
+
+    def shortlist(rotated: np.ndarray, size: int) -> np.ndarray:
+        assert len(calls) < 9, "it asks for ever"
+        calls.append((len(rotated), size))
+        return np.tile(np.arange(size), (len(rotated), 1))
+
+    best = module.scan(shortlist, Rows(rows), queries, 2, 200, 0.001)
+    assert best.rows.tolist() == [[0, 40], [0, 1]]
+    assert calls == [(2, 34), (1, 68)]
+    calls.clear()
+    few = module.scan(shortlist, Rows(rows[:20]), queries, 2, 20, 0.001)
+    assert few.rows.tolist() == [[0, 1], [0, 1]]
+    assert calls == [(2, 20)]
+
+
+def test_what_is_read_counts_row_0_like_any_other() -> None:
+    rows = np.eye(4, dtype=np.float32)
+    bounds, allowed = Bounds.build([rows], 4, rows), Allowed.of([0, 1, 2], 4)
+    full = Ranked(np.zeros(4))
+    for best, start, only, read in (
+        (1, [0, 1], None, 2),  # the best row, and row 0 that was read to begin with
+        (0, [0, 3], allowed, 1),  # row 3 is not read, for it is not allowed
+        (0, [3, -1], allowed, 3),  # no row to begin with: all that are allowed
+    ):
+        query, found = rows[best : best + 1], np.array([start])
+        certified = certify(bounds, Rows(rows), full, query, 1, found, only)  # type: ignore[arg-type]
+        assert certified.result.rows.tolist() == [[best]]
+        assert certified.read.tolist() == [read], (start, only)
+    with pytest.raises(FrozenInstanceError):
+        certified.read = np.zeros(1, np.int64)  # type: ignore[misc]
+
+
+def test_only_many_candidates_are_filtered_by_a_scan() -> None:
+    """More than one in 400 rows, two of 800."""
+    rows = np.eye(2, dtype=np.float32)[np.minimum(np.arange(800), 1)]
+    bounds, query = Bounds.build([rows], 2, rows), rows[:1]
+    for start, sizes in ((0, []), (-1, [33])):
+        full = Ranked(rows[:, 0])
+        certified = certify(bounds, Rows(rows), full, query, 1, np.array([[start]]))  # type: ignore[arg-type]
+        assert certified.result.rows.tolist() == [[0]]
+        assert full.sizes == sizes
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="there is no /proc/self/maps")
+def test_an_opened_file_is_mapped(tmp_path: Path) -> None:
+    rows = falling(500, 40)
+    Bounds.build([rows], 29, rows).save(tmp_path / "bounds")
+    bounds = Bounds.open(tmp_path / "bounds", 40)
+    assert str(tmp_path / "bounds") in MAPS.read_text()
+    assert bounds.rows == 500
+
+
 def test_by_hand() -> None:
     """Prefix (0.6, 0) and (0, 0.6) with the same tail; the bound is the prefix's part + 0.64."""
     rows = np.array([[0.6, 0, 0.8, 0], [0, 0.6, 0, 0.8]], np.float32)
@@ -253,6 +392,8 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(VectorError, match="at least one row"):
         Bounds.build([], 4, rows)
     bounds = Bounds.build([rows], 4, rows)
+    with pytest.raises(ValueError, match="shorter"):
+        bounds.candidates(rows[:2], np.zeros(1, np.float32))
     with written(rows, Storage.FLOAT16) as (store, full):
         with pytest.raises(VectorError, match="k must be"):
             certify(bounds, store, full, rows, 0, np.zeros((10, 1), np.int64))
@@ -264,6 +405,9 @@ def test_errors(tmp_path: Path) -> None:
     faiss.write_index(faiss.IndexFlatIP(8), str(tmp_path / "flat"))
     with pytest.raises(SegmentError, match="no bounds of rows 8 wide"):
         Bounds.open(tmp_path / "flat", 8)
+    faiss.write_index(_empty(_Code(np.zeros((2, 3), np.float32))), str(tmp_path / "empty"))
+    with pytest.raises(SegmentError, match="no bounds of rows 8 wide"):
+        Bounds.open(tmp_path / "empty", 8)  # three lengths behind a prefix of no dimension
     with pytest.raises(SegmentError, match="faiss cannot read"):
         Bounds.open(tmp_path / "missing", 8)
     with pytest.raises(OSError, match="could not write"):

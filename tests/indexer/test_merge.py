@@ -1,5 +1,6 @@
 """Several segments written as one, and a rotation taken from another."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,6 +123,27 @@ def test_the_rotation_is_fitted_anew_when_the_rows_are_four_times_as_many(
         )
         energy = [(each.rotate(QUERIES)[:, :8] ** 2).sum() for each in (made, both)]
         assert energy[0] == pytest.approx(energy[1], abs=1e-3)
+
+
+def test_when_a_rotation_is_outgrown() -> None:
+    assert [merge.outgrown(rows, 100) for rows in (100, 399, 400)] == [False, False, True]
+    assert not merge.outgrown(10**9, 0)  # fitted on no rows: it suits all of them alike
+    sample = merge.ROTATION_SAMPLE
+    assert merge.outgrown(4 * sample, sample - 1) and not merge.outgrown(9 * sample, sample)
+
+
+@pytest.mark.parametrize("live", [None, [2, 5]])
+def test_what_a_rotation_is_fitted_on_is_checked(tmp_path: Path, live: list[int] | None) -> None:
+    """A row that is no unit vector would turn the basis of all others."""
+    made = Segment.build(tmp_path / "a", rows(9, 0), CONFIG)
+    part, size = made._part(live), 2 * DIM
+    with (tmp_path / "a" / "vectors.faiss").open("r+b") as file:
+        file.seek(-4 * size, os.SEEK_END)  # row 5 of 9
+        file.write(bytes(size))
+    inside = 5 if live is None else 1
+    with pytest.raises(SegmentError, match="row 5 must be a vector of length 1"):
+        part.take(np.array([inside]))
+    assert part.take(np.array([0])).shape == (1, DIM)
 
 
 def test_from_the_sample_on_a_rotation_is_kept(

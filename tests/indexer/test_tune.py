@@ -1,16 +1,24 @@
 """The tuner: what it finds holds, on queries it never saw."""
 
+import gc
+import itertools
 import json
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from indexer.arrays import unit_rows
 from indexer.errors import TuneError
+from indexer.search.allowed import Allowed
+from indexer.search.search import SearchResult
 from indexer.segment import Segment, SegmentConfig, Storage
+from indexer.tuning import tune as module
 from indexer.tuning.confidence import smallest_sample
 from indexer.tuning.grid import Questions, candidates, ranks
 from indexer.tuning.points import recall
@@ -18,7 +26,11 @@ from indexer.tuning.tune import (
     Goal,
     Objective,
     Point,
+    _cost,
     _decide,
+    _kept,
+    _ladder,
+    _recalls,
     _Step,
     tune,
 )
@@ -304,3 +316,184 @@ def test_a_former_keyword_still_works_and_warns(former: str, name: str) -> None:
         pytest.raises(TuneError, match="at least one segment"),
     ):
         tune([], QUERIES, **{former: []})  # type: ignore[arg-type]
+
+
+class Stub:
+    """A segment that gives the rows 0 to k - 1 to every query, and notes the batches."""
+
+    def __init__(self, rows: int = 50, lists: int = 128, seconds: Iterable[float] = ()) -> None:
+        self.rows, self.dim, self.lists = rows, DIM, lists
+        self.batches: list[int] = []
+        self.clock, self._seconds = 0.0, iter(seconds)
+
+    def over(self, config: SegmentConfig, kept: object = None) -> "Stub":
+        return Stub(self.rows, self.lists)
+
+    def search(self, queries: np.ndarray, k: int, allowed: object = None) -> SearchResult:
+        self.batches.append(len(queries))
+        self.clock += next(self._seconds, 0.0)
+        rows = np.tile(np.arange(k), (len(queries), 1))
+        return SearchResult(rows, np.zeros(rows.shape, np.float32))
+
+    exact = search
+
+
+def test_a_tuning_splits_the_queries_and_reports_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four ladders: the cheapest is not confirmed, the next is; one looks too bad to be tested."""
+    views: list[weakref.ref[Stub]] = []
+    limits, halves, messages = [], [], []
+    points = iter([(4.0, False, 1), (3.0, True, 1), (5.0, True, 1), (2.0, True, 0)])
+
+    def over(self: Stub, config: SegmentConfig, kept: object) -> Stub:
+        view = Stub(self.rows)
+        views.append(weakref.ref(view))
+        return view
+
+    def tried(*_: object) -> Iterator[tuple[SegmentConfig, list[int]]]:
+        yield SegmentConfig(prefix=8), [10, 20]
+        gc.collect()
+        assert views and all(view() is None for view in views)  # two at a time may not fit
+        yield SegmentConfig(prefix=16), [10, 20]
+
+    def steps(
+        views: Any, sizes: Any, config: Any, seen: Questions, held_out: Questions, _: Any, most: Any
+    ) -> Iterator[_Step]:
+        limits.append(most)
+        halves.append((seen.vectors, held_out.vectors))
+        ms, likely, share = next(points)
+        yield _Step(Point(config, 1.0, ms, 8.0), likely, np.full(len(held_out.vectors), share))
+
+    monkeypatch.setattr(Stub, "over", over)
+    monkeypatch.setattr(module, "candidates", tried)
+    monkeypatch.setattr(module, "_ladder", steps)
+    segments: list[Any] = [Stub(), Stub()]
+    tuned = tune(segments, QUERIES[:120], Goal(0.9), on_step=messages.append)
+    assert (tuned.config.prefix, tuned.config.shortlist) == (8, 20)
+    assert (tuned.ms, tuned.recall, tuned.rows, tuned.tried) == (3.0, 1.0, 100, 4)
+    # Twice the cheapest that was likely, 3 ms, once there is one.
+    assert limits == [float("inf"), float("inf"), 6.0, 6.0]
+    for seen, held_out in halves:
+        assert len(seen) == len(held_out) == 60
+        np.testing.assert_array_equal(
+            np.unique(np.concatenate([seen, held_out]), axis=0), np.unique(QUERIES[:120], axis=0)
+        )
+    parts: list[tuple[str, ...]] = [("exact search", "120 queries", "100 rows")]
+    for prefix in ("8", "16"):
+        parts.append(("building flat", f"over {prefix}"))
+        parts += [("measuring flat", f"over {prefix}", f"shortlist {size}") for size in (10, 20)]
+    parts.append(("held-out", "next"))
+    for message, expected in zip(messages, parts, strict=True):
+        assert all(part in message for part in expected), message
+
+
+SEEN, HELD_OUT = (
+    Questions(QUERIES[part], np.zeros((4, 1), np.int64)) for part in (slice(4), slice(4, 8))
+)
+
+
+def climb(
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    recalls: Iterable[float] = (),
+    times: Iterable[float] = (),
+    most: float = float("inf"),
+    lists: int = 128,
+) -> list[_Step]:
+    """A ladder to recall 0.5 whose points reach these recalls, in these milliseconds."""
+    reached = itertools.chain(recalls, itertools.repeat(0.0))
+    costs = itertools.chain(times, itertools.repeat(1.0))
+
+    def recalls_of(views: object, asked: Questions, k: int) -> np.ndarray:
+        return np.full(4, next(reached) if asked is SEEN else 0.25)
+
+    monkeypatch.setattr(module, "_recalls", recalls_of)
+    monkeypatch.setattr(module, "_cost", lambda *_: next(costs))
+    views: list[Any] = [Stub(1000, lists), Stub(1000, 1)]
+    recipe = SegmentConfig.from_dict({"prefix": 8} | config)
+    return [*_ladder(views, [1000, 1000], recipe, SEEN, HELD_OUT, Goal(0.5), most)]
+
+
+@pytest.mark.parametrize(
+    ("config", "lists", "efforts"),
+    [
+        ({"structure": "flat"}, 0, [0]),
+        ({"structure": "hnsw", "shortlist": 100}, 0, [128, 192, 256, 384, 512]),
+        ({"structure": "hnsw", "shortlist": 600}, 0, [600]),
+        ({"structure": "ivf"}, 128, [2, 4, 8, 16, 32, 64]),
+        ({"structure": "ivf"}, 5, [1, 2]),
+    ],
+)
+def test_the_efforts_of_a_ladder(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], lists: int, efforts: list[int]
+) -> None:
+    """From the shortlist on; of an IVF's lists one in 64 to one in 2, at least one."""
+    steps = climb(monkeypatch, config, lists=lists)
+    assert [step.point.config.effort for step in steps] == efforts
+
+
+def test_where_a_ladder_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of recall 0.5 half of what may be missed is missed at 0.75; a cost may be reached."""
+    hnsw = {"structure": "hnsw", "shortlist": 10}
+    assert len(climb(monkeypatch, hnsw)) == 11
+    steps = climb(monkeypatch, hnsw, recalls=[0.5, 0.74, 0.75, 0.8])
+    assert [step.point.recall for step in steps] == [0.5, 0.74, 0.75]
+    steps = climb(monkeypatch, hnsw, times=[1.0, 2.0, 2.5, 3.0], most=2.0)
+    assert [step.point.ms for step in steps] == [1.0, 2.0, 2.5]
+
+
+def test_a_step_keeps_the_halves_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it reached is of the queries seen; what decides, of those held out."""
+    (step,) = climb(monkeypatch, {"structure": "flat"}, recalls=[0.6])
+    assert step.point.recall == 0.6 and not step.likely and not step.exact
+    assert step.sealed.tolist() == [0.25] * 4
+    # A shortlist of all rows of every segment needs no test.
+    (step,) = climb(monkeypatch, {"structure": "flat", "shortlist": 1000})
+    assert step.likely and step.exact
+    (step,) = climb(monkeypatch, {"structure": "flat", "shortlist": 999})
+    assert not step.likely and not step.exact
+
+
+@pytest.mark.parametrize(
+    ("objective", "seconds", "ms", "batches"),
+    [
+        (Objective.THROUGHPUT, [0.5, 0.25], 150.0, [5]),  # 0.75 s for five
+        (Objective.LATENCY, [0.001, 0, 0.009, 0, 0.001, 0.001], 2.0, [1, 1, 1]),  # 1, 9 and 2 ms
+    ],
+)
+def test_a_cost_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    objective: Objective,
+    seconds: list[float],
+    ms: float,
+    batches: list[int],
+) -> None:
+    """Two segments, five queries, of which three are timed alone."""
+    times = iter(seconds)
+    segments: list[Any] = [Stub(seconds=times), Stub(seconds=times)]
+    clock = SimpleNamespace(perf_counter=lambda: sum(each.clock for each in segments))
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "_TIMED_QUERIES", 3)
+    asked = Questions(QUERIES[:5], np.zeros((5, 1), np.int64))
+    assert _cost(segments, asked, Goal(objective=objective)) == pytest.approx(ms)
+    assert [each.batches for each in segments] == [batches, batches]
+
+
+def test_recalls_by_hand() -> None:
+    """A query finds rows 0 and 1; fewer true neighbours than k are all that count."""
+    truth = np.array([[1, 7, -1], [0, 1, 2], [7, 8, 9], [-1, -1, -1], [0, -1, -1]])
+    segments: list[Any] = [Stub()]
+    recalls = _recalls(segments, Questions(QUERIES[:5], truth), 2)
+    assert recalls.tolist() == [1 / 2, 2 / 3, 0, 0, 1]
+
+
+def test_the_rows_kept_by_hand() -> None:
+    """Two segments of five and four rows, whose rows 1, 5 and 8 are queries."""
+    segments: list[Any] = [Stub(5), Stub(4)]
+    both = _kept(segments, [None, Allowed.of([0, 2, 3], 4)], [1, 5, 8])
+    assert [rows if rows is None else rows.tolist() for rows in both] == [[0, 2, 3, 4], [2]]
+    first, second = _kept(segments, None, [8])
+    assert first is None and second is not None and second.tolist() == [0, 1, 2]
+    with pytest.raises(TuneError, match="all rows of a segment"):
+        _kept(segments, [None, Allowed.of([1, 2], 4)], [6, 7])
