@@ -37,14 +37,7 @@ from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
-from searchengine.query.request import (
-    Coalescer,
-    Options,
-    Query,
-    QuestionEncoder,
-    Questions,
-    split_queries,
-)
+from searchengine.query.request import Coalescer, Options, Query, QuestionEncoder, Questions, split
 from searchengine.query.search import Hit, Hits, hits, nearest_to, rank
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
@@ -296,7 +289,7 @@ class SearchEngine:
 
     def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
         dim = self.collection.settings["encoder"]["dim"]
-        questions, vectors = split_queries(queries, asked, dim)
+        questions, vectors = split(queries, asked, dim)
         if questions and not asked.by_words:
             _ = self.encoder  # which loads it
             vectors = self._questions.at(asked.layers).encode(questions)

@@ -1,7 +1,7 @@
 """A search request: check the options, join concurrent calls, encode the questions.
 
 In the order in which a question passes: Query checks the options, Coalescer joins the questions of
-several threads into one call, `split_queries` separates texts from vectors, QuestionEncoder encodes
+several threads into one call, `split` separates texts from vectors, QuestionEncoder encodes
 texts.
 """
 
@@ -292,9 +292,7 @@ class QuestionEncoder:
         return vectors
 
 
-def split_queries(
-    queries: Questions, query: Query, dim: int
-) -> tuple[Sequence[str] | None, Floats | None]:
+def split(queries: Questions, query: Query, dim: int) -> tuple[Sequence[str] | None, Floats | None]:
     """The queries as texts, or as vectors (q, D); the other is None. Raises QueryError."""
     if isinstance(queries, str):
         raise QueryError("search_batch takes a list of questions, got one text; use search")
