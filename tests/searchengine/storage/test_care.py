@@ -52,8 +52,8 @@ def engine(path: Path) -> Iterator[SearchEngine]:
             "UPDATE segments SET rows = rows + 1, base = base + 100 WHERE id = 1",
             "manifest.json is not the committed one",
         ),
-        ("UPDATE documents SET text = 'the cat slipt' WHERE key = 'mixed'", "'mixed' is not the"),
-        ("UPDATE documents SET digest = x'00' WHERE key = 'mixed'", "'mixed' is not the one"),
+        ("UPDATE documents SET text = 'the cat slipt' WHERE key = 'mixed'", "'mixed' differs from"),
+        ("UPDATE documents SET digest = x'00' WHERE key = 'mixed'", "'mixed' differs from what"),
         (
             "DELETE FROM text_index_data WHERE id > 10",
             r"documents.db is damaged \((the text index|database disk image)",

@@ -303,7 +303,7 @@ def test_what_was_altered_is_not_exported(engine: SearchEngine, path: Path, tmp_
     assert engine.export(tmp_path / "before") == 60, "it is not in the state that is shown"
     with (
         SearchEngine.open(path, WordLengths()) as other,
-        pytest.raises(CollectionError, match="the text of 'd7' is not the one"),
+        pytest.raises(CollectionError, match="the text of 'd7' differs from what"),
     ):
         other.export(tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
