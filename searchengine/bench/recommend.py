@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from searchengine.bench.amounts import (
+from searchengine.bench.formatting import (
     fraction,
     listed,
     plain,

@@ -4,23 +4,20 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import bench, collection, mining, mteb
+from searchengine.cli import bench, demo, index, maintenance, mteb, retrieval, search, train
 from searchengine.cli import evaluate as measuring
-from searchengine.cli import maintenance as changing
-from searchengine.cli import repair as repairing
-from searchengine.cli import retrieval as retrieving
-from searchengine.cli import search as searching
-from searchengine.cli import train as training
-from searchengine.cli import tune as tuning
-from searchengine.cli.console import PrintableFormatter, note, printable
-from searchengine.cli.signals import Terminated, orderly_exit
+from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.errors import SearchEngineError
 from trainer.errors import EngineWarning, TrainerError
+
+# Module names of the last release, until the next one.
+__path__.append(str(Path(__file__).parents[1] / "former" / "cli"))
 
 
 class BadInput(click.ClickException):
@@ -90,25 +87,25 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (retrieving.retrieval, retrieving.run_files, mteb.mteb):
+for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
     measuring.evaluate.add_command(command)
 for command in (
-    mining.mine,
-    training.train,
+    train.mine,
+    train.train,
     measuring.evaluate,
-    collection.index,
-    searching.search,
-    searching.similar,
-    changing.delete,
-    changing.update,
-    changing.optimize,
-    tuning.tune,
+    index.index,
+    search.search,
+    search.similar,
+    index.delete,
+    index.update,
+    maintenance.optimize,
+    maintenance.tune,
     bench.bench,
-    collection.info,
-    collection.verify,
-    repairing.repair,
-    changing.backup,
-    changing.export,
-    collection.demo,
+    maintenance.info,
+    maintenance.verify,
+    maintenance.repair,
+    maintenance.backup,
+    maintenance.export,
+    demo.demo,
 ):
     cli.add_command(command)

@@ -155,7 +155,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
     from searchengine.cli.console import note, say, show_json, show_rows, steps
-    from searchengine.report.table import table
+    from searchengine.report.tables import table
 
     out, target = options["out"], options["target"]
     if out is not None:
@@ -171,7 +171,7 @@ def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str
         others: list[Contestant] = []
         missing: dict[str, str] = {}
         if options["peers"] is not None:
-            from searchengine.bench.others import start
+            from searchengine.bench.peers import start
 
             others, missing = start(
                 stack, options["peers"], subject, settings.grid.k, scratch, heard

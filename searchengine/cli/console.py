@@ -10,10 +10,13 @@ rich is imported where it draws: that takes longer than a search.
 import json
 import logging
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import click
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 _REMEMBERED = 120  # seconds that the time left is worked out from: a step may take half a minute
 
 
@@ -183,3 +187,41 @@ def stderr_console() -> "Console":
 def print_line(console: "Console", text: str) -> None:
     """A line above the progress that a rich console shows; brackets are no markup."""
     console.print(printable(text), markup=False, soft_wrap=True)
+
+
+class Terminated(SystemExit):
+    """A signal ended the command.
+
+    Attributes:
+        status: the exit status, 128 + the signal's number, as shells report it.
+        signal_name: such as SIGTERM.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        self.signal_name = signal.Signals(number).name
+        super().__init__(self.status)
+
+
+@contextmanager
+def orderly_exit() -> Iterator[None]:
+    """Within the block, raise Terminated in the main thread where a signal would kill the process.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+    """
+    if current_thread() is not main_thread():  # only the main thread may set handlers
+        yield
+        return
+    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in replaced:
+            signal.signal(number, _terminate)
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _terminate(number: int, _: FrameType | None) -> NoReturn:
+    raise Terminated(number)

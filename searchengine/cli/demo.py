@@ -1,18 +1,10 @@
-"""The whole line on the sample data: train, index, ask, measure. What exists already is kept."""
+"""searchengine demo: train, index, search and measure the sample data."""
 
 from pathlib import Path
 
-from searchengine.bench.grid import Grid
-from searchengine.bench.run import Bench, Settings
-from searchengine.bench.subject import of_collection
-from searchengine.cli.console import note, progress, say, show_rows, steps
-from searchengine.cli.training_display import train_with_progress
-from searchengine.corpus.files import read_corpus
-from searchengine.engine import SearchEngine
+import click
+
 from searchengine.errors import CorpusError
-from searchengine.evaluate.judgements import read_queries
-from searchengine.report.table import table
-from trainer.training.config import TrainConfig
 
 QUESTIONS = (
     "do dolphins ever lose consciousness completely when they rest?",
@@ -35,8 +27,31 @@ def sample_folder() -> Path:
     )
 
 
+@click.command()
+@click.argument("folder", default="demo", type=click.Path(path_type=Path))
+def demo(folder: Path) -> None:
+    """Train, index, ask and measure on the sample data; leaves FOLDER to play with.
+
+    \b
+    Example:
+        searchengine demo
+    """
+    run_demo(folder)
+
+
 def run_demo(folder: Path) -> None:
     """Leave a fine-tuned model and a collection in `folder`, and print hits and a small table."""
+    from searchengine.bench.grid import Grid
+    from searchengine.bench.run import Bench, Settings
+    from searchengine.bench.subject import of_collection
+    from searchengine.cli.console import note, progress, say, show_rows, steps
+    from searchengine.cli.training_display import train_with_progress
+    from searchengine.corpus.files import read_corpus
+    from searchengine.engine import SearchEngine
+    from searchengine.evaluate.judgements import read_queries
+    from searchengine.report.tables import table
+    from trainer.training.config import TrainConfig
+
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"
     if (model / "modules.json").is_file():

@@ -1,13 +1,20 @@
-"""searchengine delete, update, optimize, backup and export."""
+"""searchengine info, verify, repair, optimize, tune, backup and export."""
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from searchengine.cli.fields import INDEXED, tell_unknown
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, WAIT, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    INDEXED,
+    WAIT,
+    Bytes,
+    runs,
+)
 from searchengine.errors import QueryError
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
@@ -15,98 +22,103 @@ _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
 @click.command()
 @COLLECTION
-@click.argument("keys", nargs=-1)
-@click.option("--where", help="All documents that match a filter on metadata.")
-@click.option("--dry-run", is_flag=True, help="Only say how many there are.")
-@WAIT
+@runs
 @AS_JSON
-def delete(
-    collection: Path,
-    keys: tuple[str, ...],
-    where: str | None,
-    dry_run: bool,
-    wait: float,
-    as_json: bool,
-) -> None:
-    """Forget documents by their KEYS, or all that match a filter.
+def info(collection: Path, runtime: Any, as_json: bool) -> None:
+    """What a collection holds and how it searches.
 
     \b
     Example:
-        searchengine delete notes.index whales.txt
-        searchengine delete notes.index --where "year < 2010"
+        searchengine info my.index
     """
-    from searchengine.cli.console import counted, note, show_json
+    from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
 
-    if bool(keys) == (where is not None):
-        raise QueryError(
-            f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
-            "name documents by their keys, or give a filter"
-        )
-    with SearchEngine.open(collection, wait=wait) as engine:
-        with engine.collection.reading() as snapshot:
-            missing = sorted(set(keys) - set(snapshot.store.ids_of(keys)))
-        if dry_run:
-            with engine.collection.reading() as snapshot:
-                count = len(set(keys)) - len(missing)
-                if where is not None:
-                    count = snapshot.store.count(where)
-        else:
-            count = engine.delete(list(keys) if keys else None, where=where)
-        if not count:
-            tell_unknown(engine, where)
+    with SearchEngine.open(collection, runtime=runtime) as engine:
+        stats = engine.stats()
+        runs_on = engine.runs_on()
     if as_json:
-        show_json({"deleted": 0 if dry_run else count, "found": count, "missing": missing})
+        show_json(asdict(stats) | {"engine": runs_on})
         return
-    would_be = "would be " if dry_run else ""
-    note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
-    for key in missing:
-        note(f"no document {key!r}")
+    from searchengine.maintenance.tuning import described
+
+    for name, value in (described(stats) | {"engine": runs_on}).items():
+        say(f"{name:12} {value}")
 
 
 @click.command()
 @COLLECTION
-@click.argument("key")
-@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
-@WAIT
 @AS_JSON
-def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
-    """Change metadata of the document KEY; nothing is encoded again.
-
-    A VALUE is read as JSON where it is JSON, and as text otherwise; null removes
-    the field.
+def verify(collection: Path, as_json: bool) -> None:
+    """Check every file of a collection against its checksum.
 
     \b
     Example:
-        searchengine update notes.index whales.txt year=2016 draft=null
+        searchengine verify my.index
     """
-    from searchengine.cli.console import note, show_json
+    from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
 
-    patch = dict(_field(value) for value in values)
-    with SearchEngine.open(collection, wait=wait) as engine:
-        engine.update({key: patch})
-        with engine.collection.reading() as snapshot:
-            store = snapshot.store
-            (document,) = store.documents(store.ids_of([key]).values())
+    with SearchEngine.open(collection) as engine:
+        engine.verify()
     if as_json:
-        show_json({"collection": str(collection), "key": key, "metadata": document.metadata})
+        show_json({"collection": str(collection), "whole": True})
     else:
-        note(f"{key} updated in {collection}")
+        say(f"{collection} is whole")
 
 
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
-    try:
-        return name, json.loads(value, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return name, value
+@click.command()
+@COLLECTION
+@click.option("--dry-run", is_flag=True, help="Report what is damaged and change nothing.")
+@ENCODER
+@runs
+@WAIT
+@AS_JSON
+@click.pass_context
+def repair(
+    ctx: click.Context,
+    collection: Path,
+    dry_run: bool,
+    encoder: str | None,
+    runtime: Any,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Mend a damaged collection from the texts it stores.
 
+    Damaged or missing segments are encoded again, indexes are built again, and a
+    damaged documents.db is copied, row by row, into a new file. Exits with status 0
+    if the collection is whole afterwards, else with 1.
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+    \b
+    Example:
+        searchengine repair notes.index --dry-run
+        searchengine repair notes.index
+    """
+    from searchengine.cli.console import counted, say, show_json, steps
+    from searchengine.maintenance.repair import repair as mend
+
+    with steps() as report:
+        done = mend(
+            collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
+        )
+    if as_json:
+        show_json(asdict(done))
+    else:
+        checked = (
+            f"{counted(done.documents, 'document')}, {counted(done.passages, 'passage')}, "
+            f"{counted(done.segments, 'segment')}"
+        )
+        lines = [("checked", checked)]
+        for name in ("found", "mended", "lost"):
+            lines += [(name, sentence) for sentence in getattr(done, name)]
+        if dry_run and done.encoded:
+            lines.append(("to do", f"encode {counted(done.encoded, 'document')} again"))
+        for name, sentence in lines:
+            say(f"{name:8} {sentence}")
+        say(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
+    if not done.whole:
+        ctx.exit(1)
 
 
 @click.command()
@@ -161,6 +173,82 @@ def optimize(
         f"{counted(before.tombstones, 'deleted row')} dropped, "
         f"{before.bytes:,} bytes are now {after.bytes:,}"
     )
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--target-recall", default=0.95, show_default=True, help="Mean recall of the true k nearest."
+)
+@click.option("--confidence", default=0.95, show_default=True, help="That it is exceeded.")
+@click.option("-k", default=10, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--for",
+    "objective",
+    type=click.Choice(["latency", "throughput"]),
+    default="latency",
+    show_default=True,
+    help="What to make cheap: one question alone, or many at once.",
+)
+@click.option("--max-ram", type=Bytes(), help="Of rotation and shortlist structure: 500MB, 2GiB.")
+@click.option(
+    "--queries",
+    type=click.Path(path_type=Path),
+    help="Questions like those to be asked: .jsonl or .txt [default: made of documents].",
+)
+@click.option("--threads", type=click.IntRange(1), help="At most at once [default: all cores].")
+@ENCODER
+@runs
+@AS_JSON
+def tune(
+    collection: Path,
+    target_recall: float,
+    confidence: float,
+    k: int,
+    objective: str,
+    max_ram: int | None,
+    queries: Path | None,
+    threads: int | None,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Find the cheapest recipe that holds a recall target, and search by it from now on.
+
+    Half of the questions choose, the other half must confirm. The collection is changed
+    in one commit; docs/tuning.md says what the result promises and what it does not.
+
+    \b
+    Example:
+        searchengine tune my.index --target-recall 0.97 --queries questions.txt
+    """
+    from indexer.threads import threads as budget
+    from indexer.tuning.tune import Goal, Objective
+    from searchengine.cli.console import note, say, show_json, show_rows, steps
+    from searchengine.engine import SearchEngine
+    from searchengine.maintenance.tuning import ladder, summary
+
+    goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
+    asked = None
+    if queries is not None:
+        from searchengine.evaluate.judgements import read_queries
+
+        asked = list(read_queries(queries).values())
+    if threads is not None:
+        budget.limit = threads
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as heard:
+        tuning = engine.tune(asked, goal, on_step=note, building=heard)
+        dim = engine.stats().dim
+    if asked is None:
+        note(
+            "the questions were made of documents, a stand-in for real ones: --queries takes those"
+        )
+    if as_json:
+        found = {"config": tuning.config.as_dict(), **tuning.as_dict()}
+        show_json({"collection": str(collection), **found})
+    else:
+        show_rows(ladder(tuning), f"{collection}: {tuning.tried} operating points measured")
+        say(summary(tuning, dim))
 
 
 @click.command()

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
-from searchengine.cli.fields import FieldName, tell_unknown
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
     LAYERS,
     SHORTLIST,
+    FieldName,
     runs,
     tell_compiling,
+    tell_unknown,
 )
 from searchengine.query.request import Mode
 

@@ -1,11 +1,12 @@
 """A training run as the command line shows it: settings put together, progress, logs, pictures."""
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -79,8 +80,6 @@ def train_with_progress(
     with ExitStack() as stack:
         listeners: list[Listener] = [stack.enter_context(Shown(console, resume))]
         if tensorboard is not None:
-            from searchengine.cli.tensorboard import TensorBoard  # an extra
-
             listeners.append(stack.enter_context(TensorBoard(tensorboard)))
 
         def tell(report: Report) -> None:
@@ -144,3 +143,52 @@ class Shown:
                 best = "  (turned)"
             self._turned = True
             print_line(self._console, f"step {report.step:>6}  {scores}{best}")
+
+
+class TensorBoard:
+    """A callback for `loop.train` that writes event files to a folder, until it is left.
+
+    Scalars by step: loss, learning_rate, and of judged steps score/DIM, alignment and uniformity.
+    Step 0 is written twice where training begins with a turn: before it and after. The first report
+    decides where the run goes on: what an interrupted run wrote from that step on is hidden, and so
+    is all of an earlier run in the same folder when a new one begins. Raises ConfigError where
+    TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError(
+                "writing for TensorBoard needs the package of that name: install the extra "
+                "`tensorboard` (pip install 'searchengine[tensorboard]')"
+            ) from None
+        self._open = functools.partial(SummaryWriter, str(folder))
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, told: Report) -> None:
+        """Write the numbers of one report."""
+        if self._writer is None:
+            self._writer = self._open(purge_step=told.step)
+        for tag, value in scalars(told).items():
+            self._writer.add_scalar(tag, value, told.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Everything told is in the files from here on."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def scalars(told: Report) -> dict[str, float]:
+    """The numbers of a report by their tags in TensorBoard; those it does not have are left out."""
+    found = {
+        "loss": told.loss,
+        "learning_rate": told.learning_rate,
+        "alignment": told.alignment,
+        "uniformity": told.uniformity,
+        **{f"score/{dim}": score for dim, score in (told.scores or {}).items()},
+    }
+    return {tag: value for tag, value in found.items() if value is not None}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from searchengine.bench.amounts import NOTHING, fraction, plain, short
+from searchengine.bench.formatting import NOTHING, fraction, plain, short
 from searchengine.bench.recommend import MARGIN
 from searchengine.bench.results import Kind, Results, Row, Spread
 from searchengine.errors import QueryError

@@ -1,21 +1,13 @@
 """What a report of a bench says, whatever it is written in: the answer, pictures, tables, facts."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from searchengine.bench.amounts import (
-    NOTHING,
-    fraction,
-    plain,
-    recall_of,
-    short,
-    spread_of,
-)
-from searchengine.bench.recommend import Recommendation, recommend
-from searchengine.bench.results import Kind, Results, Row, Spread
-from searchengine.report.facts import Fact, facts
+from searchengine.bench.formatting import plain, size, spread_of
+from searchengine.bench.recommend import FEW_MARGIN, MARGIN, Recommendation, recommend
+from searchengine.bench.results import CONFIGURED, Kind, Results
 from searchengine.report.plots.bench import (
     growth,
     latency,
@@ -24,22 +16,13 @@ from searchengine.report.plots.bench import (
     speedups,
 )
 from searchengine.report.plots.style import style
-from searchengine.report.table import telling_peers
+from searchengine.report.tables import Table, report_tables, telling_peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {
-    Kind.EXACT: "Exact search",
-    Kind.CASCADE: "Cascades: a shortlist by the prefix, scored at full width",
-    Kind.FUNNEL: "Funnels: cascades with stages between",
-    Kind.FULL: "Full width: an approximate structure over all numbers",
-    Kind.TRUNCATED: "Prefixes cut off without a rotation",
-    Kind.PEER: "Other engines",
-}
-RECOMMENDED, TIED = "★ recommended", "≈ as fast"
+Fact = tuple[str, str]  # a term, and what is said of it
 LANES = 7  # rows in the picture of latencies
-MIB, KIB = 2**20, 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +37,6 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A row of a table. mark: a word on it, or nothing; cells: (text, is it the column's best)."""
-
-    name: str
-    mark: str
-    cells: tuple[tuple[str, bool], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """heads: of the name and of every cell; groups: a heading (may be empty) and its lines."""
-
-    caption: str
-    heads: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[Line, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """All that is said. facts: headings, each with terms and what is said of them."""
 
@@ -81,19 +46,6 @@ class Report:
     pictures: tuple[Picture, ...]
     tables: tuple[Table, ...]
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """text: of a cell; value: what the best is chosen by, the most of it or, as a rule, the least.
-
-    None has no best.
-    """
-
-    head: str
-    text: Callable[[Row], str]
-    value: Callable[[Row], float | None] | None = None
-    most: bool = False
 
 
 def report(results: Results, target: float = 0.95) -> Report:
@@ -115,7 +67,7 @@ def report(results: Results, target: float = 0.95) -> Report:
         warning,
         tuple(answer),
         tuple(_pictures(results, advice)),
-        tuple(_tables(results, advice)),
+        tuple(report_tables(results, advice)),
         facts(results),
     )
 
@@ -195,156 +147,131 @@ def _telling(results: Results, advice: Recommendation) -> list[str]:
     return list(dict.fromkeys(names))[:LANES] or [results.rows[0].name]
 
 
-def _tables(results: Results, advice: Recommendation) -> Iterable[Table]:
-    if not results.rows:
-        return
-    k = results.subject.get("k")
-    yield _table(
-        "What each point finds, and how fast. Of what was measured several times: the median "
-        "(quartiles). Bold is the best of this engine, exact search apart.",
-        (
-            _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, most=True),
-            _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, most=True),
-            _Column("p50, ms", lambda row: spread_of(row.p50_ms), lambda row: row.p50_ms.median),
-            _Column(
-                "times as fast as exact",
-                lambda row: spread_of(row.measured),
-                lambda row: row.measured.median,
-                most=True,
-            ),
-            _Column("p95, ms", lambda row: spread_of(row.p95_ms), lambda row: row.p95_ms.median),
-            _Column("p99, ms", lambda row: spread_of(row.p99_ms), lambda row: row.p99_ms.median),
-            _Column(
-                "in a batch, queries/s",
-                lambda row: spread_of(row.batch_qps),
-                lambda row: _median(row.batch_qps),
-                most=True,
-            ),
-            _Column(
-                "cold, ms",
-                lambda row: spread_of(row.cold_ms),
-                lambda row: _median(row.cold_ms),
-            ),
-        ),
-        results,
-        advice,
+def facts(results: Results) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
+    """Headings, each with its facts; those without any are left out."""
+    said = (
+        ("What was searched", _subject(results)),
+        ("How it was measured", _method(results)),
+        ("What was asked for", _settings(results)),
+        ("The machine", _machine(results)),
+        ("Other engines, as they were set", _peers(results)),
+        ("What was left out, and why", [(name, why) for name, why in results.missing.items()]),
     )
-    yield _table(
-        "What each point is, and what it costs: counted for one query, and in memory. Bold "
-        "as above.",
+    return tuple((heading, tuple(facts)) for heading, facts in said if facts)
+
+
+def _subject(results: Results) -> list[Fact]:
+    told = dict(results.subject)
+    if not told.get("encoder"):
+        told["encoder"] = "none: bare vectors"
+    if not told.get("judged"):
+        told["judged"] = "none, so that there is no nDCG"
+    named = {
+        "dim": "numbers a row",
+        "k": "nearest sought (k)",
+        "judged": "queries with judgements",
+    }
+    facts = [(named.get(name, name), plain(value)) for name, value in told.items()]
+    if not results.subject.get("encoder") and _configured(results):
+        facts.append(
+            (
+                CONFIGURED,
+                "the default recipe of a new collection, for bare vectors have no other",
+            )
+        )
+    return [*facts, ("measured", f"{results.made}{'' if results.complete else ', interrupted'}")]
+
+
+def _configured(results: Results) -> bool:
+    return any(row.name.startswith(CONFIGURED) for row in results.rows)
+
+
+def _method(results: Results) -> list[Fact]:
+    counts = {len(row.rounds_ms) for row in results.rows}
+    rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
+    k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
+    facts = [
         (
-            _Column("structure and code", lambda row: f"{row.structure} {row.code}"),
-            _Column("prefix", lambda row: _count(row.prefix)),
-            _Column("shortlist", lambda row: _count(row.shortlist)),
-            _Column("effort", lambda row: _count(row.effort)),
-            _Column(
-                "multiply-adds, million",
-                lambda row: short(_part(row.multiply_adds, 1e6)),
-                lambda row: row.multiply_adds,
-            ),
-            _Column(
-                "times fewer than exact",
-                lambda row: short(row.theoretical),
-                lambda row: row.theoretical,
-                most=True,
-            ),
-            _Column(
-                "read, KiB",
-                lambda row: short(_part(row.bytes_read, KIB)),
-                lambda row: row.bytes_read,
-            ),
-            _Column("read cold, pages", lambda row: short(row.cold_reads)),
-            _Column(
-                "in memory, MiB",
-                lambda row: short(_part(row.hot_bytes, MIB)),
-                lambda row: row.hot_bytes,
-            ),
-            _Column("on disk, MiB", lambda row: short(_part(row.cold_bytes, MIB))),
-            _Column("build, s", lambda row: short(row.build_s), lambda row: row.build_s),
+            "latency",
+            "one query at a time, from its vector to the numbers of the rows found, its rotation "
+            "included and its encoding left out; warm, that is with the files in memory",
         ),
-        results,
-        advice,
-    )
-    if results.growth:
-        yield _growth_table(results)
-
-
-def _median(value: Spread | None) -> float | None:
-    return None if value is None else value.median
-
-
-def _count(value: int) -> str:
-    return f"{value:,}" if value else NOTHING
-
-
-def _part(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
-
-
-def _table(
-    caption: str, columns: Sequence[_Column], results: Results, advice: Recommendation
-) -> Table:
-    """Rows grouped by kind; columns that nobody has a value in are left out."""
-    shown = [
-        column for column in columns if any(column.text(row) != NOTHING for row in results.rows)
+        (
+            "rounds",
+            f"{rounds}. The operating points take turns, round after round, so that whatever else "
+            "the machine did fell on all of them. Of a round, the percentile over its queries is "
+            "kept; shown is the median of the rounds (with their quartiles)",
+        ),
+        (
+            "recall",
+            f"the share of the {k} rows found by exact search that a point found too, mean over "
+            f"{queries} queries; its 95 % interval is a bootstrap over the queries",
+        ),
+        (
+            "as fast",
+            "two points tie unless the median ratio of their rounds lies beyond "
+            f"{MARGIN:g} and in all rounds the same one is faster, but for one in five (of many "
+            "rounds, as many as the sign test allows); of fewer than three rounds, each lies "
+            f"beyond {FEW_MARGIN:g}",
+        ),
+        (
+            "times as fast as exact",
+            "the median, over the rounds, of the latency of exact search in a round over the "
+            "point's own in the same round",
+        ),
+        (
+            "times fewer than exact",
+            "multiply-adds, counted and not timed: rows × numbers of exact search over what a "
+            "query computes, the rotation included",
+        ),
+        ("in a batch", "many queries in one call, which may use several threads"),
+        (
+            "in memory, on disk",
+            "what every search may touch and should stay in memory (codes, links, rotation), and "
+            "the rows at full width, of which a search reads the shortlist's alone; of other "
+            "engines the memory that their process took to build, and their files",
+        ),
     ]
-    best = [_best(column, results) for column in shown]
-    groups = []
-    for kind, heading in KINDS.items():
-        lines = tuple(
-            Line(
-                row.name,
-                RECOMMENDED if row.name == advice.name else TIED if row.name in advice.tied else "",
-                tuple(
-                    (column.text(row), _is_best(column, row, value))
-                    for column, value in zip(shown, best, strict=True)
-                ),
+    if any(row.cold_ms is not None for row in results.rows):
+        facts.append(
+            (
+                "cold",
+                "the first query on a fresh map of the rows, their pages dropped from the page "
+                "cache, codes and links in memory; pages are those that it read from the disk",
             )
-            for row in results.rows
-            if row.kind is kind
         )
-        if lines:
-            groups.append((heading, lines))
-    return Table(caption, ("operating point", *(column.head for column in shown)), tuple(groups))
+    return facts
 
 
-def _best(column: _Column, results: Results) -> float | None:
-    """The best value of this engine, where two rows of it or more have one."""
-    if column.value is None:
-        return None
-    own = [row for row in results.rows if row.candidate]
-    values = [value for row in own if (value := column.value(row)) is not None]
-    if len(values) < 2:
-        return None
-    return max(values) if column.most else min(values)
+def _settings(results: Results) -> list[Fact]:
+    told = dict(results.settings)
+    funnels = told.get("funnels")
+    if funnels:
+        told["funnels"] = [", ".join(f"{w}:{n}" for w, n in stages) for stages in funnels]
+    return [(name, plain(value)) for name, value in told.items()]
 
 
-def _is_best(column: _Column, row: Row, best: float | None) -> bool:
-    return (
-        row.candidate
-        and best is not None
-        and column.value is not None
-        and column.value(row) == best
-    )
+def _machine(results: Results) -> list[Fact]:
+    facts: list[Fact] = []
+    for name, value in results.machine.items():
+        if isinstance(value, Mapping):
+            facts.append((name, ", ".join(f"{part} {each}" for part, each in value.items())))
+        else:
+            facts.append((name, size(value) if name == "memory" else _as_is(value)))
+    return facts
 
 
-def _growth_table(results: Results) -> Table:
-    names = dict.fromkeys(one.name for one in results.growth)
-    groups = []
-    for name in names:
-        lines = tuple(
-            Line(
-                f"{one.rows:,}",
-                "",
-                (
-                    (fraction(one.recall), False),
-                    (spread_of(one.p50_ms), False),
-                    (short(one.build_s), False),
-                ),
-            )
-            for one in results.growth
-            if one.name == name
-        )
-        groups.append((name, lines))
-    heads = ("rows", f"recall@{results.subject.get('k')}", "p50, ms", "build, s")
-    return Table("The same on parts of the rows.", heads, tuple(groups))
+def _as_is(value: Any) -> str:
+    """3.11 is a version of Python, not a number to round."""
+    return value if isinstance(value, str) else plain(value)
+
+
+def _peers(results: Results) -> list[Fact]:
+    """What all points of an engine have in common; the rest is in their names."""
+    common: dict[str, dict[str, Any]] = {}
+    for row in results.rows:
+        if row.kind is Kind.PEER:
+            told = common.setdefault(row.name.partition(":")[0], dict(row.settings))
+            for name in [name for name in told if row.settings.get(name) != told[name]]:
+                del told[name]
+    return [(engine, plain(told)) for engine, told in common.items() if told]

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.bench.amounts import short
+from searchengine.bench.formatting import short
 from searchengine.bench.recommend import Recommendation
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.report.plots.labels import Label, Line, put_labels
-from searchengine.report.plots.scales import log_scale, recall_scale
 from searchengine.report.plots.style import (
     COLOURS,
     FAINT,
     INK,
     MARKERS,
+    Label,
+    Line,
     label_ends,
+    log_scale,
     new_figure,
+    put_labels,
+    recall_scale,
     styled,
 )
-from searchengine.report.table import frontier, peer_of, telling_peers
+from searchengine.report.tables import frontier, peer_of, telling_peers
 from trainer.errors import DataError
 
 if TYPE_CHECKING:

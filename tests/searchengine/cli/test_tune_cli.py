@@ -14,9 +14,9 @@ from tiny_model import WORDS, write_sentence_transformer
 from indexer.config import Code, RotationKind, Structure
 from indexer.tuning.tune import Objective
 from searchengine.cli import cli
-from searchengine.cli.collection import index
+from searchengine.cli.index import index
+from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
-from searchengine.cli.tune import tune
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.runtimes.config import Engine
 from trainer.runtimes.precision import Precision

@@ -26,7 +26,7 @@ from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.subject import MOST, Subject, of_collection, of_vectors
 from searchengine.errors import CorpusError, QueryError
-from searchengine.report.table import frontier, table
+from searchengine.report.tables import frontier, table
 
 DIM, ROWS = 24, 1200
 

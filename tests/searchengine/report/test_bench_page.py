@@ -20,10 +20,8 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.report.content import Report, report
-from searchengine.report.facts import facts
-from searchengine.report.markdown import escaped, in_markdown, markdown
-from searchengine.report.page import in_html, page, write
+from searchengine.report.content import Report, facts, report
+from searchengine.report.page import escaped, in_html, in_markdown, markdown, page, write
 from trainer.errors import ConfigError
 
 PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups", "growth"]

@@ -20,10 +20,8 @@ from searchengine.report.plots.bench import (
     recall_by_shortlist,
     speedups,
 )
-from searchengine.report.plots.labels import Label, put_labels
-from searchengine.report.plots.scales import recall_scale
-from searchengine.report.plots.style import new_figure
-from searchengine.report.table import frontier, telling_peers
+from searchengine.report.plots.style import Label, new_figure, put_labels, recall_scale
+from searchengine.report.tables import frontier, telling_peers
 from trainer.errors import DataError
 
 

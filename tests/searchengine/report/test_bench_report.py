@@ -12,12 +12,12 @@ from bench_results import exact, plausible, results, row, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine.bench.amounts import fraction, plain, recall_of, short, size, spread_of
+from searchengine.bench.formatting import fraction, plain, recall_of, short, size, spread_of
 from searchengine.bench.recommend import applied, faster, ranked, recommend, times_as_fast
 from searchengine.bench.results import Kind, Results, Spread
-from searchengine.cli.collection import index
 from searchengine.cli.console import show_rows
-from searchengine.report.table import table
+from searchengine.cli.index import index
+from searchengine.report.tables import table
 
 
 def test_the_fastest_that_holds_is_recommended() -> None:

@@ -1,5 +1,6 @@
-"""searchengine index, bench, info, verify and demo."""
+"""searchengine index, delete and update."""
 
+import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any
 import click
 
 from indexer.config import Code, RotationKind, Structure
-from searchengine.cli.fields import INDEXED
+from searchengine.cli.console import Terminated
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
+    INDEXED,
     LAYERS,
     SHORTLIST,
     WAIT,
@@ -19,10 +21,16 @@ from searchengine.cli.options import (
     choice,
     runs,
     tell_compiling,
+    tell_unknown,
 )
-from searchengine.cli.signals import Terminated
 from searchengine.corpus.files import LeftOut
-from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, UnknownFields
+from searchengine.errors import (
+    CorpusError,
+    DuplicateKey,
+    EmptyCorpus,
+    QueryError,
+    UnknownFields,
+)
 from searchengine.storage.documents.lexical import Tokenizer
 
 COMMIT_EVERY = 5000
@@ -255,60 +263,95 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
 
 @click.command()
 @COLLECTION
-@runs
+@click.argument("keys", nargs=-1)
+@click.option("--where", help="All documents that match a filter on metadata.")
+@click.option("--dry-run", is_flag=True, help="Only say how many there are.")
+@WAIT
 @AS_JSON
-def info(collection: Path, runtime: Any, as_json: bool) -> None:
-    """What a collection holds and how it searches.
+def delete(
+    collection: Path,
+    keys: tuple[str, ...],
+    where: str | None,
+    dry_run: bool,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Forget documents by their KEYS, or all that match a filter.
 
     \b
     Example:
-        searchengine info my.index
+        searchengine delete notes.index whales.txt
+        searchengine delete notes.index --where "year < 2010"
     """
-    from searchengine.cli.console import say, show_json
+    from searchengine.cli.console import counted, note, show_json
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection, runtime=runtime) as engine:
-        stats = engine.stats()
-        runs_on = engine.runs_on()
+    if bool(keys) == (where is not None):
+        raise QueryError(
+            f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
+            "name documents by their keys, or give a filter"
+        )
+    with SearchEngine.open(collection, wait=wait) as engine:
+        with engine.collection.reading() as snapshot:
+            missing = sorted(set(keys) - set(snapshot.store.ids_of(keys)))
+        if dry_run:
+            with engine.collection.reading() as snapshot:
+                count = len(set(keys)) - len(missing)
+                if where is not None:
+                    count = snapshot.store.count(where)
+        else:
+            count = engine.delete(list(keys) if keys else None, where=where)
+        if not count:
+            tell_unknown(engine, where)
     if as_json:
-        show_json(asdict(stats) | {"engine": runs_on})
+        show_json({"deleted": 0 if dry_run else count, "found": count, "missing": missing})
         return
-    from searchengine.maintenance.tuning import described
-
-    for name, value in (described(stats) | {"engine": runs_on}).items():
-        say(f"{name:12} {value}")
+    would_be = "would be " if dry_run else ""
+    note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
+    for key in missing:
+        note(f"no document {key!r}")
 
 
 @click.command()
 @COLLECTION
+@click.argument("key")
+@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
+@WAIT
 @AS_JSON
-def verify(collection: Path, as_json: bool) -> None:
-    """Check every file of a collection against its checksum.
+def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
+    """Change metadata of the document KEY; nothing is encoded again.
+
+    A VALUE is read as JSON where it is JSON, and as text otherwise; null removes
+    the field.
 
     \b
     Example:
-        searchengine verify my.index
+        searchengine update notes.index whales.txt year=2016 draft=null
     """
-    from searchengine.cli.console import say, show_json
+    from searchengine.cli.console import note, show_json
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection) as engine:
-        engine.verify()
+    patch = dict(_field(value) for value in values)
+    with SearchEngine.open(collection, wait=wait) as engine:
+        engine.update({key: patch})
+        with engine.collection.reading() as snapshot:
+            store = snapshot.store
+            (document,) = store.documents(store.ids_of([key]).values())
     if as_json:
-        show_json({"collection": str(collection), "whole": True})
+        show_json({"collection": str(collection), "key": key, "metadata": document.metadata})
     else:
-        say(f"{collection} is whole")
+        note(f"{key} updated in {collection}")
 
 
-@click.command()
-@click.argument("folder", default="demo", type=click.Path(path_type=Path))
-def demo(folder: Path) -> None:
-    """Train, index, ask and measure on the sample data; leaves FOLDER to play with.
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
+    try:
+        return name, json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return name, value
 
-    \b
-    Example:
-        searchengine demo
-    """
-    from searchengine.cli.demo import run_demo
 
-    run_demo(folder)
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
