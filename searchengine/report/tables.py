@@ -1,4 +1,4 @@
-"""The tables of a bench: for a report, and a few rows for the terminal."""
+"""The tables of a bench: all rows for a report, a selection for the terminal."""
 
 import shutil
 import sys
@@ -12,23 +12,23 @@ from searchengine.bench.results import CONFIGURED, Kind, Results, Row, Spread
 
 KINDS = {
     Kind.EXACT: "Exact search",
-    Kind.CASCADE: "Cascades: a shortlist by the prefix, scored at full width",
-    Kind.FUNNEL: "Funnels: cascades with stages between",
-    Kind.FULL: "Full width: an approximate structure over all numbers",
-    Kind.TRUNCATED: "Prefixes cut off without a rotation",
-    Kind.PEER: "Other engines",
+    Kind.CASCADE: "Cascades: a shortlist by the prefix, reranked at full width",
+    Kind.FUNNEL: "Funnels: cascades with more reranking stages",
+    Kind.FULL: "Full width: an approximate structure over all dimensions",
+    Kind.TRUNCATED: "Prefixes without rotation",
+    Kind.PEER: "Peers",
 }
 RECOMMENDED, TIED = "★ recommended", "≈ as fast"
 MIB, KIB = 2**20, 2**10
-ALWAYS = ("", "p50 ms", "× measured")  # and recall, whose name tells k
-ROOM_FOR = ("× theory", "MiB", "p99 ms", "ndcg@10", "queries/s", "cold ms")  # the first ones first
-BESIDE = 3  # characters that a column takes besides its text
-SHORTEST = 12  # characters that are left of a name, however narrow the terminal is
+ALWAYS = ("", "p50 ms", "× measured")  # columns of every width; and recall@k
+OPTIONAL = ("× theory", "MiB", "p99 ms", "ndcg@10", "queries/s", "cold ms")  # by priority
+PADDING = 3  # characters of a column besides its text
+MIN_NAME = 12  # characters of a name in the narrowest terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of a table. mark: a word on it, or nothing; cells: (text, is it the column's best)."""
+    """A row of a table. mark: a label or ""; cells: (text, True for the best of its column)."""
 
     name: str
     mark: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """heads: of the name and of every cell; groups: a heading (may be empty) and its lines."""
+    """A table. heads: column heads, the name first; groups: a heading and its lines."""
 
     caption: str
     heads: tuple[str, ...]
@@ -46,15 +46,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """text: of a cell; value: what the best is chosen by, the most of it or, as a rule, the least.
+    """A column. text: text of a cell; value: number that decides the best, by default the lowest.
 
-    None has no best.
+    Without `value` no cell is the best.
     """
 
     head: str
     text: Callable[[Row], str]
     value: Callable[[Row], float | None] | None = None
-    most: bool = False
+    highest: bool = False
 
 
 def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
@@ -62,17 +62,17 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
         return
     k = results.subject.get("k")
     yield _table(
-        "What each point finds, and how fast. Of what was measured several times: the median "
-        "(quartiles). Bold is the best of this engine, exact search apart.",
+        "Recall and speed of every point. Repeated measurements: median (quartiles). Bold: the "
+        "best value, exact search and peers excepted.",
         (
-            _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, most=True),
-            _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, most=True),
+            _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, highest=True),
+            _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, highest=True),
             _Column("p50, ms", lambda row: spread_of(row.p50_ms), lambda row: row.p50_ms.median),
             _Column(
                 "times as fast as exact",
                 lambda row: spread_of(row.measured),
                 lambda row: row.measured.median,
-                most=True,
+                highest=True,
             ),
             _Column("p95, ms", lambda row: spread_of(row.p95_ms), lambda row: row.p95_ms.median),
             _Column("p99, ms", lambda row: spread_of(row.p99_ms), lambda row: row.p99_ms.median),
@@ -80,7 +80,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
                 "in a batch, queries/s",
                 lambda row: spread_of(row.batch_qps),
                 lambda row: _median(row.batch_qps),
-                most=True,
+                highest=True,
             ),
             _Column(
                 "cold, ms",
@@ -92,8 +92,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
         advice,
     )
     yield _table(
-        "What each point is, and what it costs: counted for one query, and in memory. Bold "
-        "as above.",
+        "Configuration and cost of every point: work per query, and memory. Bold as above.",
         (
             _Column("structure and code", lambda row: f"{row.structure} {row.code}"),
             _Column("prefix", lambda row: _count(row.prefix)),
@@ -108,7 +107,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
                 "times fewer than exact",
                 lambda row: short(row.theoretical),
                 lambda row: row.theoretical,
-                most=True,
+                highest=True,
             ),
             _Column(
                 "read, KiB",
@@ -146,7 +145,7 @@ def _part(value: float | None, unit: float) -> float | None:
 def _table(
     caption: str, columns: Sequence[_Column], results: Results, advice: Recommendation
 ) -> Table:
-    """Rows grouped by kind; columns that nobody has a value in are left out."""
+    """Rows grouped by kind, without columns that are empty."""
     shown = [
         column for column in columns if any(column.text(row) != NOTHING for row in results.rows)
     ]
@@ -171,14 +170,14 @@ def _table(
 
 
 def _best(column: _Column, results: Results) -> float | None:
-    """The best value of this engine, where two rows of it or more have one."""
+    """The best value of the candidates, if two or more of them have a value."""
     if column.value is None:
         return None
-    own = [row for row in results.rows if row.candidate]
-    values = [value for row in own if (value := column.value(row)) is not None]
+    candidates = [row for row in results.rows if row.candidate]
+    values = [value for row in candidates if (value := column.value(row)) is not None]
     if len(values) < 2:
         return None
-    return max(values) if column.most else min(values)
+    return max(values) if column.highest else min(values)
 
 
 def _is_best(column: _Column, row: Row, best: float | None) -> bool:
@@ -191,29 +190,29 @@ def _is_best(column: _Column, row: Row, best: float | None) -> bool:
 
 
 def _growth_table(results: Results) -> Table:
-    names = dict.fromkeys(one.name for one in results.growth)
+    names = dict.fromkeys(point.name for point in results.growth)
     groups = []
     for name in names:
         lines = tuple(
             Line(
-                f"{one.rows:,}",
+                f"{point.rows:,}",
                 "",
                 (
-                    (fraction(one.recall), False),
-                    (spread_of(one.p50_ms), False),
-                    (short(one.build_s), False),
+                    (fraction(point.recall), False),
+                    (spread_of(point.p50_ms), False),
+                    (short(point.build_s), False),
                 ),
             )
-            for one in results.growth
-            if one.name == name
+            for point in results.growth
+            if point.name == name
         )
         groups.append((name, lines))
     heads = ("rows", f"recall@{results.subject.get('k')}", "p50, ms", "build, s")
-    return Table("The same on parts of the rows.", heads, tuple(groups))
+    return Table("Operating points on samples of the rows.", heads, tuple(groups))
 
 
 def frontier(rows: Sequence[Row]) -> list[Row]:
-    """The rows than which none is both faster and finds as much, fastest first."""
+    """The Pareto frontier: rows that no faster row matches in recall, fastest first."""
     best: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.p50_ms.median, -row.recall)):
         if not best or row.recall > best[-1].recall:
@@ -222,44 +221,44 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
 
 
 def peer_of(row: Row) -> str:
-    """Which engine a row of another engine is of: its name up to the point, as in "usearch: …"."""
+    """The peer of a row: the name up to the colon, as in "usearch: …"."""
     return row.name.partition(":")[0]
 
 
-def telling_peers(results: Results, target: float) -> list[Row]:
-    """One row of every other engine: its fastest that holds the target, or that finds most."""
-    rows: dict[str, list[Row]] = {}
+def best_peer_rows(results: Results, target: float) -> list[Row]:
+    """One row per peer: its fastest that holds the target, else its highest recall."""
+    by_peer: dict[str, list[Row]] = {}
     for row in results.rows:
         if row.kind is Kind.PEER:
-            rows.setdefault(peer_of(row), []).append(row)
-    return [min(each, key=lambda row: _telling(row, target)) for each in rows.values()]
+            by_peer.setdefault(peer_of(row), []).append(row)
+    return [min(rows, key=lambda row: _peer_order(row, target)) for rows in by_peer.values()]
 
 
-def _telling(row: Row, target: float) -> tuple[bool, float]:
+def _peer_order(row: Row, target: float) -> tuple[bool, float]:
     holds = row.recall_low >= target
     return not holds, row.p50_ms.median if holds else -row.recall
 
 
 def table(results: Results, width: int | None = None) -> list[dict[str, Any]]:
-    """Exact search and what was configured, then of every kind what is on its frontier.
+    """Exact search and the configured point, then the frontier of every kind; one row per peer.
 
-    Of every other engine there is its telling row. width: characters to a line, into which the
-    columns should fit; by default those of the terminal, and in a pipe as many as it takes.
+    width: characters per line that the columns should fit; by default the terminal's width, and no
+    limit in a pipe.
     """
     rows = list(results.rows)
-    listed = [row for row in rows if row.kind is Kind.EXACT or row.name.startswith(CONFIGURED)]
+    chosen = [row for row in rows if row.kind is Kind.EXACT or row.name.startswith(CONFIGURED)]
     for kind in (Kind.CASCADE, Kind.FUNNEL, Kind.TRUNCATED, Kind.FULL):
-        some = [row for row in rows if row.kind is kind and row not in listed]
-        listed += sorted(frontier(some), key=lambda row: row.recall)
-    peers = telling_peers(results, results.settings.get("target", 0.95))
-    listed += sorted(peers, key=lambda row: row.recall)
-    shown = [_shown(row, f"recall@{results.subject['k']}") for row in listed]
+        candidates = [row for row in rows if row.kind is kind and row not in chosen]
+        chosen += sorted(frontier(candidates), key=lambda row: row.recall)
+    peers = best_peer_rows(results, results.settings.get("target", 0.95))
+    chosen += sorted(peers, key=lambda row: row.recall)
+    lines = [_line(row, f"recall@{results.subject['k']}") for row in chosen]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    return _fitting(shown, width) if shown else []
+    return _fit(lines, width) if lines else []
 
 
-def _shown(row: Row, recall: str) -> dict[str, Any]:
+def _line(row: Row, recall: str) -> dict[str, Any]:
     return {
         "": row.name,
         recall: row.recall,
@@ -274,27 +273,27 @@ def _shown(row: Row, recall: str) -> dict[str, Any]:
     }
 
 
-def _fitting(shown: list[dict[str, Any]], width: int | None) -> list[dict[str, Any]]:
-    """The columns that fit and that somebody has a value in, in their order."""
-    columns = [name for name in shown[0] if any(row[name] is not None for row in shown)]
+def _fit(lines: list[dict[str, Any]], width: int | None) -> list[dict[str, Any]]:
+    """Leave out empty columns, and those that do not fit."""
+    columns = [name for name in lines[0] if any(line[name] is not None for line in lines)]
     if width is not None:
-        needed = {name: BESIDE + max(map(len, (name, *_texts(shown, name)))) for name in columns}
+        needed = {name: PADDING + max(map(len, (name, *_texts(lines, name)))) for name in columns}
         kept = [name for name in columns if name in ALWAYS or name.startswith("recall@")]
         room = width - 1 - sum(needed[name] for name in kept)
-        for name in ROOM_FOR:
+        for name in OPTIONAL:
             if needed.get(name, width) <= room:
                 kept.append(name)
                 room -= needed[name]
         columns = [name for name in columns if name in kept]
-        longest = max(SHORTEST, needed[""] - BESIDE + min(0, room))
-        shown = [row | {"": _shortened(row[""], longest)} for row in shown]
-    return [{name: row[name] for name in columns} for row in shown]
+        longest = max(MIN_NAME, needed[""] - PADDING + min(0, room))
+        lines = [line | {"": _shortened(line[""], longest)} for line in lines]
+    return [{name: line[name] for name in columns} for line in lines]
 
 
-def _texts(shown: Sequence[dict[str, Any]], column: str) -> list[str]:
-    """As they are printed (`searchengine.cli.console.show_rows`)."""
-    values = [row[column] for row in shown]
-    return [f"{each:.4g}" if isinstance(each, float) else str(each or "–") for each in values]
+def _texts(lines: Sequence[dict[str, Any]], column: str) -> list[str]:
+    """The cells as searchengine.cli.console.show_rows prints them."""
+    values = [line[column] for line in lines]
+    return [f"{value:.4g}" if isinstance(value, float) else str(value or "–") for value in values]
 
 
 def _shortened(name: str, longest: int) -> str:
