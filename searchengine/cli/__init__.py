@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. Heavy imports wait for the command."""
+"""The command line: parse, call one function, print. Commands import heavy packages when run."""
 
 import logging
 import warnings
@@ -26,14 +26,14 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-def _noted(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as one sentence, without the line of code that it comes from."""
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one sentence, without its line of code."""
     note(str(message))
 
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages that click shows: they quote what was given."""
+    """Escape control characters in the messages that click shows: they quote user input."""
     try:
         yield
     except click.ClickException as error:
@@ -43,10 +43,10 @@ def _printable_errors() -> Iterator[None]:
 
 
 class OneSentence(click.Group):
-    """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
+    """A group whose commands report bad input in one sentence, with exit code 2."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run as a process: log messages are escaped, and SIGTERM ends it as Ctrl-C does."""
+        """Run as a process: escape log messages, and let SIGTERM end it as Ctrl-C does."""
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         with orderly_exit():
@@ -63,7 +63,7 @@ class OneSentence(click.Group):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; its named errors become messages."""
+        """Run the command; turn its errors into messages."""
         with _printable_errors():
             return self._invoke(ctx)
 
@@ -71,12 +71,12 @@ class OneSentence(click.Group):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", EngineWarning)
-                warnings.showwarning = _noted
+                warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
-            if error.filename is None:  # not about a file: a closed pipe, say, which click handles
+            if error.filename is None:  # no file: a closed pipe, for example, which click handles
                 raise
             raise BadInput(f"{error.filename}: {error.strerror}") from error
 

@@ -19,9 +19,9 @@ from searchengine.cli.options import (
     WAIT,
     Stages,
     choice,
+    note_compiling,
+    note_unknown_fields,
     runs,
-    tell_compiling,
-    tell_unknown,
 )
 from searchengine.corpus.files import LeftOut
 from searchengine.errors import (
@@ -40,46 +40,48 @@ COMMIT_EVERY = 5000
 @click.argument("corpus", type=click.Path(path_type=Path))
 @COLLECTION
 @click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
-@click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
-@click.option("--structure", type=choice(Structure), help="[default: flat]")
-@click.option("--code", type=choice(Code), help="Of the prefix [default: fp16].")
-@click.option("--rotation", type=choice(RotationKind), help="[default: pca]")
+@click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 64].")
+@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
+@click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
+@click.option(
+    "--rotation", type=choice(RotationKind), help="Rotation of the vectors [default: pca]."
+)
 @SHORTLIST
 @click.option(
     "--effort",
     type=click.IntRange(0),
-    help="How widely a graph or IVF looks [default: by the shortlist].",
+    help="Search effort: ef_search of HNSW and NSG, nprobe of IVF [default: set by the shortlist].",
 )
-@click.option(
-    "--links", "hnsw_m", type=click.IntRange(2), help="Of a row in a graph [default: 32]."
-)
+@click.option("--links", "hnsw_m", type=click.IntRange(2), help="HNSW links per row [default: 32].")
 @click.option(
     "--bounds",
     type=click.IntRange(0),
     metavar="N",
-    help="Numbers of every vector kept for exact search that reads few rows: 253 suits "
-    "768-wide vectors. N + 11 bytes a row on the disk.",
+    help="Dimensions stored as bounds, so that exact search reads few rows: 253 suits "
+    "768-wide vectors. Takes N + 11 bytes per row on disk.",
 )
 @click.option(
     "--funnel",
     "stages",
     type=Stages(),
-    help="Stages between prefix and full width: 256:50 re-scores the shortlist by 256 numbers "
-    "and keeps 50.",
+    help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
+    "256 dimensions and keeps 50.",
 )
 @click.option(
     "--passages/--no-passages",
     default=None,
-    help="Cut long documents, or keep all whole [default: cut].",
+    help="Cut long documents into passages, or keep them whole [default: cut].",
 )
 @click.option(
-    "--passage-tokens", type=click.IntRange(0), help="Of a passage [default: as many as fit]."
+    "--passage-tokens", type=click.IntRange(0), help="Tokens per passage [default: as many as fit]."
 )
 @click.option(
-    "--overlap", type=click.IntRange(0), help="Tokens that passages share [default: an eighth]."
+    "--overlap",
+    type=click.IntRange(0),
+    help="Tokens that passages share [default: an eighth of a passage].",
 )
 @click.option(
-    "--tokenizer", type=choice(Tokenizer), help="Of words, for --mode text [default: porter]."
+    "--tokenizer", type=choice(Tokenizer), help="Tokenizer for --mode text [default: porter]."
 )
 @INDEXED
 @click.option(
@@ -87,18 +89,18 @@ COMMIT_EVERY = 5000
     type=click.IntRange(1),
     default=COMMIT_EVERY,
     show_default=True,
-    help="Documents to a commit; what is committed survives an interruption.",
+    help="Documents per commit; a commit survives an interruption.",
 )
 @click.option(
     "--key-prefix",
     default="",
     metavar="TEXT",
-    help="Text put before the key of every file or record that has no key of its own.",
+    help="Text to put before generated keys: of files, and of records without a key.",
 )
-@click.option("--text-field", metavar="NAME", help="Field that holds the text [default: text].")
-@click.option("--title-field", metavar="NAME", help="Field that holds the title [default: title].")
-@click.option("--id-field", metavar="NAME", help="Field that holds the key [default: _id or id].")
-@click.option("--skip-bad", is_flag=True, help="Go on past bad lines and count them.")
+@click.option("--text-field", metavar="NAME", help="Name of the text field [default: text].")
+@click.option("--title-field", metavar="NAME", help="Name of the title field [default: title].")
+@click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id].")
+@click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them.")
 @LAYERS
 @runs
 @WAIT
@@ -109,14 +111,14 @@ def index(
     encoder: str | None,
     **options: Any,
 ) -> None:
-    """Add the documents of CORPUS to COLLECTION, made if it is not there.
+    """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
     CORPUS is a .jsonl, .csv or .tsv file (.gz too), or a folder of .txt and .md
     files. Fields: _id, title, text; all others become metadata to filter by. The
-    key of a text file is its path below CORPUS, the key of a record without _id a
-    hash of its content (docs/keys.md). What is stored under the same key is
-    replaced, and not encoded again if it is the same: after an interruption the
-    same command goes on after the last commit.
+    key of a text file is its path below CORPUS; the key of a record without _id is
+    a hash of its content (docs/keys.md). A document replaces the stored one with
+    the same key, and is encoded only if its text differs. After an interruption,
+    the same command continues from the last commit.
 
     \b
     Examples:
@@ -131,8 +133,8 @@ def index(
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
-    built = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
-    built["passages"] = _passages(options)
+    settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
+    settings["passages"] = _passages(options)
     key_prefix = options.pop("key_prefix")
     columns = Columns(**{name: options.pop(f"{name}_field") for name in ("text", "title", "id")})
     config = {name: value for name, value in options.items() if value is not None}
@@ -140,8 +142,8 @@ def index(
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     _check_apart(check_corpus(corpus), collection)
     started = time.monotonic()
-    made_here = not collection.exists()
-    with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **built) as engine:
+    is_new = not collection.exists()
+    with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
             documents = read_corpus(
                 corpus,
@@ -150,31 +152,33 @@ def index(
                 record_keys=engine.collection.settings.get("record_keys", "content"),
                 columns=columns,
             )
-            tell_compiling(engine)
-            engine.encoder.encode(["start"])  # seconds that are no part of how fast it encodes
+            note_compiling(engine)
+            engine.encoder.encode(
+                ["start"]
+            )  # loading takes seconds, which the rate of encoding leaves out
             if fields:
                 engine.index_fields(*fields)
-            with explaining(malformed), indexing(count_records(corpus)) as (read, building):
+            with explaining(malformed), indexing(count_records(corpus)) as (on_read, on_step):
                 summary = engine.add(
                     documents,
                     skip_bad=skip_bad,
                     commit_every=every,
-                    progress=read,
-                    building=building,
+                    progress=on_read,
+                    building=on_step,
                 )
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt | Terminated)
             kept = _committed(engine) if stopped else 0
-            if made_here:
+            if is_new:
                 engine.collection.remove_if_empty()
             if stopped:
                 note(_interrupted(collection, kept))
                 status = error.status if isinstance(error, Terminated) else 1
                 raise click.exceptions.Exit(status) from None
             bad_record = isinstance(error, CorpusError | DuplicateKey)
-            whole = isinstance(error, EmptyCorpus | UnknownFields)  # not of one record
-            if bad_record and not whole and not skip_bad:
-                raise type(error)(f"{error} (--skip-bad goes on past what is bad)") from error
+            concerns_all = isinstance(error, EmptyCorpus | UnknownFields)
+            if bad_record and not concerns_all and not skip_bad:
+                raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
@@ -186,25 +190,36 @@ def index(
         "repeated": summary.repeated,
         "bad": malformed,
     }
-    names = ("added", "changed", "relabelled", "unchanged")
-    counts = {name: getattr(summary, name) for name in names}
+    counts = {
+        "added": summary.added,
+        "changed": summary.changed,
+        "metadata_updated": summary.relabelled,
+        "unchanged": summary.unchanged,
+    }
     if as_json:
-        left = {name: asdict(some) for name, some in left_out.items()}
-        now = {"documents": documents_now, "seconds": seconds}
-        show_json({"collection": str(collection), **counts, **now, **left})
+        show_json(
+            {
+                "collection": str(collection),
+                **counts,
+                "relabelled": summary.relabelled,  # the former name
+                "documents": documents_now,
+                "seconds": seconds,
+                **{name: asdict(records) for name, records in left_out.items()},
+            }
+        )
         return
-    did = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0 added"
-    now_there = counted(documents_now, "document")
-    note(f"{did} in {collection}, {now_there} now, in {seconds} s")
-    for name, some in left_out.items():
-        if some.count:
-            note(f"{some.count} {name.replace('_', ' ')}, left out:{_some(some)}")
+    done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+    total = counted(documents_now, "document")
+    note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
+    for name, records in left_out.items():
+        if records.count:
+            note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
 
 
 def _check_apart(corpus: Path, collection: Path) -> None:
-    """Refuse a collection in the place of its corpus, or around it: making it would not be safe.
+    """Refuse a collection at the path of its corpus or above it: creating it could destroy files.
 
-    A collection inside the corpus does no harm: it holds no file that is read as a document.
+    A collection inside the corpus does no harm: it has no file that is read as a document.
     """
     source, target = corpus.resolve(), collection.resolve()
     if source == target or (collection.exists() and corpus.samefile(collection)):
@@ -214,19 +229,19 @@ def _check_apart(corpus: Path, collection: Path) -> None:
         )
     if target in source.parents:
         raise CorpusError(
-            f"the corpus {corpus} lies inside the collection {collection}; name another folder "
+            f"the corpus {corpus} is inside the collection {collection}; name another folder "
             "for the collection"
         )
 
 
 def _committed(engine: Any) -> int:
-    """Documents of the last commit; it may have been interrupted before it was shown."""
+    """Return the number of documents of the last commit, which may not have been shown."""
     engine.refresh()
     return int(engine.stats().documents)
 
 
 def _interrupted(collection: Path, kept: int) -> str:
-    """What is left of a run that Ctrl-C or a signal ended."""
+    """Describe the state after Ctrl-C or a signal ended the run."""
     from searchengine.cli.console import counted
 
     if not kept:
@@ -237,24 +252,26 @@ def _interrupted(collection: Path, kept: int) -> str:
     are = "is" if kept == 1 else "are"
     return (
         f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, "
-        "the same command goes on from there"
+        "the same command continues from there"
     )
 
 
 def _passages(options: dict[str, Any]) -> Any:
-    """What the options say of passages: PassageConfig, True, False, or None if nothing."""
+    """Return the passages that the options ask for; None: no preference."""
     from searchengine.ingest.passages import PassageConfig
 
     wanted = options.pop("passages")
-    given = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen and wanted is False:
-        raise click.UsageError("--no-passages keeps documents whole; leave the size out")
-    return PassageConfig(**chosen) if chosen else wanted
+    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    if sizes and wanted is False:
+        raise click.UsageError(
+            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
+        )
+    return PassageConfig(**sizes) if sizes else wanted
 
 
-def _some(left_out: LeftOut, most: int = 10) -> str:
-    """The first few, a line each, and how many more there are."""
+def _first_lines(left_out: LeftOut, most: int = 10) -> str:
+    """Return the first messages, one per line, and the number of further ones."""
     lines = left_out.first[:most]
     if left_out.count > most:
         lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
@@ -264,8 +281,8 @@ def _some(left_out: LeftOut, most: int = 10) -> str:
 @click.command()
 @COLLECTION
 @click.argument("keys", nargs=-1)
-@click.option("--where", help="All documents that match a filter on metadata.")
-@click.option("--dry-run", is_flag=True, help="Only say how many there are.")
+@click.option("--where", help="Metadata filter of the documents to delete.")
+@click.option("--dry-run", is_flag=True, help="Count the documents without deleting them.")
 @WAIT
 @AS_JSON
 def delete(
@@ -276,7 +293,7 @@ def delete(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Forget documents by their KEYS, or all that match a filter.
+    """Delete documents by key or by filter.
 
     \b
     Example:
@@ -289,7 +306,7 @@ def delete(
     if bool(keys) == (where is not None):
         raise QueryError(
             f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
-            "name documents by their keys, or give a filter"
+            "name the documents by key, or by a filter"
         )
     with SearchEngine.open(collection, wait=wait) as engine:
         with engine.collection.reading() as snapshot:
@@ -302,9 +319,11 @@ def delete(
         else:
             count = engine.delete(list(keys) if keys else None, where=where)
         if not count:
-            tell_unknown(engine, where)
+            note_unknown_fields(engine, where)
     if as_json:
-        show_json({"deleted": 0 if dry_run else count, "found": count, "missing": missing})
+        deleted = 0 if dry_run else count
+        # "found" is the former name of "matched".
+        show_json({"deleted": deleted, "matched": count, "found": count, "missing": missing})
         return
     would_be = "would be " if dry_run else ""
     note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
@@ -319,10 +338,10 @@ def delete(
 @WAIT
 @AS_JSON
 def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
-    """Change metadata of the document KEY; nothing is encoded again.
+    """Update metadata of the document KEY without encoding it again.
 
-    A VALUE is read as JSON where it is JSON, and as text otherwise; null removes
-    the field.
+    A VALUE is read as JSON if it is valid JSON, else as text; null removes the
+    field.
 
     \b
     Example:

@@ -25,7 +25,7 @@ _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 @runs
 @AS_JSON
 def info(collection: Path, runtime: Any, as_json: bool) -> None:
-    """What a collection holds and how it searches.
+    """Show what a collection contains and how it is searched.
 
     \b
     Example:
@@ -36,13 +36,14 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
 
     with SearchEngine.open(collection, runtime=runtime) as engine:
         stats = engine.stats()
-        runs_on = engine.runs_on()
+        runtime_name = engine.runs_on()
     if as_json:
-        show_json(asdict(stats) | {"engine": runs_on})
+        # "engine" is the former name of "runtime".
+        show_json(asdict(stats) | {"runtime": runtime_name, "engine": runtime_name})
         return
     from searchengine.maintenance.tuning import described
 
-    for name, value in (described(stats) | {"engine": runs_on}).items():
+    for name, value in (described(stats) | {"runtime": runtime_name}).items():
         say(f"{name:12} {value}")
 
 
@@ -69,7 +70,7 @@ def verify(collection: Path, as_json: bool) -> None:
 
 @click.command()
 @COLLECTION
-@click.option("--dry-run", is_flag=True, help="Report what is damaged and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report the damage without changing anything.")
 @ENCODER
 @runs
 @WAIT
@@ -84,11 +85,11 @@ def repair(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Mend a damaged collection from the texts it stores.
+    """Repair a damaged collection from the texts it stores.
 
     Damaged or missing segments are encoded again, indexes are built again, and a
-    damaged documents.db is copied, row by row, into a new file. Exits with status 0
-    if the collection is whole afterwards, else with 1.
+    damaged documents.db is copied, row by row, into a new file. The exit status is 0
+    if the collection is whole afterwards, else 1.
 
     \b
     Example:
@@ -123,7 +124,7 @@ def repair(
 
 @click.command()
 @COLLECTION
-@click.option("--retune", is_flag=True, help="Find the operating point anew as well.")
+@click.option("--retune", is_flag=True, help="Tune the operating point again afterwards.")
 @INDEXED
 @ENCODER
 @runs
@@ -138,7 +139,7 @@ def optimize(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Write all segments as one, without what was deleted, the rotation fitted anew.
+    """Rewrite all segments as one, without deleted rows and with a new rotation.
 
     The collection can be searched meanwhile.
 
@@ -155,18 +156,17 @@ def optimize(
         if fields:
             engine.index_fields(*fields)
         try:
-            with steps() as heard:
-                engine.optimize(retune=retune, progress=heard)
-        except (QueryError, TuneError) as error:  # of tuning, which comes last
+            with steps() as progress:
+                engine.optimize(retune=retune, progress=progress)
+        except (QueryError, TuneError) as error:  # from tuning, the last step
             raise type(error)(
                 f"{collection} was optimized and keeps its operating point: {error}"
             ) from error
         after = engine.stats()
     if as_json:
-        seen = {"before": before, "after": after}
         names = ("segments", "tombstones", "bytes")
-        sizes = {when: {n: getattr(some, n) for n in names} for when, some in seen.items()}
-        show_json({"collection": str(collection), **sizes})
+        sizes = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
+        show_json({"collection": str(collection), "before": sizes[0], "after": sizes[1]})
         return
     note(
         f"{collection}: {counted(before.segments, 'segment')} became {after.segments}, "
@@ -178,25 +178,40 @@ def optimize(
 @click.command()
 @COLLECTION
 @click.option(
-    "--target-recall", default=0.95, show_default=True, help="Mean recall of the true k nearest."
+    "--target-recall", default=0.95, show_default=True, help="Minimum recall to guarantee, 0–1."
 )
-@click.option("--confidence", default=0.95, show_default=True, help="That it is exceeded.")
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--confidence",
+    default=0.95,
+    show_default=True,
+    help="Confidence that recall meets the target, 0–1.",
+)
+@click.option(
+    "-k",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of nearest neighbours that recall counts.",
+)
 @click.option(
     "--for",
     "objective",
     type=click.Choice(["latency", "throughput"]),
     default="latency",
     show_default=True,
-    help="What to make cheap: one question alone, or many at once.",
+    help="Cost to minimize: time of one question, or of many at once.",
 )
-@click.option("--max-ram", type=Bytes(), help="Of rotation and shortlist structure: 500MB, 2GiB.")
+@click.option(
+    "--max-ram", type=Bytes(), help="Memory limit of rotation and index structure: 500MB, 2GiB."
+)
 @click.option(
     "--queries",
     type=click.Path(path_type=Path),
-    help="Questions like those to be asked: .jsonl or .txt [default: made of documents].",
+    help="File of typical questions: .jsonl or .txt [default: generated from documents].",
 )
-@click.option("--threads", type=click.IntRange(1), help="At most at once [default: all cores].")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
+)
 @ENCODER
 @runs
 @AS_JSON
@@ -213,39 +228,37 @@ def tune(
     runtime: Any,
     as_json: bool,
 ) -> None:
-    """Find the cheapest recipe that holds a recall target, and search by it from now on.
+    """Find and apply the cheapest index config that meets a recall target.
 
-    Half of the questions choose, the other half must confirm. The collection is changed
-    in one commit; docs/tuning.md says what the result promises and what it does not.
+    Half of the questions choose it, the other half must confirm it. The collection is
+    changed in one commit; docs/tuning.md explains the guarantee.
 
     \b
     Example:
         searchengine tune my.index --target-recall 0.97 --queries questions.txt
     """
-    from indexer.threads import threads as budget
+    from indexer.threads import threads as thread_budget
     from indexer.tuning.tune import Goal, Objective
     from searchengine.cli.console import note, say, show_json, show_rows, steps
     from searchengine.engine import SearchEngine
     from searchengine.maintenance.tuning import ladder, summary
 
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
-    asked = None
+    questions = None
     if queries is not None:
         from searchengine.evaluate.judgements import read_queries
 
-        asked = list(read_queries(queries).values())
+        questions = list(read_queries(queries).values())
     if threads is not None:
-        budget.limit = threads
-    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as heard:
-        tuning = engine.tune(asked, goal, on_step=note, building=heard)
+        thread_budget.limit = threads
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as progress:
+        tuning = engine.tune(questions, goal, on_step=note, building=progress)
         dim = engine.stats().dim
-    if asked is None:
-        note(
-            "the questions were made of documents, a stand-in for real ones: --queries takes those"
-        )
+    if questions is None:
+        note("the questions were generated from documents; --queries takes real ones")
     if as_json:
-        found = {"config": tuning.config.as_dict(), **tuning.as_dict()}
-        show_json({"collection": str(collection), **found})
+        config = {"config": tuning.config.as_dict()}
+        show_json({"collection": str(collection), **config, **tuning.as_dict()})
     else:
         show_rows(ladder(tuning), f"{collection}: {tuning.tried} operating points measured")
         say(summary(tuning, dim))
@@ -269,8 +282,8 @@ def backup(collection: Path, folder: Path, as_json: bool) -> None:
         engine.backup(folder)
         copied = engine.stats()
     if as_json:
-        seen = {"documents": copied.documents, "commit": copied.commit}
-        show_json({"collection": str(collection), "folder": str(folder), **seen})
+        counts = {"documents": copied.documents, "commit": copied.commit}
+        show_json({"collection": str(collection), "folder": str(folder), **counts})
     else:
         note(f"{counted(copied.documents, 'document')} of {collection} copied to {folder}")
 
@@ -292,7 +305,7 @@ def export(collection: Path, folder: Path, as_json: bool) -> None:
     with SearchEngine.open(collection) as engine:
         count = engine.export(folder)
     if as_json:
-        there = {"folder": str(folder), "documents": count}
-        show_json({"collection": str(collection), **there})
+        result = {"folder": str(folder), "documents": count}
+        show_json({"collection": str(collection), **result})
     else:
         note(f"{counted(count, 'document')} exported to {folder}")
