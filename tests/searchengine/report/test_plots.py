@@ -97,7 +97,7 @@ def test_training_curve_draws_what_was_judged(history: History) -> None:
         "4": [(0, 0.5), (2, 0.65), (4, 0.6)],
     }
     assert lines(figure, 1) == {"loss": [(1, 2.0), (2, 1.5), (3, 1.0), (4, 0.5)]}
-    assert texts(figure) == ["before the turn", "prefix", "8", "4"]
+    assert texts(figure) == ["before the rotation", "prefix", "8", "4"]
     assert scores.get_title("left") == "Best at step 2: 0.700 at 8 dimensions, 0.650 at 4"
     assert scores.get_ylabel() == "accuracy" and losses.get_ylabel() == "training loss"
     assert losses.get_xlabel() == "step (updates of the weights)"
