@@ -10,16 +10,16 @@ REQUIRES = ("chromadb",)
 SETTINGS = {
     "index": "HNSW",
     "numbers": "float32",
-    "max_neighbors": 16,  # its default
-    "ef_construction": 100,  # its default
-    "threads": "its default",
-    "left out": "its documents and its encoder",
+    "max_neighbors": 16,  # default
+    "ef_construction": 100,  # default
+    "threads": "default",
+    "left out": "documents and encoder",
 }
-POINTS = tuple({"ef_search": ef} for ef in (50, 100, 200))  # its default: 100
+POINTS = tuple({"ef_search": ef} for ef in (50, 100, 200))  # the default: 100
 
 
 class Rows:
-    """A collection in a folder. What its searches are set to holds from when it is opened."""
+    """A collection in a folder. A new search setting takes effect when it is opened again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,15 +43,15 @@ class Rows:
 
 def build(vectors: Any, folder: Path) -> Rows:
     rows = Rows(folder)
-    most = rows.client.get_max_batch_size()
-    for start in range(0, len(vectors), most):
-        some = vectors[start : start + most]
-        rows.collection.add([str(start + i) for i in range(len(some))], embeddings=some)
+    size = rows.client.get_max_batch_size()
+    for start in range(0, len(vectors), size):
+        batch = vectors[start : start + size]
+        rows.collection.add([str(start + i) for i in range(len(batch))], embeddings=batch)
     return rows
 
 
 def search(index: Rows, queries: Any, k: int, ef_search: int) -> Any:
     if index.ef_search != ef_search:
         index.set(ef_search)
-    found = index.collection.query(query_embeddings=queries, n_results=k, include=[])
-    return [[int(key) for key in line] for line in found["ids"]]
+    result = index.collection.query(query_embeddings=queries, n_results=k, include=[])
+    return [[int(key) for key in line] for line in result["ids"]]

@@ -8,11 +8,11 @@ REQUIRES = ("hnswlib",)
 SETTINGS = {
     "index": "HNSW",
     "numbers": "float32",
-    "M": 16,  # its default
-    "ef_construction": 200,  # its default
-    "threads": "one query: 1; a batch: all cores, its default",
+    "M": 16,  # default
+    "ef_construction": 200,  # default
+    "threads": "one query: 1; a batch: all cores (default)",
 }
-POINTS = tuple({"ef": ef} for ef in (32, 64, 128, 256))  # its default, 10, is k
+POINTS = tuple({"ef": ef} for ef in (32, 64, 128, 256))  # the default, 10, is k
 
 
 def build(vectors: Any, folder: Any) -> Any:

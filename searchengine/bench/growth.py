@@ -1,4 +1,4 @@
-"""How recall and latency grow with the number of rows."""
+"""Recall and latency by number of rows."""
 
 import time
 from collections.abc import Iterator
@@ -13,40 +13,40 @@ from indexer.tuning.points import OperatingPoint, recall
 from searchengine.bench.results import Growth, Spread
 
 PARTS = (8, 4, 2, 1)
-"""An eighth of the rows, a quarter, a half, and all."""
-TURNS = 3
-_TIMED = 100  # queries
+"""Divisors of the number of rows: an eighth, a quarter, a half, and all."""
+ROUNDS = 3
+_TIMED = 100  # queries per round
 
 
 def growth(
     segment: Segment, queries: Floats, k: int, name: str, build_s: float | None
 ) -> Iterator[Growth]:
-    """Exact search and a segment's own recipe, built anew on evenly drawn parts of its rows.
+    """Measure exact search and a segment's operating point on even samples of its rows.
 
-    Exact search of a part is a scan of its rows at full width, copied into memory. All rows are
-    searched by what is there, built in `build_s` seconds. Parts of fewer than 2 k rows are left
-    out.
+    The coarse stage is built again for every sample; exact search scans a copy of its rows in
+    memory. All rows are searched by the existing coarse stage, built in `build_s` seconds. Samples
+    of fewer than 2 k rows are left out.
     """
     for part in PARTS:
-        kept = evenly(segment.rows, segment.rows // part)
-        if len(kept) < 2 * k:
+        rows = evenly(segment.rows, segment.rows // part)
+        if len(rows) < 2 * k:
             continue
-        exact, own, built = _points(segment, kept, k)
+        exact, point, seconds = _points(segment, rows, k)
         truth, _ = exact.at_once(queries)
-        found, _ = own.at_once(queries)
-        turns = [(_turn(exact, queries), _turn(own, queries)) for _ in range(TURNS)]
-        spreads = [Spread.of(each) for each in zip(*turns, strict=True)]
-        seconds = build_s if built is None else built
-        yield Growth("exact", len(kept), 1.0, spreads[0], None)
-        yield Growth(name, len(kept), recall(found, truth), spreads[1], seconds)
+        result, _ = point.at_once(queries)
+        rounds = [(_round(exact, queries), _round(point, queries)) for _ in range(ROUNDS)]
+        spreads = [Spread.of(medians) for medians in zip(*rounds, strict=True)]
+        seconds = build_s if seconds is None else seconds
+        yield Growth("exact", len(rows), 1.0, spreads[0], None)
+        yield Growth(name, len(rows), recall(result, truth), spreads[1], seconds)
 
 
 def _points(
-    segment: Segment, kept: RowNumbers, k: int
+    segment: Segment, rows: RowNumbers, k: int
 ) -> tuple[OperatingPoint, OperatingPoint, float | None]:
-    """Exact search and the recipe over some rows, and seconds to build the latter, if it was."""
+    """Exact search and the operating point over rows; seconds to build the latter, if built."""
     config = segment.config
-    if len(kept) == segment.rows:
+    if len(rows) == segment.rows:
         return _point(segment.unbounded(), k, None), _point(segment, k, config.shortlist), None
     full = replace(
         config,
@@ -58,15 +58,15 @@ def _points(
         shortlist=k,
     )
     begin = time.perf_counter()
-    own = segment.over(config, kept)
+    view = segment.over(config, rows)
     seconds = time.perf_counter() - begin
-    return _point(segment.over(full, kept), k, k), _point(own, k, config.shortlist), seconds
+    return _point(segment.over(full, rows), k, k), _point(view, k, config.shortlist), seconds
 
 
 def _point(segment: Segment, k: int, shortlist: int | None) -> OperatingPoint:
     return OperatingPoint((segment,), (None,), k, shortlist)
 
 
-def _turn(point: OperatingPoint, queries: Floats) -> float:
-    """Median milliseconds of a query."""
+def _round(point: OperatingPoint, queries: Floats) -> float:
+    """Median milliseconds per query."""
     return 1e3 * float(np.median(point.one_by_one(queries[:_TIMED])[1]))

@@ -1,4 +1,4 @@
-"""What something was measured on."""
+"""Description of the machine that measures."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ _PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy", "torch", "openvi
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, threads a search may use, memory (bytes), system, and versions."""
+    """Processor, cores, threads of a search, memory (bytes), system, and versions of packages."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -31,7 +31,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """What the system calls the processor; "unknown" where it does not tell."""
+    """The processor's name, from the system; "unknown" if it gives none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

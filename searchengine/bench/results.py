@@ -1,4 +1,4 @@
-"""What a bench measured, and `results.json` both ways."""
+"""Results of a bench, written to and read from `results.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,27 +15,27 @@ from trainer.model.durable import write_json
 FORMAT = 1
 RESULTS = "results.json"
 SECTION = "bench "
-"""How the sections of a commit's figures begin that hold the results of a bench."""
+"""Prefix of the names of sections with bench results, in the figures of a commit."""
 
 
 CONFIGURED = "as configured"
-"""How the name of the row begins that is the collection as it is searched."""
+"""Prefix of the name of the row that measures the collection's operating point."""
 
 
 class Kind(StrEnum):
-    """What sort of search a row is."""
+    """The kind of search of a row."""
 
-    EXACT = "exact"  # every row at full width: what the others are measured against
-    CASCADE = "cascade"  # a shortlist by the prefix, scored at full width
+    EXACT = "exact"  # every row at full width: the reference
+    CASCADE = "cascade"  # a shortlist by the prefix, reranked at full width
     FUNNEL = "funnel"  # the same, with stages between
     FULL = "full"  # an approximate structure over the full width
-    TRUNCATED = "truncated"  # a cascade whose prefix is cut off as it is, without a rotation
-    PEER = "peer"  # another engine
+    TRUNCATED = "truncated"  # a cascade over a prefix without rotation
+    PEER = "peer"  # another search library
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of something measured several times: the median and the quartiles."""
+    """Median and quartiles of a repeated measurement."""
 
     median: float
     low: float
@@ -43,7 +43,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """The spread of some values, at least one."""
+        """The spread of values, at least one."""
         low, median, high = np.percentile(values, (25, 50, 75)).tolist()
         return cls(median, low, high)
 
@@ -53,31 +53,32 @@ class Row:
     """One operating point.
 
     Attributes:
-        name: what it is called, unlike all others.
-        kind: what sort of search.
-        structure, code: of the coarse stage; of exact search "exact" and the stored format; of
-            another engine what it calls its index, and its number format.
-        prefix, shortlist: numbers the coarse stage sees, and rows that are scored at full width;
-            all of them for exact search, 0 where another engine has no such thing.
-        effort: efSearch or lists probed; 0 where it follows the shortlist.
+        name: unique name of the row.
+        kind: kind of search.
+        structure, code: structure and number format of the coarse stage; of exact search "exact"
+            and the stored format; of a peer its index and its number format.
+        prefix, shortlist: dimensions of the coarse stage, and rows reranked at full width; of exact
+            search all of them, of a peer 0.
+        effort: ef_search or nprobe; 0 if the shortlist sets it.
         stages: (width, keep) of a funnel.
-        settings: whatever else was set, of another engine.
-        recall: share of the exact k nearest found, mean over the queries.
+        settings: further settings of a peer.
+        recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
-        ndcg: nDCG@10 where there are judgements.
+        ndcg: nDCG@10; None without judgements.
         p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
-        rounds_ms: the median latency of each round. The same round of two rows was measured within
-            moments, so that ratios by round are free of what else the machine did.
-        percentiles_ms: 101 percentiles (0 to 100) of all latencies together.
-        cold_ms: latency of the first query on a fresh map, the rows' pages dropped from the page
-            cache; None where that was not measured.
-        cold_reads: pages that such a query read from the disk, in the mean.
-        batch_qps: queries a second when all come in one call.
-        multiply_adds: of one query, counted, not timed.
-        bytes_read: of codes, links and rows that one query touches.
-        theoretical: times fewer multiply-adds than exact search.
-        measured: times faster than exact search, by round.
-        hot_bytes: what should stay in memory; cold_bytes: what may stay on the disk.
+        rounds_ms: median latency of every round. All rows were measured within the same round, so
+            that the machine's load cancels out in ratios by round.
+        percentiles_ms: 101 percentiles (0 to 100) of all latencies.
+        cold_ms: latency of the first query on a new memory map, the rows' pages dropped from the
+            page cache; None if not measured.
+        cold_reads: mean number of pages that such a query read from disk.
+        batch_qps: queries per second, all in one call.
+        multiply_adds: multiply-adds of one query, counted, not timed.
+        bytes_read: bytes of codes, links and rows that one query reads.
+        theoretical: multiply-adds of exact search divided by those of this row.
+        measured: latency of exact search divided by that of this row, by round.
+        hot_bytes: bytes that should stay in memory.
+        cold_bytes: bytes that may stay on disk.
         build_s: seconds to build the coarse stage; None for exact search.
     """
 
@@ -112,13 +113,13 @@ class Row:
 
     @property
     def candidate(self) -> bool:
-        """Whether it is of this engine, and no exact search."""
+        """True for rows that can be recommended: neither exact search nor a peer."""
         return self.kind not in (Kind.EXACT, Kind.PEER)
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One operating point on a part of the rows."""
+    """One operating point on a sample of the rows."""
 
     name: str
     rows: int
@@ -129,19 +130,19 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a bench found.
+    """The results of a bench.
 
     Attributes:
-        made: when, ISO 8601 in UTC.
-        complete: False if it was interrupted.
-        subject: what was searched: name, rows, dim, queries, k, segments, storage, encoder (None
-            for bare vectors), judged (how many queries have judgements).
+        made: time of the measurement, ISO 8601 in UTC.
+        complete: False if the bench was interrupted.
+        subject: the data set: name, rows, dim, queries, k, segments, storage, encoder (None for
+            bare vectors), judged (number of queries with judgements).
         machine: processor, cores, threads, memory (bytes), system, python, versions.
-        settings: what was asked for: repeats, prefixes, shortlists, structures, codes, target.
-        encode_ms: of one question, by the encoder; None for bare vectors.
-        rows: exact search first.
-        growth: by name and rows.
-        missing: what was left out, and why.
+        settings: repeats, cold, prefixes, shortlists, structures, codes, target and the like.
+        encode_ms: milliseconds to encode one question; None for bare vectors.
+        rows: the operating points, exact search first.
+        growth: measurements on samples of the rows.
+        missing: names that were left out, and why.
     """
 
     made: str
@@ -156,7 +157,7 @@ class Results:
 
     @property
     def exact(self) -> Row | None:
-        """The row of exact search; None where nothing was measured."""
+        """The row of exact search; None if nothing was measured."""
         return next((row for row in self.rows if row.kind is Kind.EXACT), None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -164,7 +165,7 @@ class Results:
         return {"format": FORMAT, **asdict(self)}
 
     def write(self, folder: Path) -> Path:
-        """Write `results.json` into a folder, whole or not at all."""
+        """Write `results.json` to a folder, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / RESULTS
         partial = path.with_name(f".{RESULTS}.partial")
@@ -174,68 +175,67 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Results from the file, or from the folder that holds it. Raises QueryError."""
+        """Read results from the file or its folder. Raises QueryError."""
         path = path / RESULTS if path.is_dir() else path
         return cls._of(_loaded(path), path)
 
     @classmethod
     def read_all(cls, path: Path) -> dict[str, "Results"]:
-        """Those of `read`, under "", or of each bench among a commit's figures, by its name.
+        """Read the results of a bench, as "", or of every bench in a commit's figures, by name.
 
-        The figures are what benchmarks/ writes: one file a commit, one section a benchmark. Raises
+        benchmarks/ writes such figures: one file per commit, one section per benchmark. Raises
         QueryError.
         """
         path = path / RESULTS if path.is_dir() else path
-        told = _loaded(path)
-        sections = (
-            {name: told[name] for name in told if name.startswith(SECTION)}
-            if isinstance(told, dict)
-            else {}
+        value = _loaded(path)
+        names = (
+            [name for name in value if name.startswith(SECTION)] if isinstance(value, dict) else []
         )
-        if not sections:
-            return {"": cls._of(told, path)}
-        return {name.removeprefix(SECTION): cls._of(sections[name], path) for name in sections}
+        if not names:
+            return {"": cls._of(value, path)}
+        return {name.removeprefix(SECTION): cls._of(value[name], path) for name in names}
 
     @classmethod
-    def _of(cls, told: Any, path: Path) -> "Results":
-        """Results from what their file holds."""
-        if not isinstance(told, dict) or told.get("format") != FORMAT:
-            found = told.get("format") if isinstance(told, dict) else None
+    def _of(cls, value: Any, path: Path) -> "Results":
+        """Results from the JSON value of a file."""
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            number = value.get("format") if isinstance(value, dict) else None
             raise QueryError(
-                f"{path} holds no results of a bench in format {FORMAT} (found {found!r}); "
+                f"{path} must contain bench results in format {FORMAT}, got format {number!r}; "
                 "measure again: searchengine bench --out DIR"
             )
         try:
             return cls(
-                **{name: told[name] for name in ("made", "complete", "subject", "machine")},
-                settings=told["settings"],
-                encode_ms=_spread(told["encode_ms"]),
-                rows=tuple(_row(row) for row in told["rows"]),
+                **{name: value[name] for name in ("made", "complete", "subject", "machine")},
+                settings=value["settings"],
+                encode_ms=_spread(value["encode_ms"]),
+                rows=tuple(_row(row) for row in value["rows"]),
                 growth=tuple(
-                    Growth(**{**one, "p50_ms": Spread(**one["p50_ms"])}) for one in told["growth"]
+                    Growth(**{**point, "p50_ms": Spread(**point["p50_ms"])})
+                    for point in value["growth"]
                 ),
-                missing=told["missing"],
+                missing=value["missing"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
 
 
 def _loaded(path: Path) -> Any:
-    """What a file of JSON holds. Raises QueryError."""
+    """Read a JSON file. Raises QueryError."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise QueryError(f"there is no {path}; searchengine bench --out DIR writes one") from None
+        raise QueryError(f"{path}: no such file; searchengine bench --out DIR writes one") from None
     except (OSError, ValueError) as error:
         raise QueryError(f"{path} cannot be read as JSON ({error})") from error
 
 
-def _spread(told: Mapping[str, float] | None) -> Spread | None:
-    return None if told is None else Spread(**told)
+def _spread(value: Mapping[str, float] | None) -> Spread | None:
+    return None if value is None else Spread(**value)
 
 
-def _row(told: Mapping[str, Any]) -> Row:
-    values = dict(told)
+def _row(fields: Mapping[str, Any]) -> Row:
+    values = dict(fields)
     for name in ("p50_ms", "p95_ms", "p99_ms", "cold_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
     values["kind"] = Kind(values["kind"])

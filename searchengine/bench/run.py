@@ -1,4 +1,4 @@
-"""A bench: operating points measured in turns, round after round."""
+"""The bench: searchers measured in turns, round after round."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,27 +13,26 @@ from indexer.arrays import Doubles, RowNumbers, evenly
 from indexer.building.build import Progress
 from indexer.tuning.cold import ColdRows
 from indexer.tuning.points import recalls
-from searchengine.bench.contestants import Contestant, Field, Ours
+from searchengine.bench.dataset import Dataset
 from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth
 from searchengine.bench.machine import machine
 from searchengine.bench.peers import PeerFailed
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Growth, Kind, Results, Row, Spread
-from searchengine.bench.subject import Subject
+from searchengine.bench.searchers import PointSearcher, Searcher, Searchers
 from searchengine.evaluate.significance import intervals
 
 TIMED = 100
-"""Queries timed one by one in a round."""
-PATIENCE = 4.0
-"""Doubles that one operating point may take of a round; a slow one gets fewer queries, but at least
-FEWEST. And seconds after which no more cold queries of it are tried."""
-FEWEST = 20
+"""Queries timed one at a time in a round."""
+TIME_LIMIT = 4.0
+"""Seconds of a round per searcher: a slow one gets fewer queries, but at least MIN_TIMED. It also
+limits the cold queries of a searcher."""
+MIN_TIMED = 20
 FINALISTS = 8
-"""Operating points that are measured more often, in turns with each other alone: the fastest of
-those that hold the target, whose order is what is asked for."""
-NEAR = 1.5
-"""Times as long as the fastest that a finalist takes at most."""
+"""Maximum number of searchers measured in additional rounds: the fastest that hold the target."""
+FINALIST_RATIO = 1.5
+"""Maximum latency of a finalist, as a multiple of the fastest one's."""
 OnRound = Callable[[Results], object]
 
 
@@ -42,11 +41,11 @@ class Settings:
     """How to measure.
 
     Attributes:
-        grid: which operating points.
-        repeats: rounds; finalists get twice as many more.
-        cold: queries of each operating point on a fresh map, at most; 0 measures none.
-        growth: whether to measure on parts of the rows.
-        target: the recall wanted.
+        grid: operating points.
+        repeats: number of rounds; finalists get twice as many in addition.
+        cold: maximum number of cold queries per operating point; 0 measures none.
+        growth: measure on samples of the rows.
+        target: target recall.
     """
 
     grid: Grid
@@ -58,18 +57,18 @@ class Settings:
 
 @dataclass(eq=False)
 class _Entry:
-    """A contestant, and what was found of it so far.
+    """A searcher and its measurements so far.
 
     Attributes:
-        recall: share of the exact rows found, mean over the queries, and its 95 % interval.
-        ndcg: mean nDCG@10, if there are judgements.
-        count: queries timed in a round.
-        rounds: seconds of those, round by round.
-        batches: queries a second in one call, round by round.
-        cold: seconds and pages read, of queries on a fresh map.
+        recall: mean share of the exact rows found, and its 95 % interval.
+        ndcg: mean nDCG@10; None without judgements.
+        count: number of queries timed in a round.
+        rounds: seconds of those queries, per round.
+        batches: queries per second in one call, per round.
+        cold: seconds and pages read, per cold query.
     """
 
-    contestant: Contestant
+    searcher: Searcher
     recall: tuple[float, float, float]
     ndcg: float | None
     count: int
@@ -79,110 +78,112 @@ class _Entry:
 
     @property
     def name(self) -> str:
-        """What it is called."""
-        return str(self.contestant.about["name"])
+        """Name of the row."""
+        return str(self.searcher.fields["name"])
 
-    def once_more(self) -> None:
-        """Another round."""
-        self.rounds.append(self.contestant.one_by_one(self.count)[1])
+    def measure_round(self) -> None:
+        """Measure another round."""
+        self.rounds.append(self.searcher.one_by_one(self.count)[1])
 
-    def all_at_once(self) -> None:
-        """The timed queries in one call."""
-        found, seconds = self.contestant.at_once(self.count)
-        self.batches.append(len(found) / seconds)
+    def measure_batch(self) -> None:
+        """Measure the timed queries in one call."""
+        rows, seconds = self.searcher.at_once(self.count)
+        self.batches.append(len(rows) / seconds)
 
     @property
     def medians(self) -> list[float]:
-        """Milliseconds, of each round."""
+        """Median milliseconds of every round."""
         return [1e3 * float(np.median(seconds)) for seconds in self.rounds]
 
 
 class Bench:
-    """One bench of a subject; `run` does it, `results` says what is known so far."""
+    """A bench of a data set: `run` measures, `results` returns the results so far."""
 
     def __init__(
         self,
-        subject: Subject,
+        dataset: Dataset,
         settings: Settings,
         scratch: Path,
-        heard: Progress,
+        progress: Progress,
         missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`scratch` is a folder for what is built; `heard` is told what is done.
+        """`scratch`: folder for built structures; `progress`: progress callback.
 
-        missing: what takes no part, and why.
+        missing: names that are left out, and why.
         """
-        self._subject, self._settings = subject, settings
-        self._scratch, self._heard = scratch, heard
+        self._dataset, self._settings = dataset, settings
+        self._scratch, self._progress = scratch, progress
         self._entries: list[_Entry] = []
         self._growth: list[Growth] = []
         self._missing = dict(missing)
         self._made = datetime.now(UTC).isoformat(timespec="seconds")
         self._machine = machine()
 
-    def run(self, others: Sequence[Contestant] = (), on_round: OnRound | None = None) -> Results:
-        """Measure this engine's operating points, and others.
+    def run(self, peers: Sequence[Searcher] = (), on_round: OnRound | None = None) -> Results:
+        """Measure the operating points of the grid, and peers.
 
-        `on_round` is given what is known after every round: enough for a report, should what
-        follows be interrupted.
+        `on_round` gets the results so far after every round, so that an interruption leaves a
+        report.
         """
-        said = on_round or (lambda _: None)
-        contestants = Field(self._subject, self._settings.grid, self._scratch, self._heard)
-        contestants.gather()
-        self._missing |= contestants.missing
-        self._enter([*contestants.contestants, *others])
+        report = on_round or (lambda _: None)
+        searchers = Searchers(self._dataset, self._settings.grid, self._scratch, self._progress)
+        searchers.build()
+        self._missing |= searchers.missing
+        self._enter([*searchers.searchers, *peers])
         for turn in range(self._settings.repeats):
             self._round(self._entries, turn, "measuring", self._settings.repeats)
             for entry in [*self._entries]:
-                self._try(entry, entry.all_at_once)
-            said(self.results(complete=False))
+                self._try(entry, entry.measure_batch)
+            report(self.results(complete=False))
         finalists = self._finalists()
         for turn in range(2 * self._settings.repeats if len(finalists) > 1 else 0):
             self._round(finalists, turn, "finals", 2 * self._settings.repeats)
-        said(self.results(complete=False))
+        report(self.results(complete=False))
         self._measure_cold()
-        said(self.results(complete=False))
+        report(self.results(complete=False))
         if self._settings.growth:
             self._measure_growth()
         return self.results(complete=True)
 
-    def _own(self) -> list[tuple[_Entry, Ours]]:
-        """The entries of this engine."""
-        pairs = ((entry, entry.contestant) for entry in self._entries)
-        return [(entry, one) for entry, one in pairs if isinstance(one, Ours)]
+    def _points(self) -> list[tuple[_Entry, PointSearcher]]:
+        """The entries that are no peers."""
+        pairs = ((entry, entry.searcher) for entry in self._entries)
+        return [
+            (entry, searcher) for entry, searcher in pairs if isinstance(searcher, PointSearcher)
+        ]
 
-    def _enter(self, contestants: Sequence[Contestant]) -> None:
-        """What each finds, and how slow it is."""
+    def _enter(self, searchers: Sequence[Searcher]) -> None:
+        """Measure the recall of every searcher, and how many queries fit in a round."""
         exact: RowNumbers | None = None
         shares, entered = [], []
-        for contestant in contestants:
+        for searcher in searchers:
             try:
-                found, _ = contestant.at_once(len(self._subject.queries))
-                slow = float(contestant.one_by_one(1)[1][0])
+                rows, _ = searcher.at_once(len(self._dataset.queries))
+                seconds = float(searcher.one_by_one(1)[1][0])
             except PeerFailed as error:
-                self._missing[contestant.about["name"]] = str(error)
+                self._missing[searcher.fields["name"]] = str(error)
                 continue
-            exact = found if exact is None else exact
-            judge = self._subject.judge
-            ndcg = None if judge is None else float(np.mean(judge(found)))
-            count = max(FEWEST, min(TIMED, round(PATIENCE / max(slow, 1e-9))))
-            shares.append(recalls(found, exact))
-            entered.append((contestant, ndcg, min(count, len(self._subject.queries))))
-            self._heard("finding", 1, len(contestants))
-        for (contestant, ndcg, count), each, ends in zip(
+            exact = rows if exact is None else exact
+            judge = self._dataset.judge
+            ndcg = None if judge is None else float(np.mean(judge(rows)))
+            count = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / max(seconds, 1e-9))))
+            shares.append(recalls(rows, exact))
+            entered.append((searcher, ndcg, min(count, len(self._dataset.queries))))
+            self._progress("measuring recall", 1, len(searchers))
+        for (searcher, ndcg, count), recall, ends in zip(
             entered, shares, intervals(shares), strict=True
         ):
-            self._entries.append(_Entry(contestant, (float(each.mean()), *ends), ndcg, count))
+            self._entries.append(_Entry(searcher, (float(recall.mean()), *ends), ndcg, count))
 
-    def _round(self, entries: Sequence[_Entry], turn: int, what: str, turns: int) -> None:
-        """Every entry once, another one first each time: exact search beside what is compared."""
+    def _round(self, entries: Sequence[_Entry], turn: int, step: str, turns: int) -> None:
+        """Measure every entry once; every round begins with another one."""
         start = turn * len(entries) // turns
         for entry in (*entries[start:], *entries[:start]):
-            self._try(entry, entry.once_more)
-            self._heard(what, 1, len(entries) * turns)
+            self._try(entry, entry.measure_round)
+            self._progress(step, 1, len(entries) * turns)
 
     def _try(self, entry: _Entry, measure: Callable[[], None]) -> None:
-        """Measure; another engine that fails takes no further part."""
+        """Measure; leave out a peer that fails."""
         try:
             measure()
         except PeerFailed as error:
@@ -190,81 +191,82 @@ class Bench:
             self._missing[entry.name] = str(error)
 
     def _finalists(self) -> list[_Entry]:
-        """The fastest few of this engine's that hold the target."""
+        """The fastest searchers that hold the target, peers excepted."""
         holding = [
             entry
-            for entry, ours in self._own()
-            if ours.about["kind"] is not Kind.EXACT and entry.recall[1] >= self._settings.target
+            for entry, searcher in self._points()
+            if searcher.fields["kind"] is not Kind.EXACT
+            and entry.recall[1] >= self._settings.target
         ]
         holding.sort(key=lambda entry: float(np.median(entry.medians)))
         best = float(np.median(holding[0].medians)) if holding else 0.0
-        return [e for e in holding if float(np.median(e.medians)) <= NEAR * best][:FINALISTS]
+        return [e for e in holding if float(np.median(e.medians)) <= FINALIST_RATIO * best][
+            :FINALISTS
+        ]
 
     def _measure_cold(self) -> None:
-        """The first query on rows that are on the disk alone."""
-        own = [(e, ours) for e, ours in self._own() if ours.numbers is None]  # the same file
+        """Measure the first query on rows that are on disk only."""
+        points = [(e, s) for e, s in self._points() if s.numbers is None]  # the same file
         count = self._settings.cold
         if not count:
             return
         try:
-            with ColdRows.copied(self._subject.segments, self._scratch / "cold") as rows:
-                for entry, ours in own:
-                    some = evenly(len(self._subject.queries), count)
-                    for number in some:
-                        query = self._subject.queries[number : number + 1]
-                        entry.cold.append(rows.first(ours.point, query))
-                        if sum(seconds for seconds, _ in entry.cold) > PATIENCE:
+            with ColdRows.copied(self._dataset.segments, self._scratch / "cold") as rows:
+                for entry, searcher in points:
+                    for number in evenly(len(self._dataset.queries), count):
+                        query = self._dataset.queries[number : number + 1]
+                        entry.cold.append(rows.first(searcher.point, query))
+                        if sum(seconds for seconds, _ in entry.cold) > TIME_LIMIT:
                             break
-                    self._heard("measuring cold", 1, len(own))
+                    self._progress("measuring cold", 1, len(points))
         except OSError as error:
             self._missing["cold latency"] = f"the rows cannot be copied: {error.strerror}"
             return
         except (KeyboardInterrupt, SystemExit):
-            for entry, _ in own:  # some of them alone would tell nothing
+            for entry, _ in points:  # incomplete, so not comparable
                 entry.cold.clear()
             raise
-        if not any(pages for entry, _ in own for _, pages in entry.cold):
+        if not any(pages for entry, _ in points for _, pages in entry.cold):
             self._missing["cold latency"] = "the system keeps the rows in memory"
-            for entry, _ in own:
+            for entry, _ in points:
                 entry.cold.clear()
 
     def _measure_growth(self) -> None:
-        """Exact search and what is recommended, on parts of the rows."""
+        """Measure exact search and the recommended point on samples of the rows."""
         best = recommend(self.results(complete=False), self._settings.target).name
-        own = {entry.name: ours for entry, ours in self._own() if ours.numbers is None}
-        chosen = own.get(best or "")
-        if len(self._subject.segments) > 1 or self._subject.live[0] is not None:
+        points = {e.name: searcher for e, searcher in self._points() if searcher.numbers is None}
+        chosen = points.get(best or "")
+        if len(self._dataset.segments) > 1 or self._dataset.live[0] is not None:
             self._missing["growth"] = (
-                "it is measured on parts of one segment without deleted rows; run searchengine "
-                "optimize before"
+                "it needs one segment without deleted rows; run searchengine optimize first"
             )
             return
-        if chosen is None or chosen.about["kind"] is Kind.EXACT:
-            self._missing["growth"] = "it is measured of a recommended cascade, and there is none"
+        if chosen is None or chosen.fields["kind"] is Kind.EXACT:
+            self._missing["growth"] = "it needs a recommended cascade, and there is none"
             return
-        segment, k, about = chosen.point.segments[0], self._settings.grid.k, chosen.about
-        queries = self._subject.queries
-        for measured in growth(segment, queries, k, about["name"], about["build_s"]):
-            self._growth.append(measured)
-            self._heard("measuring growth", 1, 2 * len(PARTS))
+        segment, k, fields = chosen.point.segments[0], self._settings.grid.k, chosen.fields
+        queries = self._dataset.queries
+        for point in growth(segment, queries, k, fields["name"], fields["build_s"]):
+            self._growth.append(point)
+            self._progress("measuring growth", 1, 2 * len(PARTS))
 
     def results(self, *, complete: bool) -> Results:
-        """What is known so far."""
-        subject, grid = self._subject, self._settings.grid
-        segment = subject.segments[0]
+        """Return the results so far."""
+        dataset, grid = self._dataset, self._settings.grid
+        segment = dataset.segments[0]
         return Results(
             made=self._made,
             complete=complete,
             subject={
-                "name": subject.name,
-                "rows": subject.rows,
+                "name": dataset.name,
+                "rows": dataset.rows,
                 "dim": segment.dim,
-                "queries": len(subject.queries),
+                "queries": len(dataset.queries),
                 "k": grid.k,
-                "segments": len(subject.segments),
+                "segments": len(dataset.segments),
                 "storage": str(segment.config.storage),
-                "encoder": subject.encoder,
-                "judged": subject.judged,
+                "encoder": dataset.encoder,
+                "judged": dataset.judged,
             },
             machine=self._machine,
             settings={
@@ -273,7 +275,7 @@ class Bench:
                 "target": self._settings.target,
                 **asdict(grid),
             },
-            encode_ms=subject.encode_ms,
+            encode_ms=dataset.encode_ms,
             rows=tuple(self._rows()),
             growth=tuple(self._growth),
             missing=dict(self._missing),
@@ -287,15 +289,15 @@ class Bench:
 
 
 def _row(entry: _Entry, reference: Sequence[float]) -> Row:
-    """What was found of an entry; `reference` are the rounds of exact search."""
-    found, low, high = entry.recall
+    """The results of an entry; `reference`: median milliseconds of exact search, per round."""
+    recall, low, high = entry.recall
     medians = entry.medians
     percentiles = 1e3 * np.percentile(entry.rounds, (50, 95, 99), axis=1)
-    speedups = [exact / own for exact, own in zip(reference, medians, strict=False)]
-    about: dict[str, Any] = entry.contestant.about
+    speedups = [exact / median for exact, median in zip(reference, medians, strict=False)]
+    fields: dict[str, Any] = entry.searcher.fields
     return Row(
-        **about,
-        recall=found,
+        **fields,
+        recall=recall,
         recall_low=low,
         recall_high=high,
         ndcg=entry.ndcg,

@@ -1,26 +1,23 @@
-"""The command line: parse, call one function, print. Heavy imports wait for the command."""
+"""The command line: parse, call one function, print. Commands import heavy packages when run."""
 
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import bench, collection, mining, mteb
+from searchengine.cli import bench, demo, index, maintenance, mteb, retrieval, search, train
 from searchengine.cli import evaluate as measuring
-from searchengine.cli import maintenance as changing
-from searchengine.cli import repair as repairing
-from searchengine.cli import retrieval as retrieving
-from searchengine.cli import search as searching
-from searchengine.cli import train as training
-from searchengine.cli import tune as tuning
-from searchengine.cli.console import PrintableFormatter, note, printable
-from searchengine.cli.signals import Terminated, orderly_exit
+from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.errors import SearchEngineError
 from trainer.errors import RuntimeChoiceWarning, TrainerError
+
+# Module names of the last release, until the next one.
+__path__.append(str(Path(__file__).parents[1] / "former" / "cli"))
 
 
 class BadInput(click.ClickException):
@@ -29,14 +26,14 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-def _noted(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as one sentence, without the line of code that it comes from."""
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one sentence, without its line of code."""
     note(str(message))
 
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages that click shows: they quote what was given."""
+    """Escape control characters in the messages that click shows: they quote user input."""
     try:
         yield
     except click.ClickException as error:
@@ -46,10 +43,10 @@ def _printable_errors() -> Iterator[None]:
 
 
 class OneSentence(click.Group):
-    """A group whose commands end in one sentence and exit code 2 when the input is at fault."""
+    """A group whose commands report bad input in one sentence, with exit code 2."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run as a process: log messages are escaped, and SIGTERM ends it as Ctrl-C does."""
+        """Run as a process: escape log messages, and let SIGTERM end it as Ctrl-C does."""
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(PrintableFormatter())
         with orderly_exit():
@@ -66,7 +63,7 @@ class OneSentence(click.Group):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; its named errors become messages."""
+        """Run the command; turn its errors into messages."""
         with _printable_errors():
             return self._invoke(ctx)
 
@@ -74,12 +71,12 @@ class OneSentence(click.Group):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", RuntimeChoiceWarning)
-                warnings.showwarning = _noted
+                warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
-            if error.filename is None:  # not about a file: a closed pipe, say, which click handles
+            if error.filename is None:  # no file: a closed pipe, for example, which click handles
                 raise
             raise BadInput(f"{error.filename}: {error.strerror}") from error
 
@@ -90,25 +87,25 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-for command in (retrieving.retrieval, retrieving.run_files, mteb.mteb):
+for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
     measuring.evaluate.add_command(command)
 for command in (
-    mining.mine,
-    training.train,
+    train.mine,
+    train.train,
     measuring.evaluate,
-    collection.index,
-    searching.search,
-    searching.similar,
-    changing.delete,
-    changing.update,
-    changing.optimize,
-    tuning.tune,
+    index.index,
+    search.search,
+    search.similar,
+    index.delete,
+    index.update,
+    maintenance.optimize,
+    maintenance.tune,
     bench.bench,
-    collection.info,
-    collection.verify,
-    repairing.repair,
-    changing.backup,
-    changing.export,
-    collection.demo,
+    maintenance.info,
+    maintenance.verify,
+    maintenance.repair,
+    maintenance.backup,
+    maintenance.export,
+    demo.demo,
 ):
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""searchengine bench: operating points measured, reported and compared."""
+"""searchengine bench: measure operating points, write and compare reports."""
 
 import tempfile
 from collections.abc import Iterator
@@ -12,44 +12,63 @@ from indexer.config import BUILDABLE, Code
 from searchengine.cli.options import AS_JSON, ENCODER, Numbers, Several, Stages, runs
 
 if TYPE_CHECKING:
-    from searchengine.bench.contestants import Contestant
+    from searchengine.bench.dataset import Dataset
     from searchengine.bench.results import Results
     from searchengine.bench.run import Settings
-    from searchengine.bench.subject import Subject
+    from searchengine.bench.searchers import Searcher
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("collection", required=False, type=click.Path(path_type=Path))
-@click.option("--queries", type=click.Path(path_type=Path), help="Questions: .jsonl or .txt.")
-@click.option("--qrels", type=FILE, help="Judgements (TSV), for nDCG@10; asks the judged alone.")
-@click.option("--vectors", type=FILE, help="Rows of a .npy file (n, D) instead of a collection.")
 @click.option(
-    "--query-vectors", type=FILE, help="Queries (q, D) for them [default: some of the rows]."
+    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
 )
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--qrels",
+    type=FILE,
+    help="File of judgements (TSV) for nDCG@10; only judged questions are searched.",
+)
+@click.option(
+    "--vectors", type=FILE, help="File of rows (.npy, n × D) to search instead of a collection."
+)
+@click.option(
+    "--query-vectors",
+    type=FILE,
+    help="File of queries (.npy, q × D) for --vectors [default: a sample of the rows].",
+)
+@click.option(
+    "-k",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of nearest neighbours.",
+)
 @click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 64,128,256].")
-@click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
+@click.option("--shortlists", type=Numbers(), help="Shortlist sizes [default: 20,50,100,200,500].")
 @click.option(
     "--structures",
     type=Several(BUILDABLE),
-    help="Some of flat, hnsw, ivf [default: all].",
+    help="Index structures: flat, hnsw, ivf [default: all].",
 )
 @click.option(
-    "--codes", type=Several(Code), help="Of the prefix: fp32, fp16, int8, … [default: int8]."
+    "--codes",
+    type=Several(Code),
+    help="Number formats of the prefix: fp32, fp16, int8, … [default: int8].",
 )
 @click.option(
     "--efforts",
     type=Numbers(),
-    help="efSearch of graphs, lists probed of IVFs [default: by the shortlist; 1/16 and 1/4].",
+    help="Search efforts: ef_search of HNSW, nprobe of IVF "
+    "[default: set by the shortlist; 1/16 and 1/4 of the lists].",
 )
 @click.option(
     "--funnel",
     "funnels",
     type=Stages(),
     multiple=True,
-    help="Stages between prefix and full width, as WIDTH:KEEP; several funnels may be given.",
+    help="Reranking stages between prefix and full width; repeatable.",
 )
 @click.option(
     "--no-baselines",
@@ -57,19 +76,38 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Leave out structures over the full width, and prefixes without rotation.",
 )
 @click.option(
-    "--peers", type=click.Path(path_type=Path), metavar="DIR", help="Measure other engines too."
+    "--peers",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of peers to measure as well.",
 )
-@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Rounds.")
-@click.option("--cold", default=5, show_default=True, type=click.IntRange(0), help="Cold queries.")
-@click.option("--target", default=0.95, show_default=True, type=click.FloatRange(0, 1))
-@click.option("--no-growth", is_flag=True, help="Do not measure on parts of the rows.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
+@click.option(
+    "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Number of rounds."
+)
+@click.option(
+    "--cold",
+    default=5,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Maximum number of cold queries per operating point.",
+)
+@click.option(
+    "--target",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Minimum recall of the recommended operating point, 0–1.",
+)
+@click.option("--no-growth", is_flag=True, help="Skip the measurement on samples of the rows.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for a report."
+)
 @click.option(
     "--compare",
     nargs=2,
     type=click.Path(exists=True, path_type=Path),
     metavar="A B",
-    help="Show what has changed from one report's results to another's.",
+    help="Results of two benches to compare, the earlier first.",
 )
 @ENCODER
 @runs
@@ -82,11 +120,11 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Recall, latency and cost of prefixes, shortlists and structures, on your own data.
+    """Measure recall, latency and cost of operating points on your own data.
 
     Every operating point is measured in turns with exact search over the full width.
-    --out writes a page to read, the same in Markdown, and results.json, after every
-    round; what is interrupted is kept.
+    --out writes a report in HTML and in Markdown, and results.json, which is updated
+    after every round; an interrupted bench keeps its results.
 
     \b
     Examples:
@@ -98,9 +136,9 @@ def bench(
     if compare:
         _compare(compare, as_json)
         return
-    given = collection if collection is not None else vectors
-    assert given is not None
-    _measure(given, queries, as_json, options)
+    path = collection if collection is not None else vectors
+    assert path is not None
+    _measure(path, queries, as_json, options)
 
 
 def _check_together(
@@ -110,130 +148,133 @@ def _check_together(
     compare: tuple[Path, Path] | None,
     options: dict[str, Any],
 ) -> None:
-    """Refuse what does not go together, rather than leave some of it out."""
+    """Refuse options that exclude each other."""
     if compare:
         if collection or queries or vectors or options["out"]:
-            raise click.UsageError("--compare measures nothing: it goes with --json alone")
+            raise click.UsageError("--compare measures nothing: combine it only with --json")
         return
     if (collection is None) == (vectors is None):
-        raise click.UsageError("name a collection, or rows of a file: --vectors FILE.npy")
+        raise click.UsageError("name either a collection, or a file of rows: --vectors FILE.npy")
     if collection is not None and queries is None:
-        raise click.UsageError("name a file of questions: --queries questions.txt")
-    unfit = ("queries", "qrels", "encoder") if vectors is not None else ("query_vectors",)
-    for name in unfit:
+        raise click.UsageError("a collection needs a file of questions: --queries questions.txt")
+    excluded = ("queries", "qrels", "encoder") if vectors is not None else ("query_vectors",)
+    for name in excluded:
         if options.get(name) or (name == "queries" and queries):
-            what = "vectors" if vectors is not None else "a collection"
-            raise click.UsageError(f"--{name.replace('_', '-')} does not go with {what}")
+            source = "--vectors" if vectors is not None else "a collection"
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} does not go with {source}; leave it out")
     if options["qrels"] is not None and options["k"] < 10:
-        raise click.UsageError(f"nDCG@10 needs the first ten: -k 10 or more, got {options['k']}")
+        raise click.UsageError(f"--qrels needs -k 10 or more for nDCG@10, got {options['k']}")
 
 
 def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
     from searchengine.bench.results import Results
     from searchengine.cli.console import note, show_json, show_rows
-    from searchengine.report.compare import compare as changes
-    from searchengine.report.compare import remarks, table
+    from searchengine.report.compare import compare as compare_results
+    from searchengine.report.compare import differences, table
 
     before, after = map(Results.read_all, compare)
-    both = [name for name in before if name in after]
-    if not both:
+    names = [name for name in before if name in after]
+    if not names:
         raise click.UsageError(
-            f"the two have no bench in common: {', '.join(before)} and {', '.join(after)}"
+            f"--compare needs a bench that is in both files, got {', '.join(before)} and "
+            f"{', '.join(after)}"
         )
-    found = {name: changes(before[name], after[name]) for name in both}
+    changes = {name: compare_results(before[name], after[name]) for name in names}
     if as_json:
-        plain = {name: [each.as_dict() for each in some] for name, some in found.items()}
-        show_json(plain if both != [""] else plain[""])
+        dicts = {name: [change.as_dict() for change in rows] for name, rows in changes.items()}
+        show_json(dicts if names != [""] else dicts[""])
         return
-    for name, some in found.items():
-        show_rows(table(some), f"{name} {compare[0]} → {compare[1]}".strip())
-        for remark in remarks(before[name], after[name]):
-            note(remark)
+    for name, rows in changes.items():
+        show_rows(table(rows), f"{name} {compare[0]} → {compare[1]}".strip())
+        for sentence in differences(before[name], after[name]):
+            note(sentence)
 
 
-def _measure(given: Path, queries: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+def _measure(path: Path, queries: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
     from searchengine.cli.console import note, say, show_json, show_rows, steps
-    from searchengine.report.table import table
+    from searchengine.report.tables import table
 
     out, target = options["out"], options["target"]
     if out is not None:
         from searchengine.report.plots.style import check_installed
 
-        check_installed()  # before minutes are spent
+        check_installed()  # before minutes of measuring
         out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        subject = stack.enter_context(_subject(given, queries, scratch, options))
-        heard = stack.enter_context(steps())
-        settings = _settings(subject, options)
-        others: list[Contestant] = []
+        dataset = stack.enter_context(_dataset(path, queries, scratch, options))
+        progress = stack.enter_context(steps())
+        settings = _settings(dataset, options)
+        peers: list[Searcher] = []
         missing: dict[str, str] = {}
         if options["peers"] is not None:
-            from searchengine.bench.others import start
+            from searchengine.bench.peers import start
 
-            others, missing = start(
-                stack, options["peers"], subject, settings.grid.k, scratch, heard
+            peers, missing = start(
+                stack, options["peers"], dataset, settings.grid.k, scratch, progress
             )
-        running = Bench(subject, settings, scratch, heard, missing)
+        bench = Bench(dataset, settings, scratch, progress, missing)
         try:
-            results = running.run(others, (lambda so_far: so_far.write(out)) if out else None)
+            results = bench.run(peers, (lambda so_far: so_far.write(out)) if out else None)
         except (KeyboardInterrupt, SystemExit):
-            results = running.results(complete=False)
+            results = bench.results(complete=False)
             if out is not None and results.rows:
-                note(f"Interrupted; what was measured is in {_written(results, out, target)}")
+                note(f"Interrupted; the results so far are in {_write(results, out, target)}")
             raise
     if out is not None:
-        note(f"Written: {_written(results, out, target)}")
+        note(f"Written: {_write(results, out, target)}")
     if as_json:
         show_json(results.as_dict())
         return
     about = results.subject
-    title = f"{about['name']}: {about['rows']:,} rows of {about['dim']}, {about['queries']} queries"
+    size = f"{about['rows']:,} rows × {about['dim']} dimensions"
+    title = f"{about['name']}: {size}, {about['queries']} queries"
     show_rows(table(results), title)
     say("\n".join(recommend(results, target).why))
     for name, reason in results.missing.items():
         note(f"Left out: {name}: {reason}")
 
 
-def _written(results: "Results", out: Path, target: float) -> str:
+def _write(results: "Results", out: Path, target: float) -> str:
     from searchengine.report.page import write
 
     return ", ".join(map(str, write(results, out, target)))
 
 
 @contextmanager
-def _subject(
-    given: Path, queries: Path | None, scratch: Path, options: dict[str, Any]
-) -> Iterator["Subject"]:
-    """The collection or the vectors, opened for a block."""
+def _dataset(
+    path: Path, queries: Path | None, scratch: Path, options: dict[str, Any]
+) -> Iterator["Dataset"]:
+    """Open the collection or the vectors for a block."""
     from indexer.config import SegmentConfig
-    from searchengine.bench.subject import of_collection, of_vectors
+    from searchengine.bench.dataset import collection_dataset, vectors_dataset
 
     if queries is None:
-        with of_vectors(given, options["query_vectors"], SegmentConfig(), scratch) as subject:
-            yield subject
+        with vectors_dataset(path, options["query_vectors"], SegmentConfig(), scratch) as dataset:
+            yield dataset
         return
     from searchengine.engine import SearchEngine
     from searchengine.evaluate.judgements import read_qrels, read_queries
 
-    asked = read_queries(queries)
+    questions = read_queries(queries)
     qrels = None if options["qrels"] is None else read_qrels(options["qrels"])
     with (
-        SearchEngine.open(given, options["encoder"], runtime=options["runtime"]) as engine,
-        of_collection(engine, asked, qrels) as subject,
+        SearchEngine.open(path, options["encoder"], runtime=options["runtime"]) as engine,
+        collection_dataset(engine, questions, qrels) as dataset,
     ):
-        yield subject
+        yield dataset
 
 
-def _settings(subject: "Subject", options: dict[str, Any]) -> "Settings":
+def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
     from searchengine.bench.grid import Grid
     from searchengine.bench.run import Settings
 
     grid = Grid.fitting(
-        subject.rows,
-        subject.segments[0].dim,
+        dataset.rows,
+        dataset.segments[0].dim,
         options["k"],
         prefixes=options["prefixes"] or (),
         shortlists=options["shortlists"] or (),

@@ -1,19 +1,22 @@
-"""What the command line shows: tables, progress, JSON. Everything but results goes to stderr.
+"""Output of the command line: tables, progress, JSON, signals. Only results go to stdout.
 
-Documents, file names and questions may hold control characters, which would move the cursor, set
+Documents, file names and questions may contain control characters, which would move the cursor, set
 the window's title or reverse the text. Every function here escapes them, and every command prints
-through this module alone.
+only through this module.
 
-rich is imported where it draws: that takes longer than a search.
+Functions import rich when they need it: the import takes longer than a search.
 """
 
 import json
 import logging
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import click
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_REMEMBERED = 120  # seconds that the time left is worked out from: a step may take half a minute
+_NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_SPEED_WINDOW = 120  # seconds to estimate the time left from: a step may take half a minute
 
 
 def printable(text: str) -> str:
@@ -44,27 +48,24 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-class Heard(Protocol):
-    """Hears what is being done."""
+class StepProgress(Protocol):
+    """Progress callback of work in several steps."""
 
-    def __call__(self, what: str, done: int, total: int | None, rate: str = "") -> None:
-        """The step, the number just done, how many there are, and how fast it goes."""
-
-
-@contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; the block calls what it is given with the number just done."""
-    with steps() as heard:
-        heard(what, 0, total)
-        yield lambda done: heard(what, done, total)
+    def __call__(self, step: str, done: int, total: int | None, rate: str = "", /) -> None:
+        """Report `done` more items of a step, its total, and its rate as text."""
 
 
 @contextmanager
-def steps() -> Iterator[Heard]:
-    """A progress bar on stderr for every step that the block tells of.
+def progress(step: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; yields a callback for the number of items just done."""
+    with steps() as report:
+        report(step, 0, total)
+        yield lambda done: report(step, done, total)
 
-    It calls what it is given with the step, the number just done, and how many there are.
-    """
+
+@contextmanager
+def steps() -> Iterator[StepProgress]:
+    """A progress bar on stderr for every step that the block reports; yields the callback."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -85,52 +86,52 @@ def steps() -> Iterator[Heard]:
         TextColumn("{task.fields[rate]}", markup=False),
     )
     console = stderr_console()
-    with Progress(*columns, console=console, speed_estimate_period=_REMEMBERED) as bar:
+    with Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def heard(what: str, done: int, total: int | None, rate: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(printable(what), total=total, rate=rate)
-            task = bar.tasks[tasks[what]]
+        def report(step: str, done: int, total: int | None, rate: str = "") -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(printable(step), total=total, rate=rate)
+            task = bar.tasks[tasks[step]]
             if done and total is not None and task.total is not None and task.finished:
-                bar.update(task.id, total=task.total + total)  # once more: the next commit's
+                bar.update(task.id, total=task.total + total)  # the step of the next commit
             bar.update(task.id, advance=done, rate=rate)
 
-        yield heard
+        yield report
         for task in bar.tasks:
             bar.update(task.id, total=task.completed)  # the total may have been a guess
 
 
 @contextmanager
-def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], Heard]]:
-    """The progress of an add: documents, tokens a second and time left; and of its steps.
+def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
+    """The progress of an add: documents, tokens per second and time left; and of its steps.
 
-    Gives what is called with the documents read and tokens encoded, and what `steps` gives.
+    Yields a callback for (documents read, tokens encoded), and the callback of `steps`.
     """
     before, tokens, seconds = time.monotonic(), 0, 0.0
-    with steps() as heard:
-        heard("Indexing", 0, total)
+    with steps() as report:
+        report("Indexing", 0, total)
 
-        def read(documents: int, more: int) -> None:
+        def on_read(documents: int, encoded: int) -> None:
             nonlocal before, tokens, seconds
             now = time.monotonic()
-            if more:  # what is stored already takes time and no tokens
-                tokens += more
+            if encoded:  # unchanged documents take time and no tokens
+                tokens += encoded
                 seconds += now - before
             before = now
             rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
-            heard("Indexing", documents, total, rate)
+            report("Indexing", documents, total, rate)
 
-        yield read, heard
+        yield on_read, report
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
-    """A table on standard output: one column a key, numbers to the right."""
+    """Print a table on standard output: one column per key, numbers right-aligned."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    # Plain text: a path may hold brackets, which rich would read as markup.
+    # Plain text: rich would read brackets in a path as markup.
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for name in rows[0] if rows else ():
         numeric = isinstance(rows[0][name], int | float)
@@ -140,7 +141,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
         table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # nobody folds a pipe or a file
+        console.width = 200  # a pipe or a file has no width to fit
     console.print(table)
 
 
@@ -151,24 +152,24 @@ def _cell(value: Any) -> str:
 
 
 def show_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
-    # Only strings hold such characters: JSON's own escape of each leaves the value as it is.
+    # Only strings contain such characters: JSON's own escapes keep the value.
     click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
-def counted(number: int, what: str) -> str:
-    """How many of something: 1 document, 2,000 documents."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: 1 document, 2,000 documents."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def note(message: str) -> None:
-    """A line for the person, on stderr."""
+    """Print a line on stderr."""
     click.echo(printable(message), err=True)
 
 
 def say(text: str = "", *, bold: bool = False) -> None:
-    """A line of the result, on standard output."""
+    """Print a line of the result on standard output."""
     text = printable(text)
     click.echo(click.style(text, bold=True) if bold else text)
 
@@ -181,5 +182,44 @@ def stderr_console() -> "Console":
 
 
 def print_line(console: "Console", text: str) -> None:
-    """A line above the progress that a rich console shows; brackets are no markup."""
+    """Print a line above the progress bars of a rich console; brackets are not markup."""
     console.print(printable(text), markup=False, soft_wrap=True)
+
+
+class Terminated(SystemExit):
+    """A signal ended the command.
+
+    Attributes:
+        status: the exit status, 128 + the signal's number, as shells report it.
+        signal_name: such as SIGTERM.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        self.signal_name = signal.Signals(number).name
+        super().__init__(self.status)
+
+
+@contextmanager
+def orderly_exit() -> Iterator[None]:
+    """Within the block, a signal that would end the process raises Terminated in the main thread.
+
+    So a command removes what it was writing, as on Ctrl-C. An ignored signal, such as SIGHUP under
+    nohup, stays ignored.
+    """
+    if current_thread() is not main_thread():  # only the main thread may set handlers
+        yield
+        return
+    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in replaced:
+            signal.signal(number, _terminate)
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _terminate(number: int, _: FrameType | None) -> NoReturn:
+    raise Terminated(number)

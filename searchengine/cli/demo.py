@@ -1,18 +1,10 @@
-"""The whole line on the sample data: train, index, ask, measure. What exists already is kept."""
+"""searchengine demo: train, index, search and measure the sample data."""
 
 from pathlib import Path
 
-from searchengine.bench.grid import Grid
-from searchengine.bench.run import Bench, Settings
-from searchengine.bench.subject import of_collection
-from searchengine.cli.console import note, progress, say, show_rows, steps
-from searchengine.cli.training_display import train_with_progress
-from searchengine.corpus.files import read_corpus
-from searchengine.engine import SearchEngine
+import click
+
 from searchengine.errors import CorpusError
-from searchengine.evaluate.judgements import read_queries
-from searchengine.report.table import table
-from trainer.training.config import TrainConfig
 
 QUESTIONS = (
     "do dolphins ever lose consciousness completely when they rest?",
@@ -24,8 +16,8 @@ SHORTLISTS = (10, 20, 50, 100)
 
 
 def sample_folder() -> Path:
-    """The sample data: beside the package in an installation, beside the checkout in a clone."""
-    package = Path(__file__).parent
+    """The folder of the sample data: in the package if installed, at the root of a clone."""
+    package = Path(__file__).parents[1]
     for folder in (package / "sample", package.parent / "data"):
         if (folder / "corpus.jsonl").is_file():
             return folder
@@ -35,12 +27,38 @@ def sample_folder() -> Path:
     )
 
 
+@click.command()
+@click.argument("folder", default="demo", type=click.Path(path_type=Path))
+def demo(folder: Path) -> None:
+    """Train, index, search and measure on the sample data, and keep the result in FOLDER.
+
+    \b
+    Example:
+        searchengine demo
+    """
+    run_demo(folder)
+
+
 def run_demo(folder: Path) -> None:
-    """Leave a fine-tuned model and a collection in `folder`, and print hits and a small table."""
+    """Write a fine-tuned model and a collection to `folder`; print hits and a small table.
+
+    A model or collection that is already there is used again.
+    """
+    from searchengine.bench.dataset import collection_dataset
+    from searchengine.bench.grid import Grid
+    from searchengine.bench.run import Bench, Settings
+    from searchengine.cli.console import note, progress, say, show_rows, steps
+    from searchengine.cli.training_display import train_with_progress
+    from searchengine.corpus.files import read_corpus
+    from searchengine.engine import SearchEngine
+    from searchengine.evaluate.judgements import read_queries
+    from searchengine.report.tables import table
+    from trainer.training.config import TrainConfig
+
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"
     if (model / "modules.json").is_file():
-        note(f"The encoder in {model} is there already; remove {folder} to start over")
+        note(f"The encoder in {model} is there already; remove {folder} to train again")
     else:
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
@@ -55,11 +73,11 @@ def run_demo(folder: Path) -> None:
                 say(str(hit))
         say()
         questions = read_queries(sample / "queries.jsonl")
-        with of_collection(engine, questions) as subject, steps() as heard:
+        with collection_dataset(engine, questions) as dataset, steps() as report:
             grid = Grid.fitting(
-                subject.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
+                dataset.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
             )
             settings = Settings(grid, cold=0, growth=False)
-            results = Bench(subject, settings, folder, heard).run()
-    show_rows(table(results), "Two stages against exact search (the first row)")
-    say(f'Go on asking: searchengine search {collection} "why do volcanoes erupt"')
+            results = Bench(dataset, settings, folder, report).run()
+    show_rows(table(results), "Operating points, compared with exact search (the first row)")
+    say(f'Next: searchengine search {collection} "why do volcanoes erupt"')

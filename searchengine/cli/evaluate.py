@@ -1,4 +1,4 @@
-"""searchengine evaluate …: encoders and collections against judgements."""
+"""searchengine evaluate sts, transfer, geometry, labels and map."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,23 +21,23 @@ MODELS = click.option(
     multiple=True,
     default=("starter",),
     show_default=True,
-    help="Model folder or hub name; several are compared.",
+    help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option(
-    "--prefixes", type=Numbers(), help="Prefix lengths [default: the model's own]."
+    "--prefixes", type=Numbers(), help="Prefix lengths [default: those of the model]."
 )
 SETTINGS = ("all", "mean", "weighted")
 
 
 class NamedFile(click.ParamType[tuple[str, Path]]):
-    """FILE or NAME=FILE: a name and a path; without NAME that of the file, up to its first dot."""
+    """FILE or NAME=FILE; NAME is by default the file name up to its first dot."""
 
     name = "[NAME=]FILE"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, Path]:
-        """("", path) where no name is given; a file whose own name holds "=" is meant as it is."""
+        """Return (name, path), the name "" by default; a file name may contain "="."""
         if isinstance(value, tuple):
             return value
         name, sign, path = str(value).partition("=")
@@ -55,10 +55,16 @@ def evaluate() -> None:
 
 @evaluate.command()
 @click.argument("files", nargs=-1, required=True, type=NamedFile(), metavar="[NAME=]FILE...")
-@click.option("--setting", type=click.Choice(SETTINGS), default="all", show_default=True)
+@click.option(
+    "--setting",
+    type=click.Choice(SETTINGS),
+    default="all",
+    show_default=True,
+    help="Pairs to correlate: all at once, or by subset with a plain or weighted mean.",
+)
 @MODELS
 @PREFIXES
-@click.option("--layers", type=Numbers(), help="Use the first layers alone: 6,3.")
+@click.option("--layers", type=Numbers(), help="Numbers of layers to run, from the first: 6,3.")
 @runs
 @PLOTS
 @AS_JSON
@@ -72,13 +78,14 @@ def sts(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """Spearman correlation with human similarity scores, one row a task and prefix length.
+    """Measure Spearman correlation with human similarity scores.
 
-    Each FILE is a task: a TSV with the columns score, sentence1 and sentence2. Files
-    given the same NAME are pooled into one task. Several tasks end in an average.
+    Prints one row per task and prefix length. Each FILE is a task: a TSV with the
+    columns score, sentence1 and sentence2. Files with the same NAME are pooled into
+    one task. Several tasks end in an average.
 
-    --setting says what is correlated: all pairs of a task at once, or each subset (by
-    the column subset) and then their mean, plain or weighted by the subsets' sizes.
+    --setting correlates all pairs of a task at once, or each subset (by the column
+    subset) and takes their mean, plain or weighted by the subsets' sizes.
 
     \b
     Example:
@@ -88,16 +95,16 @@ def sts(
     from trainer.evaluation.sts import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
-    models, shown = _shallow(encoders, layers, runtime), _shown(encoders)
+    models, titles = _models(encoders, layers, runtime), _titles(encoders)
     dicts = []
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
-        for name, each in models:
-            rows = sts_tasks(each, tasks, prefixes, setting, advance)
+        for name, model in models:
+            rows = sts_tasks(model, tasks, prefixes, setting, advance)
             if len(tasks) > 1:
                 rows += averages(rows)
-            dicts += [{"encoder": name, "layers": each.layers} | asdict(r) for r in rows]
-            line = shown[name] + (f", {each.layers} layers" if layers else "")
+            dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
+            line = titles[name] + (f", {model.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     pairs = sum(len(task.pairs) for task in tasks)
     show_json(dicts) if as_json else show_rows(dicts, f"{pairs} pairs, setting {setting}")
@@ -105,38 +112,39 @@ def sts(
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import prefix_scores
 
-        note(f"Drawn: {save(prefix_scores(lines, 'Spearman correlation'), plots / 'prefixes.svg')}")
+        figure = prefix_scores(lines, "Spearman correlation")
+        note(f"Written: {save(figure, plots / 'prefixes.svg')}")
 
 
-def _shown(encoders: tuple[str, ...]) -> dict[str, str]:
-    """What a picture calls each encoder: the end of its path, where that tells them apart."""
+def _titles(encoders: tuple[str, ...]) -> dict[str, str]:
+    """Titles of the encoders in a plot: the last part of the path, if it is unique."""
     short = {name: Path(name).name for name in encoders}
-    apart = len(set(short.values())) == len(short)
-    return short if apart else {name: name for name in encoders}
+    unique = len(set(short.values())) == len(short)
+    return short if unique else {name: name for name in encoders}
 
 
-def _shallow(
+def _models(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
-    """Every encoder, or every one with each number of layers."""
+    """Load every encoder, with every number of layers."""
     from searchengine.ingest.encoding import load
 
     return [(name, load(name, runtime, n)) for name in encoders for n in layers or (None,)]
 
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
-    """One task a file, or a name; two files that would both be called the same need names."""
+    """Read one task per name. Files that share a default name need explicit ones."""
     from trainer.evaluation.sts import read_task
 
     named: dict[str, list[Path]] = {}
     for name, path in files:
         named.setdefault(name or path.name.split(".")[0], []).append(path)
     for name, path in files:
-        own = path.name.split(".")[0]
-        if not name and len(named[own]) > 1:
+        default = path.name.split(".")[0]
+        if not name and len(named[default]) > 1:
             raise click.UsageError(
-                f"two tasks are called {own}: name {path} otherwise, or name both the same to pool "
-                f"them (NAME={path})"
+                f"two tasks are called {default}: give {path} another name, or give both the same "
+                f"name to pool them (NAME={path})"
             )
     return [read_task(name, paths) for name, paths in named.items()]
 
@@ -144,7 +152,7 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
 @evaluate.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @MODEL
-@click.option("--tasks", type=Names(), help="Some tasks alone: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC.")
+@click.option("--tasks", type=Names(), help="Tasks: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC [default: all].")
 @PREFIXES
 @TRUST
 @AS_JSON
@@ -156,11 +164,12 @@ def transfer(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Accuracy of a logistic regression on the vectors, one row a task and prefix length.
+    """Measure the accuracy of a logistic regression on the vectors.
 
-    FOLDER holds the tasks' TSV files (.gz too): mr, cr, subj, mpqa, sst2_train, sst2_dev,
-    sst2_test, trec_train, trec_test, mrpc_train and mrpc_test. docs/evaluation.md says
-    what is in them, and how the classifier is trained and its C chosen.
+    Prints one row per task and prefix length. FOLDER has the tasks' TSV files (.gz
+    too): mr, cr, subj, mpqa, sst2_train, sst2_dev, sst2_test, trec_train, trec_test,
+    mrpc_train and mrpc_test. docs/evaluation.md describes their contents, and how
+    the classifier is trained and its C chosen.
 
     \b
     Example:
@@ -171,14 +180,14 @@ def transfer(
     from trainer.evaluation.transfer import TASKS, averages, read_transfer
     from trainer.evaluation.transfer import transfer as evaluate_transfer
 
-    chosen = dict.fromkeys(name.upper() for name in tasks or TASKS)
-    read = [read_transfer(folder, name) for name in chosen]
+    names = dict.fromkeys(name.upper() for name in tasks or TASKS)
+    data_sets = [read_transfer(folder, name) for name in names]
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     rows: list[TransferRow] = []
-    for data in read:
+    for data in data_sets:
         with progress(f"Encoding {data.task.name}, then fitting", len(data.texts())) as advance:
             rows += evaluate_transfer(model, data, prefixes, advance)
-    if len(read) > 1:
+    if len(data_sets) > 1:
         rows += averages(rows)
     dicts = [asdict(row) for row in rows]
     show_json(dicts) if as_json else show_rows(dicts, f"{folder}, {encoder}")
@@ -193,7 +202,7 @@ def transfer(
     type=float,
     default=4.0,
     show_default=True,
-    help="Score from which a pair counts as alike.",
+    help="Minimum score of a pair that counts as similar.",
 )
 @PLOTS
 @TRUST
@@ -207,12 +216,12 @@ def geometry(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Alignment, uniformity, isotropy and effective rank, one row a prefix length.
+    """Measure alignment, uniformity, isotropy and effective rank.
 
-    PAIRS are TSV files with the columns score, sentence1 and sentence2, pooled: the
-    pairs of a high score for alignment, all distinct sentences for the rest.
-    --plots draws the singular values at full width, before and after training where
-    two encoders are given.
+    Prints one row per prefix length. PAIRS are TSV files with the columns score,
+    sentence1 and sentence2, pooled. Alignment uses the pairs with a high score, the
+    other measures all distinct sentences. --plots draws the singular values at full
+    width; with two encoders, such as before and after training, one line for each.
 
     \b
     Example:
@@ -225,24 +234,24 @@ def geometry(
     from trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
 
     scored = read_sts(pairs)
-    dicts, spectra, shown = [], {}, _shown(encoders)
+    dicts, spectra, titles = [], {}, _titles(encoders)
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
             model = Remembered(Encoder.load(name, trust_remote_code=trust_remote_code))
             rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
             dicts += [{"encoder": name} | asdict(row) for row in rows]
-            spectra[shown[name]] = spectrum(model.rows)
+            spectra[titles[name]] = spectrum(model.rows)
     show_json(dicts) if as_json else show_rows(dicts, f"{len(scored)} pairs")
     if plots is not None:
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import spectra as draw
 
-        note(f"Drawn: {save(draw(spectra), plots / 'spectrum.svg')}")
+        note(f"Written: {save(draw(spectra), plots / 'spectrum.svg')}")
 
 
 @evaluate.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--encoder", required=True, help="A model trained on labelled texts.")
+@click.option("--encoder", required=True, help="Model trained on labelled texts.")
 @PREFIXES
 @TRUST
 @AS_JSON
@@ -253,9 +262,9 @@ def labels(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Accuracy of a model's own labels, one row a prefix length.
+    """Measure how accurately a model labels texts, one row per prefix length.
 
-    FILES are TSV or JSONL with the columns text and label, pooled. The model was
+    FILES are TSV or JSONL with the columns text and label, pooled. The model must be
     trained with the objective classification (docs/training.md).
 
     \b
@@ -281,11 +290,23 @@ def labels(
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder to write.",
+    help="Folder for the plot (SVG).",
 )
 @MODEL
-@click.option("--projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca")
-@click.option("--most", default=1000, show_default=True, type=click.IntRange(2), help="Texts.")
+@click.option(
+    "--projection",
+    type=click.Choice(["pca", "tsne", "umap"]),
+    default="pca",
+    show_default=True,
+    help="Projection to two dimensions.",
+)
+@click.option(
+    "--most",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Maximum number of texts.",
+)
 @TRUST
 def map_(
     files: tuple[Path, ...],
@@ -295,7 +316,7 @@ def map_(
     most: int,
     trust_remote_code: bool,
 ) -> None:
-    """A picture of labelled texts in the plane, one colour a label.
+    """Draw labelled texts in the plane, one colour per label.
 
     FILES are TSV or JSONL with the columns text and label; the first --most texts are
     drawn.
@@ -316,4 +337,4 @@ def map_(
         vectors = model.encode([text for text, _ in texts], on_batch=advance)
     title = f"{len(texts)} texts, {Path(encoder).name}"
     figure = sentence_map(vectors, [label for _, label in texts], projection, title=title)
-    note(f"Drawn: {save(figure, plots / 'map.svg')}")
+    note(f"Written: {save(figure, plots / 'map.svg')}")

@@ -1,13 +1,20 @@
-"""searchengine delete, update, optimize, backup and export."""
+"""searchengine info, verify, repair, optimize, tune, backup and export."""
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from searchengine.cli.fields import INDEXED, tell_unknown
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, WAIT, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    ENCODER,
+    INDEXED,
+    WAIT,
+    Bytes,
+    runs,
+)
 from searchengine.errors import QueryError
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
@@ -15,103 +22,109 @@ _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
 @click.command()
 @COLLECTION
-@click.argument("keys", nargs=-1)
-@click.option("--where", help="All documents that match a filter on metadata.")
-@click.option("--dry-run", is_flag=True, help="Only say how many there are.")
+@runs
+@AS_JSON
+def info(collection: Path, runtime: Any, as_json: bool) -> None:
+    """Show what a collection contains and how it is searched.
+
+    \b
+    Example:
+        searchengine info my.index
+    """
+    from searchengine.cli.console import say, show_json
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection, runtime=runtime) as engine:
+        stats = engine.stats()
+        runtime_name = engine.runs_on()
+    if as_json:
+        former = {"recipe": stats.index_config, "engine": runtime_name}  # for one more release
+        show_json(asdict(stats) | {"runtime": runtime_name} | former)
+        return
+    from searchengine.maintenance.tuning import described
+
+    for name, value in (described(stats) | {"runtime": runtime_name}).items():
+        say(f"{name:12} {value}")
+
+
+@click.command()
+@COLLECTION
+@AS_JSON
+def verify(collection: Path, as_json: bool) -> None:
+    """Check every file of a collection against its checksum.
+
+    \b
+    Example:
+        searchengine verify my.index
+    """
+    from searchengine.cli.console import say, show_json
+    from searchengine.engine import SearchEngine
+
+    with SearchEngine.open(collection) as engine:
+        engine.verify()
+    if as_json:
+        show_json({"collection": str(collection), "whole": True})
+    else:
+        say(f"{collection} is whole")
+
+
+@click.command()
+@COLLECTION
+@click.option("--dry-run", is_flag=True, help="Report the damage without changing anything.")
+@ENCODER
+@runs
 @WAIT
 @AS_JSON
-def delete(
+@click.pass_context
+def repair(
+    ctx: click.Context,
     collection: Path,
-    keys: tuple[str, ...],
-    where: str | None,
     dry_run: bool,
+    encoder: str | None,
+    runtime: Any,
     wait: float,
     as_json: bool,
 ) -> None:
-    """Forget documents by their KEYS, or all that match a filter.
+    """Repair a damaged collection from the texts it stores.
+
+    Damaged or missing segments are encoded again, indexes are built again, and a
+    damaged documents.db is copied, row by row, into a new file. The exit status is 0
+    if the collection is whole afterwards, else 1.
 
     \b
     Example:
-        searchengine delete notes.index whales.txt
-        searchengine delete notes.index --where "year < 2010"
+        searchengine repair notes.index --dry-run
+        searchengine repair notes.index
     """
-    from searchengine.cli.console import counted, note, show_json
-    from searchengine.engine import SearchEngine
+    from searchengine.cli.console import counted, say, show_json, steps
+    from searchengine.maintenance.repair import repair as mend
 
-    if bool(keys) == (where is not None):
-        raise QueryError(
-            f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
-            "name documents by their keys, or give a filter"
+    with steps() as report:
+        done = mend(
+            collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report
         )
-    with SearchEngine.open(collection, wait=wait) as engine:
-        with engine.collection.reading() as snapshot:
-            missing = sorted(set(keys) - set(snapshot.store.ids_of(keys)))
-        if dry_run:
-            with engine.collection.reading() as snapshot:
-                count = len(set(keys)) - len(missing)
-                if where is not None:
-                    count = snapshot.store.count(where)
-        else:
-            count = engine.delete(list(keys) if keys else None, where=where)
-        if not count:
-            tell_unknown(engine, where)
     if as_json:
-        show_json({"deleted": 0 if dry_run else count, "found": count, "missing": missing})
-        return
-    would_be = "would be " if dry_run else ""
-    note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
-    for key in missing:
-        note(f"no document {key!r}")
-
-
-@click.command()
-@COLLECTION
-@click.argument("key")
-@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
-@WAIT
-@AS_JSON
-def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
-    """Change metadata of the document KEY; nothing is encoded again.
-
-    A VALUE is read as JSON where it is JSON, and as text otherwise; null removes
-    the field.
-
-    \b
-    Example:
-        searchengine update notes.index whales.txt year=2016 draft=null
-    """
-    from searchengine.cli.console import note, show_json
-    from searchengine.engine import SearchEngine
-
-    patch = dict(_field(value) for value in values)
-    with SearchEngine.open(collection, wait=wait) as engine:
-        engine.update({key: patch})
-        with engine.collection.reading() as snapshot:
-            store = snapshot.store
-            (document,) = store.documents(store.ids_of([key]).values())
-    if as_json:
-        show_json({"collection": str(collection), "key": key, "metadata": document.metadata})
+        show_json(asdict(done))
     else:
-        note(f"{key} updated in {collection}")
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
-    try:
-        return name, json.loads(value, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return name, value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+        checked = (
+            f"{counted(done.documents, 'document')}, {counted(done.passages, 'passage')}, "
+            f"{counted(done.segments, 'segment')}"
+        )
+        lines = [("checked", checked)]
+        for name in ("found", "mended", "lost"):
+            lines += [(name, sentence) for sentence in getattr(done, name)]
+        if dry_run and done.encoded:
+            lines.append(("to do", f"encode {counted(done.encoded, 'document')} again"))
+        for name, sentence in lines:
+            say(f"{name:8} {sentence}")
+        say(f"{collection} is whole" if done.whole else f"not whole: {done.complaint}")
+    if not done.whole:
+        ctx.exit(1)
 
 
 @click.command()
 @COLLECTION
-@click.option("--retune", is_flag=True, help="Find the operating point anew as well.")
+@click.option("--retune", is_flag=True, help="Tune the operating point again afterwards.")
 @INDEXED
 @ENCODER
 @runs
@@ -126,7 +139,7 @@ def optimize(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Write all segments as one, without what was deleted, the rotation fitted anew.
+    """Rewrite all segments as one, without deleted rows and with a new rotation.
 
     The collection can be searched meanwhile.
 
@@ -143,24 +156,112 @@ def optimize(
         if fields:
             engine.index_fields(*fields)
         try:
-            with steps() as heard:
-                engine.optimize(retune=retune, progress=heard)
-        except (QueryError, TuneError) as error:  # of tuning, which comes last
+            with steps() as progress:
+                engine.optimize(retune=retune, progress=progress)
+        except (QueryError, TuneError) as error:  # from tuning, the last step
             raise type(error)(
                 f"{collection} was optimized and keeps its operating point: {error}"
             ) from error
         after = engine.stats()
     if as_json:
-        seen = {"before": before, "after": after}
         names = ("segments", "tombstones", "bytes")
-        sizes = {when: {n: getattr(some, n) for n in names} for when, some in seen.items()}
-        show_json({"collection": str(collection), **sizes})
+        sizes = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
+        show_json({"collection": str(collection), "before": sizes[0], "after": sizes[1]})
         return
     note(
         f"{collection}: {counted(before.segments, 'segment')} became {after.segments}, "
         f"{counted(before.tombstones, 'deleted row')} dropped, "
         f"{before.bytes:,} bytes are now {after.bytes:,}"
     )
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--target-recall", default=0.95, show_default=True, help="Minimum recall to guarantee, 0–1."
+)
+@click.option(
+    "--confidence",
+    default=0.95,
+    show_default=True,
+    help="Confidence that recall meets the target, 0–1.",
+)
+@click.option(
+    "-k",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of nearest neighbours that recall counts.",
+)
+@click.option(
+    "--for",
+    "objective",
+    type=click.Choice(["latency", "throughput"]),
+    default="latency",
+    show_default=True,
+    help="Cost to minimize: time of one question, or of many at once.",
+)
+@click.option(
+    "--max-ram", type=Bytes(), help="Memory limit of rotation and index structure: 500MB, 2GiB."
+)
+@click.option(
+    "--queries",
+    type=click.Path(path_type=Path),
+    help="File of typical questions: .jsonl or .txt [default: generated from documents].",
+)
+@click.option(
+    "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
+)
+@ENCODER
+@runs
+@AS_JSON
+def tune(
+    collection: Path,
+    target_recall: float,
+    confidence: float,
+    k: int,
+    objective: str,
+    max_ram: int | None,
+    queries: Path | None,
+    threads: int | None,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Find and apply the cheapest index config that meets a recall target.
+
+    Half of the questions choose it, the other half must confirm it. The collection is
+    changed in one commit; docs/tuning.md explains the guarantee.
+
+    \b
+    Example:
+        searchengine tune my.index --target-recall 0.97 --queries questions.txt
+    """
+    from indexer.threads import threads as thread_budget
+    from indexer.tuning.tune import Goal, Objective
+    from searchengine.cli.console import note, say, show_json, show_rows, steps
+    from searchengine.engine import SearchEngine
+    from searchengine.maintenance.tuning import ladder, summary
+
+    goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
+    questions = None
+    if queries is not None:
+        from searchengine.evaluate.judgements import read_queries
+
+        questions = list(read_queries(queries).values())
+    if threads is not None:
+        thread_budget.limit = threads
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as progress:
+        tuning = engine.tune(questions, goal, on_step=note, building=progress)
+        dim = engine.stats().dim
+    if questions is None:
+        note("the questions were generated from documents; --queries takes real ones")
+    if as_json:
+        config = {"config": tuning.config.as_dict()}
+        show_json({"collection": str(collection), **config, **tuning.as_dict()})
+    else:
+        show_rows(ladder(tuning), f"{collection}: {tuning.tried} operating points measured")
+        say(summary(tuning, dim))
 
 
 @click.command()
@@ -181,8 +282,8 @@ def backup(collection: Path, folder: Path, as_json: bool) -> None:
         engine.backup(folder)
         copied = engine.stats()
     if as_json:
-        seen = {"documents": copied.documents, "commit": copied.commit}
-        show_json({"collection": str(collection), "folder": str(folder), **seen})
+        counts = {"documents": copied.documents, "commit": copied.commit}
+        show_json({"collection": str(collection), "folder": str(folder), **counts})
     else:
         note(f"{counted(copied.documents, 'document')} of {collection} copied to {folder}")
 
@@ -204,7 +305,7 @@ def export(collection: Path, folder: Path, as_json: bool) -> None:
     with SearchEngine.open(collection) as engine:
         count = engine.export(folder)
     if as_json:
-        there = {"folder": str(folder), "documents": count}
-        show_json({"collection": str(collection), **there})
+        result = {"folder": str(folder), "documents": count}
+        show_json({"collection": str(collection), **result})
     else:
         note(f"{counted(count, 'document')} exported to {folder}")

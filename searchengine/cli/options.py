@@ -5,58 +5,61 @@ import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from searchengine.cli.console import note
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
+if TYPE_CHECKING:
+    from searchengine.engine import SearchEngine
+
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers above zero with commas between: 768,256,64."""
+    """Positive integers separated by commas: 768,256,64."""
 
     name = "N,N,…"
 
     def __init__(self, *, repeats: bool = False) -> None:
-        """`repeats` keeps numbers named twice, for a caller that refuses them."""
+        """`repeats` keeps repeated numbers, for a caller that refuses them."""
         self._repeats = repeats
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The numbers in the order given, each once where repeats are not kept."""
+        """Return the numbers in their order, without repeats unless they are kept."""
         if isinstance(value, tuple):
             return value
         try:
-            given = tuple(int(part) for part in value.split(","))
+            numbers = tuple(int(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"expected whole numbers with commas between, got {value!r}", param, ctx)
-        if min(given) < 1:
+            self.fail(f"expected whole numbers separated by commas, got {value!r}", param, ctx)
+        if min(numbers) < 1:
             self.fail(f"expected numbers above zero, got {value!r}", param, ctx)
-        return given if self._repeats else tuple(dict.fromkeys(given))
+        return numbers if self._repeats else tuple(dict.fromkeys(numbers))
 
 
 class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
-    """Stages of a funnel, WIDTH:KEEP with commas between: 256:50,512:20."""
+    """Reranking stages, WIDTH:KEEP separated by commas: 256:50,512:20."""
 
     name = "WIDTH:KEEP,…"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[tuple[int, int], ...]:
-        """Pairs of a width and how many to keep, in the order given."""
+        """Return pairs (width, number of rows to keep) in their order."""
         if isinstance(value, tuple):
             return value
         try:
             pairs = [tuple(map(int, part.split(":"))) for part in value.split(",")]
             return tuple((width, keep) for width, keep in pairs)
         except ValueError:
-            self.fail(f"expected WIDTH:KEEP with commas between, got {value!r}", param, ctx)
+            self.fail(f"expected WIDTH:KEEP separated by commas, got {value!r}", param, ctx)
 
 
 class Several(click.ParamType[tuple[str, ...]]):
-    """Values of an enum with commas between: flat,hnsw."""
+    """Values of an enum separated by commas: flat,hnsw."""
 
     def __init__(self, kinds: Iterable[StrEnum]) -> None:
         self.name = "NAME,NAME,…"
@@ -65,30 +68,32 @@ class Several(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """The values in the order given, each once."""
+        """Return the values in their order, without repeats."""
         if isinstance(value, tuple):
             return value
         try:
             return tuple(dict.fromkeys(self._kinds[part.strip()] for part in value.split(",")))
         except KeyError:
             choices = ", ".join(self._kinds)
-            self.fail(f"expected some of {choices} with commas between, got {value!r}", param, ctx)
+            self.fail(
+                f"expected one or more of {choices} separated by commas, got {value!r}", param, ctx
+            )
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Names with commas between: MR,CR."""
+    """Names separated by commas: MR,CR."""
 
     name = "NAME,NAME,…"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """The names in the order given."""
+        """Return the names in their order."""
         if isinstance(value, tuple):
             return value
         names = tuple(name.strip() for name in value.split(","))
         if not all(names):
-            self.fail(f"expected names with commas between, got {value!r}", param, ctx)
+            self.fail(f"expected names separated by commas, got {value!r}", param, ctx)
         return names
 
 
@@ -98,84 +103,151 @@ class Bytes(click.ParamType[int]):
     name = "BYTES"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """How many bytes; kB, MB, GB and TB are powers of 1000, KiB to TiB of 1024."""
+        """Return the number of bytes; kB to TB are powers of 1000, KiB to TiB of 1024."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt])(i?))?b?", value.lower())
-        if found is None:
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt])(i?))?b?", value.lower())
+        if match is None:
             self.fail(f"expected bytes, such as 500MB or 2GiB, got {value!r}", param, ctx)
-        number, unit, binary = found.groups()
+        number, unit, binary = match.groups()
         power = " kmgt".index(unit or " ")
         return int(float(number) * (1024 if binary else 1000) ** power)
 
 
+class FieldName(click.ParamType[str]):
+    """Name of a metadata field, as in filters: year, author.name, `two words`."""
+
+    name = "FIELD"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged."""
+        from searchengine.errors import FilterError
+        from searchengine.storage.filters.language import field_named
+
+        try:
+            field_named(value)
+        except FilterError:
+            self.fail(
+                f"expected a field such as year, author.name or `two words`, got {value!r}",
+                param,
+                ctx,
+            )
+        return str(value)
+
+
 COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
 ENCODER = click.option(
-    "--encoder", metavar="PATH", help="Model folder or hub name [default: the collection's own]."
+    "--encoder",
+    metavar="PATH",
+    help="Model folder or hub name [default: the collection's encoder].",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 SHORTLIST = click.option(
-    "--shortlist", type=click.IntRange(1), help="Candidates scored at full width."
+    "--shortlist", type=click.IntRange(1), help="Number of candidates to rerank at full width."
 )
 PLOTS = click.option(
     "--plots",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for a picture (SVG).",
+    help="Folder for the plot (SVG).",
 )
 WAIT = click.option(
     "--wait",
     type=click.FloatRange(0, 86400),
     default=0,
+    show_default=True,
     metavar="SECONDS",
-    help="How long to wait for another that is writing [default: not at all].",
+    help="Seconds to wait for another writer.",
 )
 LAYERS = click.option(
-    "--layers", type=click.IntRange(1), help="The first layers of the network alone [default: all]."
+    "--layers",
+    type=click.IntRange(1),
+    help="Number of layers to run, from the first [default: all].",
 )
 TRUST = click.option(
     "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model."
 )
+INDEXED = click.option(
+    "--field",
+    "fields",
+    type=FieldName(),
+    multiple=True,
+    help="Metadata field to index for fast filters; repeatable.",
+)
 
 
 def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
-    """One of an enum's values, which is what help texts show and users type."""
+    """A choice among the values of an enum, as help texts show them and users type them."""
     return click.Choice([kind.value for kind in kinds])
 
 
-def tell_compiling(engine: Any) -> None:
-    """Say what takes seconds before the first text is encoded, once for a model."""
+def note_compiling(engine: Any) -> None:
+    """Print a note if the encoder must be compiled first, which takes seconds, once per model."""
     if not getattr(engine.encoder, "ready", True):
         note("Compiling the encoder, once…")
 
 
 def runs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say how to run an encoder, which it gets as `runtime`."""
+    """Add the options that configure the encoder's runtime; the command gets `runtime`."""
 
     @functools.wraps(command)
     def with_runtime(
-        engine: str, precision: str, device: str | None, trust_remote_code: bool, **options: Any
+        runtime: str,
+        engine: str | None,
+        precision: str,
+        device: str | None,
+        trust_remote_code: bool,
+        **options: Any,
     ) -> None:
-        runtime = RuntimeConfig(engine, precision, device, trust_remote_code)
-        command(runtime=runtime, **options)
+        if engine is not None:
+            note("--engine is now --runtime; the old name works for one more release")
+        config = RuntimeConfig(engine or runtime, precision, device, trust_remote_code)
+        command(runtime=config, **options)
 
     for option in (
         TRUST,
-        click.option("--device", help="cpu, cuda or mps [default: the fastest]."),
+        click.option("--device", help="Device: cpu, cuda or mps [default: the fastest]."),
         click.option(
             "--precision",
             type=choice(Precision),
             default="auto",
             show_default=True,
-            help="What the network computes in.",
+            help="Number format that the network computes in.",
         ),
+        click.option("--engine", type=choice(RuntimeKind), hidden=True),  # the former name
         click.option(
-            "--engine",
+            "--runtime",
             type=choice(RuntimeKind),
             default="auto",
             show_default=True,
-            help="What runs the encoder.",
+            help="Runtime of the encoder.",
         ),
     ):
         with_runtime = option(with_runtime)
     return with_runtime
+
+
+def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
+    """Print a note for every field of a filter that no document has: it may be misspelt.
+
+    Cheap if a document has the field; otherwise all metadata are read.
+    """
+    from searchengine.storage.filters.language import field_name, parse
+
+    if filter_ is None:
+        return
+    with engine.collection.reading() as snapshot:
+        for name in dict.fromkeys(map(field_name, _fields(parse(filter_)))):
+            condition, parameters = snapshot.store.condition(f"exists({name})")
+            sql = f"SELECT EXISTS (SELECT 1 FROM documents WHERE {condition})"
+            if not snapshot.store.read(sql, parameters)[0][0]:
+                note(f"no document has a field {name}; is it misspelt?")
+
+
+def _fields(node: Any) -> list[tuple[str, ...]]:
+    """Return the fields of a filter's syntax tree, in their order."""
+    from searchengine.storage.filters.conditions import And, Not, Or
+
+    if isinstance(node, And | Or):
+        return [field for operand in node.operands for field in _fields(operand)]
+    return _fields(node.operand) if isinstance(node, Not) else [node.field]

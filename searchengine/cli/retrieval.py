@@ -1,4 +1,4 @@
-"""searchengine evaluate retrieval and runs: what is found, against judgements."""
+"""searchengine evaluate retrieval and runs: search results measured by judgements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from searchengine.evaluate.metrics import RetrievalRow, Setting
     from searchengine.evaluate.retrieval import Task
 
-    Lost = Mapping[str, Sequence[Worse]]
+    Losses = Mapping[str, Sequence[Worse]]
 
-_LOST = "the questions that lost most nDCG@10, and the relevant documents that slipped"
+_LOSSES = "the questions that lost most nDCG@10, and the relevant documents that fell"
 
 
 @click.command()
 @COLLECTION
-@click.option("--queries", type=click.Path(path_type=Path), help="Questions: .jsonl or .txt.")
-@click.option("--qrels", type=click.Path(path_type=Path), help="Judgements: TSV.")
+@click.option(
+    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
+)
+@click.option("--qrels", type=click.Path(path_type=Path), help="File of judgements: TSV.")
 @click.option(
     "--beir",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Both from a BEIR folder: queries.jsonl, qrels/SPLIT.tsv.",
+    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
 )
-@click.option("--split", default="test", show_default=True, help="Of the BEIR folder.")
+@click.option("--split", default="test", show_default=True, help="Split of the BEIR folder.")
 @click.option(
     "--mode",
     "modes",
@@ -42,27 +44,34 @@ _LOST = "the questions that lost most nDCG@10, and the relevant documents that s
     metavar="MODE,MODE,…",
     default="vector",
     show_default=True,
-    help="vector, text, hybrid; several are compared.",
+    help="Search modes to compare: vector, text, hybrid.",
 )
 @PREFIXES
-@click.option("--shortlist", default=100, show_default=True, type=click.IntRange(1))
 @click.option(
-    "--baseline", metavar="ROW", help="What the other rows are compared with [default: exact]."
+    "--shortlist",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of candidates of a prefix to rerank at full width.",
 )
+@click.option("--baseline", metavar="ROW", help="Row to compare the others with [default: exact].")
 @click.option(
-    "--worst", type=click.IntRange(1), metavar="N", help="Show the N questions that lost most."
+    "--worst",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of questions to show, those that lost most.",
 )
-@click.option("--of", metavar="ROW", help="Of this row alone [default: of each].")
+@click.option("--of", "worst_of", metavar="ROW", help="Row for --worst [default: every row].")
 @click.option(
     "--exclude-self/--no-exclude-self",
     default=None,
-    help="Leave the document of a question's own key out [default: where questions are documents].",
+    help="Leave out the document with the question's key [default: if questions are documents].",
 )
 @click.option(
     "--run-out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for a TREC run file of each row.",
+    help="Folder for a TREC run file per row.",
 )
 @ENCODER
 @runs
@@ -79,7 +88,7 @@ def retrieval(
     shortlist: int,
     baseline: str | None,
     worst: int | None,
-    of: str | None,
+    worst_of: str | None,
     exclude_self: bool | None,
     run_out: Path | None,
     encoder: str | None,
@@ -87,11 +96,11 @@ def retrieval(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """nDCG@10, recall@100, MRR@10 and MAP on judged questions, row by row.
+    """Measure nDCG@10, recall@100, MRR@10 and MAP on judged questions.
 
-    By vectors the rows are exact search, every prefix length with a shortlist, and
-    "configured", what users of the collection get; by words "text", by both "hybrid".
-    docs/evaluation.md says what the intervals and p-values mean.
+    The rows of mode vector are exact search, every prefix length with a shortlist,
+    and "configured", the search that users of the collection get. Modes text and
+    hybrid are one row each. docs/evaluation.md explains intervals and p-values.
 
     \b
     Examples:
@@ -104,17 +113,17 @@ def retrieval(
     from searchengine.evaluate import metrics
     from searchengine.evaluate import retrieval as evaluation
 
-    if of is not None and worst is None:
-        raise click.UsageError("--of names the row of --worst N; give both")
+    if worst_of is not None and worst is None:
+        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
     if plots is not None and Mode.VECTOR not in modes:
-        raise click.UsageError("--plots draws prefix lengths; measure them: --mode vector")
-    asked, judged = _read(queries, qrels, beir, split)
+        raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
+    questions, judgements = _read(queries, qrels, beir, split)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         dims = _dims(engine, modes, prefixes)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
-        lost_by = _compared(engine, names, base, of) if worst is not None else []
-        task = evaluation.task(engine, asked, judged, exclude_self)
+        compared = _compared(engine, names, base, worst_of) if worst is not None else []
+        task = evaluation.task(engine, questions, judgements, exclude_self)
         if run_out is not None:
             _check_runs(engine, task, run_out)
         for sentence in task.notes:
@@ -124,10 +133,10 @@ def retrieval(
             for setting in evaluation.measure(engine, task, dims, shortlist, modes):
                 settings.append(setting)
                 advance(1)
-        lost = _lost(engine, task, settings, base, lost_by, worst)
+        losses = _losses(engine, task, settings, base, compared, worst)
     rows = metrics.table(settings, base)
     title = f"{collection}, {counted(len(task.queries), 'question')}"
-    _show(rows, lost, title) if not as_json else _show_json(rows, lost)
+    _show(rows, losses, title) if not as_json else _show_json(rows, losses)
     if run_out is not None:
         _write_runs(run_out, settings)
     if plots is not None:
@@ -136,9 +145,13 @@ def retrieval(
 
 @click.command("runs")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--qrels", required=True, type=click.Path(path_type=Path), help="Judgements: TSV.")
-@click.option("--names", type=Names(), help="What to call the runs [default: their files' names].")
-@click.option("--baseline", metavar="NAME", help="What is compared with [default: the first].")
+@click.option(
+    "--qrels", required=True, type=click.Path(path_type=Path), help="File of judgements: TSV."
+)
+@click.option("--names", type=Names(), help="Names of the runs [default: their file names].")
+@click.option(
+    "--baseline", metavar="NAME", help="Run to compare the others with [default: the first]."
+)
 @AS_JSON
 def run_files(
     files: tuple[Path, ...],
@@ -147,10 +160,11 @@ def run_files(
     baseline: str | None,
     as_json: bool,
 ) -> None:
-    """The same metrics of TREC run files from anywhere, compared with the first.
+    """Measure TREC run files from any system, and compare them.
 
-    A RUN (.gz too) has lines of question, Q0, document, rank, score and tag. A judged
-    question that a run lacks counts 0, as with trec_eval -c.
+    A RUN (.gz too) has lines of question, Q0, document, rank, score and tag. The
+    metrics are those of `retrieval`. A judged question that a run lacks counts 0, as
+    with trec_eval -c.
 
     \b
     Example:
@@ -161,11 +175,11 @@ def run_files(
     from searchengine.evaluate.judgements import read_qrels
     from searchengine.evaluate.runs import read_run
 
-    called = _called(files, names)
-    base = called[metrics.position(called, baseline)] if baseline else called[0]
+    run_names = _run_names(files, names)
+    base = run_names[metrics.position(run_names, baseline)] if baseline else run_names[0]
     judged = read_qrels(qrels)
     settings = []
-    for name, file in zip(called, files, strict=True):
+    for name, file in zip(run_names, files, strict=True):
         run = read_run(file)
         if missing := len(judged.keys() - run.keys()):
             note(
@@ -181,22 +195,24 @@ def run_files(
 def _read(
     queries: Path | None, qrels: Path | None, beir: Path | None, split: str
 ) -> tuple[dict[str, str], "Qrels"]:
-    """Questions and judgements from two files, or from a folder."""
+    """Read questions and judgements from two files, or from a folder."""
     from searchengine.evaluate.judgements import read_beir, read_qrels, read_queries
 
     if beir is not None:
         if queries is not None or qrels is not None:
-            raise click.UsageError("--beir stands for --queries and --qrels; leave those out")
+            raise click.UsageError("--beir replaces --queries and --qrels; leave them out")
         return read_beir(beir, split)
     if queries is None or qrels is None:
-        raise click.UsageError("give --queries and --qrels, or a folder that has both: --beir")
+        raise click.UsageError(
+            "questions and judgements are needed: --queries and --qrels, or --beir FOLDER"
+        )
     return read_queries(queries), read_qrels(qrels)
 
 
 def _dims(
     engine: "SearchEngine", modes: Sequence[str], prefixes: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """The prefix lengths; without vectors none, and no encoder is loaded."""
+    """Return the prefix lengths; none without mode vector, which then loads no encoder."""
     from searchengine.evaluate.retrieval import default_dims
 
     if Mode.VECTOR not in modes:
@@ -205,30 +221,31 @@ def _dims(
 
 
 def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
-    """The name of a row; the full width is another one of exact search."""
+    """Return the name of a row; the full width is an alias of exact search."""
     from searchengine.evaluate.metrics import EXACT, position
 
     full = str(engine.collection.settings["encoder"]["dim"])
     return names[position(names, EXACT if row == full else row)]
 
 
-def _compared(engine: "SearchEngine", names: Sequence[str], base: str, of: str | None) -> list[str]:
-    """The rows whose losses against the baseline --worst shows."""
-    rows = names if of is None else [_row(engine, names, of)]
-    if others := [name for name in rows if name != base]:
-        return others
-    if of is not None:
+def _compared(
+    engine: "SearchEngine", names: Sequence[str], base: str, row: str | None
+) -> list[str]:
+    """Return the rows whose losses against the baseline --worst shows."""
+    rows = names if row is None else [_row(engine, names, row)]
+    if compared := [name for name in rows if name != base]:
+        return compared
+    if row is not None:
         raise click.UsageError(
-            f"--of {of} is the row that the others are compared with; name another row, or another "
-            "--baseline"
+            f"--of {row} is the baseline itself; name another row, or another --baseline"
         )
     raise click.UsageError(
-        f"--worst compares rows, and there is one alone: {base}; measure more: --mode vector,text"
+        f"--worst needs a second row to compare with {base}; add one, such as --mode vector,text"
     )
 
 
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
-    """Refuse names that no run file can hold before anything is measured."""
+    """Refuse names that a run file cannot contain before measuring."""
     from searchengine.evaluate.runs import check_names
 
     with engine.collection.reading() as snapshot:
@@ -236,45 +253,45 @@ def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     check_names(folder, task.queries, keys)
 
 
-def _called(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
-    """A name for every run."""
-    called = list(names or (file.name.removesuffix(".gz").removesuffix(".run") for file in files))
-    if len(called) != len(files):
-        raise click.UsageError(f"--names has {len(called)} names for {len(files)} runs")
-    if len(set(called)) < len(called) or not all(called):
+def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
+    """Names of the runs."""
+    result = list(names or (file.name.removesuffix(".gz").removesuffix(".run") for file in files))
+    if len(result) != len(files):
+        raise click.UsageError(f"--names must have {len(files)} names, got {len(result)}")
+    if len(set(result)) < len(result) or not all(result):
         raise click.UsageError(
-            f"every run needs a name of its own, got {', '.join(called)}; give them: --names a,b"
+            f"names of runs must differ, got {', '.join(result)}; name them with --names a,b"
         )
-    return called
+    return result
 
 
-def _lost(
+def _losses(
     engine: "SearchEngine",
     task: "Task",
     settings: Sequence["Setting"],
     base: str,
     names: Sequence[str],
     count: int | None,
-) -> "Lost":
-    """What each of the named rows lost against the baseline."""
+) -> "Losses":
+    """Return the questions that each of the named rows lost against the baseline."""
     from searchengine.evaluate.differences import worst
 
     by_name = {setting.name: setting for setting in settings}
     return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
 
 
-def _show_json(rows: Sequence["RetrievalRow"], lost: "Lost") -> None:
+def _show_json(rows: Sequence["RetrievalRow"], losses: "Losses") -> None:
     from searchengine.cli.console import show_json
 
     dicts = [row.as_dict() for row in rows]
-    for told in dicts:
-        if told["setting"] in lost:
-            told["worst"] = [asdict(question) for question in lost[told["setting"]]]
+    for row in dicts:
+        if row["setting"] in losses:
+            row["worst"] = [asdict(question) for question in losses[row["setting"]]]
     show_json(dicts)
 
 
-def _show(rows: Sequence["RetrievalRow"], lost: "Lost", title: str) -> None:
-    """The table, what it means, and the questions that lost."""
+def _show(rows: Sequence["RetrievalRow"], losses: "Losses", title: str) -> None:
+    """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
     from searchengine.evaluate.metrics import cells
 
@@ -285,14 +302,16 @@ def _show(rows: Sequence["RetrievalRow"], lost: "Lost", title: str) -> None:
             f"difference: in nDCG@10, to {base}; p: paired randomisation test, corrected for "
             f"{counted(len(rows) - 1, 'comparison')} (Holm); […]: 95 % interval"
         )
-    for name, questions in lost.items():
-        say(f"\n{name} against {base}: " + (_LOST if questions else "no question lost"))
-        for each in questions:
-            say(f"\n  {each.before:.3f} → {each.after:.3f}  {each.key}: {each.question:.200}")
-            for one in each.documents:
-                after = "–" if one.after is None else one.after
-                ranks = f"rank {one.before} → {after}"
-                say(f"      {ranks:<14} grade {one.grade}  {one.key}  {one.title:.80}")
+    for name, questions in losses.items():
+        say(f"\n{name} against {base}: " + (_LOSSES if questions else "no question lost"))
+        for question in questions:
+            scores = f"{question.before:.3f} → {question.after:.3f}"
+            say(f"\n  {scores}  {question.key}: {question.question:.200}")
+            for document in question.documents:
+                after = "–" if document.after is None else document.after
+                ranks = f"rank {document.before} → {after}"
+                label = f"{document.key}  {document.title:.80}"
+                say(f"      {ranks:<14} grade {document.grade}  {label}")
 
 
 def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
@@ -305,7 +324,7 @@ def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
 
 
 def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
-    """nDCG@10 by prefix length, of the rows that have one."""
+    """Plot nDCG@10 by prefix length, of the rows that have one."""
     from searchengine.cli.console import note
     from searchengine.report.plots.style import save
     from searchengine.report.plots.vectors import prefix_scores
@@ -313,6 +332,6 @@ def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:
     dicts = [row.as_dict() for row in rows if row.setting.dim is not None]
     lines = {
         "prefix alone": {row["dim"]: row["prefix_ndcg@10"] for row in dicts},
-        f"shortlist of {shortlist}, re-scored": {row["dim"]: row["ndcg@10"] for row in dicts},
+        f"shortlist of {shortlist}, reranked": {row["dim"]: row["ndcg@10"] for row in dicts},
     }
-    note(f"Drawn: {save(prefix_scores(lines, 'nDCG@10'), folder / 'prefixes.svg')}")
+    note(f"Written: {save(prefix_scores(lines, 'nDCG@10'), folder / 'prefixes.svg')}")

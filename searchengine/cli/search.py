@@ -6,30 +6,32 @@ from typing import Any
 
 import click
 
-from searchengine.cli.fields import FieldName, tell_unknown
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
     LAYERS,
     SHORTLIST,
+    FieldName,
+    note_compiling,
+    note_unknown_fields,
     runs,
-    tell_compiling,
 )
 from searchengine.query.request import Mode
 
 _OPTIONS = (
-    click.option("-k", default=10, show_default=True, help="How many hits."),
-    click.option("--where", help="Filter on metadata: year >= 2015 and lang in ('en', 'ko')"),
+    click.option("-k", default=10, show_default=True, help="Number of hits."),
+    click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
     SHORTLIST,
-    click.option("--exact", is_flag=True, help="Prove that nothing is nearer; slower."),
+    click.option("--exact", is_flag=True, help="Search exactly, with a certificate; slower."),
     click.option(
         "--diversity",
         type=click.FloatRange(0, 1),
         default=0,
-        help="From 0 (by score alone) to 1 (as little alike as can be).",
+        show_default=True,
+        help="Weight of diversity, 0 (score alone) to 1 (least similar hits).",
     ),
-    click.option("--group-by", type=FieldName(), help="Only the best of each value of a field."),
+    click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
     AS_JSON,
 )
 
@@ -48,7 +50,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.VECTOR.value,
     show_default=True,
-    help="By meaning, by words, or by both.",
+    help="Ranking by vectors, by words, or by both.",
 )
 @_options
 @ENCODER
@@ -73,10 +75,10 @@ def search(
 
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         if options["mode"] != Mode.TEXT:
-            tell_compiling(engine)
+            note_compiling(engine)
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
-        _wonder(engine, hits, options)
+        _explain_absence(engine, hits, options)
 
 
 @click.command()
@@ -95,18 +97,18 @@ def similar(collection: Path, key: str, k: int, as_json: bool, **options: Any) -
     with SearchEngine.open(collection) as engine:
         hits = engine.similar(key, k, **options)
         _show(hits, as_json, options)
-        _wonder(engine, hits, options)
+        _explain_absence(engine, hits, options)
 
 
-def _wonder(engine: Any, hits: Any, options: dict[str, Any]) -> None:
-    """Say why there may be nothing, or nothing grouped."""
+def _explain_absence(engine: Any, hits: Any, options: dict[str, Any]) -> None:
+    """Print a note if there are no hits, or if a field of the options may be misspelt."""
     from searchengine.cli.console import note
 
     if not hits:
-        note("nothing found")
-        tell_unknown(engine, options["where"])
+        note("no hits")
+        note_unknown_fields(engine, options["where"])
     elif options["group_by"] is not None:
-        tell_unknown(engine, options["group_by"])
+        note_unknown_fields(engine, options["group_by"])
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
@@ -118,9 +120,9 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
         for hit in hits:
             say(str(hit))
     if options["exact"] and hits.proven:
-        of = " that match" if options["where"] else ""
-        read = 0 if hits.read is None else 100 * hits.read
+        matching = " that match" if options["where"] else ""
+        percent = 0 if hits.read is None else 100 * hits.read
         note(
-            f"proven: these are the true {len(hits)} nearest{of}; "
-            f"{read:.2f} % of the rows were read at full width"
+            f"exact: these are the true {len(hits)} nearest{matching}; "
+            f"{percent:.2f} % of the rows were read at full width"
         )

@@ -1,11 +1,13 @@
-"""searchengine train."""
+"""searchengine train and mine."""
 
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from searchengine.cli.options import Numbers
+from searchengine.cli.options import AS_JSON, TRUST, Numbers
 from trainer.training.presets import PRESETS
 
 FILES = click.Path(path_type=Path)
@@ -13,20 +15,29 @@ FILES = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILES)
-@click.option("--out", required=True, type=FILES, help="Folder to write.")
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="A published recipe.")
+@click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
+)
 @click.option("--base", help="Model to start from [default: starter-768].")
 @click.option("--prefixes", type=Numbers(repeats=True), help="Prefix lengths, full width first.")
-@click.option("--dev", multiple=True, type=FILES, help="File to judge by; repeatable.")
-@click.option("--exclude", multiple=True, type=FILES, help="Not to train on; repeatable.")
+@click.option(
+    "--dev", multiple=True, type=FILES, help="File to choose the best step by; repeatable."
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    type=FILES,
+    help="File of texts to leave out of training; repeatable.",
+)
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
-@click.option("--config", type=FILES, help="JSON file of settings.")
+@click.option("--config", type=FILES, help="JSON file of training settings.")
 @click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any setting, as JSON; repeatable.",
+    help="Setting, the value in JSON; repeatable.",
 )
 @click.option(
     "--trust-remote-code",
@@ -34,9 +45,9 @@ FILES = click.Path(path_type=Path)
     default=None,
     help="Run Python code that comes with the base model.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out.")
-@click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for logs.")
-@click.option("--plots", type=FILES, metavar="DIR", help="Folder for pictures.")
+@click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
+@click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for TensorBoard logs.")
+@click.option("--plots", type=FILES, metavar="DIR", help="Folder for plots of the run (SVG).")
 def train(
     files: tuple[Path, ...],
     preset: str | None,
@@ -49,11 +60,11 @@ def train(
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets or labelled texts.
 
-    FILES are TSV or JSONL, .gz too. The best step is chosen by the --dev files (scored
-    pairs; labelled texts for a classification), or by examples held out. Training
-    texts that occur in an --exclude file are left out, so that what is evaluated
-    later was never seen. A --preset sets what its paper sets; --config, --set and the
-    other options override it, in that order. docs/training.md lists all settings.
+    FILES are TSV or JSONL, .gz too. The --dev files (scored pairs; labelled texts for
+    a classification) or held-out examples choose the best step. Training texts that
+    occur in an --exclude file are left out, so that a later evaluation uses unseen
+    texts. A --preset has the settings of its paper; --config, --set and the other
+    options override it, in that order. docs/training.md lists all settings.
 
     \b
     Example:
@@ -61,6 +72,75 @@ def train(
     """
     from searchengine.cli.training_display import read_config, train_with_progress
 
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    settings = read_config(config, {"train": files, **given}, preset, assignments)
+    overrides = {name: value for name, value in options.items() if value not in (None, ())}
+    settings = read_config(config, {"train": files, **overrides}, preset, assignments)
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, plots=plots)
+
+
+@click.command()
+@click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
+)
+@click.option("--encoder", default="starter", show_default=True, help="Model folder or hub name.")
+@click.option(
+    "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
+)
+@click.option("--negatives", default=1, show_default=True, help="Number of negatives per anchor.")
+@click.option(
+    "--relative-margin",
+    default=0.95,
+    show_default=True,
+    help="Maximum score of a negative, as a fraction of the positive's.",
+)
+@click.option("--margin", type=float, help="Minimum distance below the positive's score.")
+@click.option("--skip", default=0, show_default=True, help="Number of first ranks to leave out.")
+@click.option("--depth", default=100, show_default=True, help="Last rank to consider.")
+@click.option("--sample", is_flag=True, help="Take a random sample, not the best ranked.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random sample.")
+@click.option("--exact", is_flag=True, help="Score every candidate at full width.")
+@TRUST
+@AS_JSON
+def mine(
+    pairs: tuple[Path, ...],
+    out: Path,
+    encoder: str,
+    corpus: Path | None,
+    trust_remote_code: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Find hard negatives for the PAIRS (TSV or JSONL, .gz too) and write triplets.
+
+    Candidates are all positives and the documents of --corpus. A candidate that
+    scores nearly as high as the positive may be a positive too: the margins leave
+    it out. `train` reads the file; docs/mining.md has the details.
+
+    \b
+    Example:
+        searchengine mine data/pairs.tsv --out triplets.tsv
+    """
+    from searchengine.cli.console import counted, note, progress, show_json
+    from searchengine.corpus.files import read_corpus
+    from searchengine.evaluate.mining import Miner, MiningConfig, check_output, read_pairs
+
+    check_output(out)  # before seconds of loading
+    config = MiningConfig(**settings)
+    from trainer.encoder import Encoder
+
+    started = time.monotonic()
+    texts = (document.full_text for document in read_corpus(corpus)) if corpus else ()
+    loaded = Encoder.load(encoder, trust_remote_code=trust_remote_code)
+    miner = Miner(loaded, read_pairs(pairs), texts, config)
+    with progress("Mining", miner.work) as advance:
+        summary = miner.write(out, advance)
+    seconds = round(time.monotonic() - started, 2)
+    if as_json:
+        show_json({"out": str(out), **asdict(summary), "seconds": seconds})
+        return
+    note(f"{summary.pairs} pairs and {summary.candidates} candidates in {seconds} s: {out}")
+    full = counted(config.negatives, "negative")
+    note(
+        f"{summary.complete} pairs with {full}, {summary.fewer} with fewer, "
+        f"{summary.none} with none; {summary.dropped_by_margin} candidates left out by the margins"
+    )

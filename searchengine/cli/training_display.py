@@ -1,11 +1,12 @@
-"""A training run as the command line shows it: settings put together, progress, logs, pictures."""
+"""The display of a training run: settings, progress, TensorBoard logs and plots."""
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -21,16 +22,14 @@ from trainer.training.processes import launched_rank
 if TYPE_CHECKING:
     from rich.console import Console
 
-Listener = Callable[[Report], None]
-
 
 def read_config(
     path: Path | None,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     preset_name: str | None = None,
     assignments: Sequence[str] = (),
 ) -> TrainConfig:
-    """A preset, overridden by the settings of a JSON file, by NAME=VALUE, by options."""
+    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
     settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
     if path is not None:
         if not path.is_file():
@@ -42,11 +41,11 @@ def read_config(
         if not isinstance(read, dict):
             raise ConfigError(f"{path}: expected a JSON object of training settings")
         settings |= read
-    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **given})
+    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **overrides})
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as JSON or else as it stands: temperature=0.1, pooling=cls."""
+    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
@@ -63,13 +62,13 @@ def train_with_progress(
     tensorboard: Path | None = None,
     plots: Path | None = None,
 ) -> Encoder:
-    """Train, with loss and scores on stderr.
+    """Train, and show loss and scores on stderr.
 
-    tensorboard, plots: folders for logs under way and for pictures at the end. Under torchrun only
-    the first process shows and writes anything.
+    tensorboard: folder for logs during training; plots: folder for plots after it. Under torchrun
+    only the first process shows and writes anything.
     """
     if plots is not None:
-        check_installed()  # now, and not when hours have passed
+        check_installed()  # before hours of training
     for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: is a file, expected a folder")
@@ -77,19 +76,17 @@ def train_with_progress(
         return train(config, resume=resume)
     console = stderr_console()
     with ExitStack() as stack:
-        listeners: list[Listener] = [stack.enter_context(Shown(console, resume))]
+        callbacks: list[Callable[[Report], None]] = [stack.enter_context(Display(console, resume))]
         if tensorboard is not None:
-            from searchengine.cli.tensorboard import TensorBoard  # an extra
+            callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
 
-            listeners.append(stack.enter_context(TensorBoard(tensorboard)))
-
-        def tell(report: Report) -> None:
-            for listener in listeners:
-                listener(report)
+        def on_report(report: Report) -> None:
+            for callback in callbacks:
+                callback(report)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TrainingWarning)  # the line below says the same
-            encoder = train(config, tell, resume)
+            warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
+            encoder = train(config, on_report, resume)
     print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
     if plots is not None:
         from searchengine.report.plots.training import draw_training
@@ -97,12 +94,12 @@ def train_with_progress(
         measure = str(encoder.recipe["judged_by"])
 
         for path in draw_training(encoder.model.history, plots, measure):
-            print_line(console, f"Drawn: {path}")
+            print_line(console, f"Written: {path}")
     return encoder
 
 
-class Shown:
-    """A progress bar with the loss, and a line for every judgement."""
+class Display:
+    """A progress bar with the loss, and a line for every evaluation."""
 
     def __init__(self, console: "Console", resume: bool):
         columns = (
@@ -116,31 +113,84 @@ class Shown:
         self._resume = resume
         self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("Training", total=None, loss="–")
-        self._told = self._turned = False
+        self._started = self._rotated = False
 
-    def __enter__(self) -> "Shown":
+    def __enter__(self) -> "Display":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def __call__(self, report: Report) -> None:
-        self._bar.start()  # not before the first report: what is wrong with the input comes alone
+        self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
-        if not self._told:
-            left_out = f"{report.excluded} left out for a sentence of the exclude files"
+        if not self._started:
+            left_out = f"{report.excluded} left out, for they are in an exclude file"
             print_line(self._console, f"{report.examples} examples; {left_out}")
             if report.scores is None and not self._resume:
-                last = "No --dev and too few examples to hold out: the last step is kept"
+                last = "No --dev file, and too few examples to hold out: the last step is kept"
                 print_line(self._console, last)
-            self._told = True
+            self._started = True
         if report.scores is not None:
             scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
             if report.alignment is not None and report.uniformity is not None:
                 scores += f"  alignment {report.alignment:.3f} uniformity {report.uniformity:.3f}"
             best = "  (best)" if report.best_step == report.step else ""
-            if report.step == 0 and self._turned:
-                best = "  (turned)"
-            self._turned = True
+            if report.step == 0 and self._rotated:
+                best = "  (rotated)"
+            self._rotated = True
             print_line(self._console, f"step {report.step:>6}  {scores}{best}")
+
+
+class TensorBoard:
+    """A callback for `train` that writes a run to TensorBoard event files in a folder.
+
+    with TensorBoard("runs/my-model") as report:
+        train(config, report)
+
+
+    Scalars by step: loss and learning_rate; of evaluated steps score/DIM, alignment and uniformity.
+    If training begins with a rotation, step 0 is written twice: before and after it. The first
+    report decides where the run continues: later steps of an interrupted run in the same folder are
+    hidden, and a new run hides all of an earlier one. Raises ConfigError if TensorBoard is not
+    installed.
+    """
+
+    def __init__(self, folder: str | Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError(
+                "writing for TensorBoard needs the package of that name: install the extra "
+                "`tensorboard` (pip install 'searchengine[tensorboard]')"
+            ) from None
+        self._open = functools.partial(SummaryWriter, str(folder))
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, report: Report) -> None:
+        """Write the numbers of one report."""
+        if self._writer is None:
+            self._writer = self._open(purge_step=report.step)
+        for tag, value in scalars(report).items():
+            self._writer.add_scalar(tag, value, report.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write everything reported to the files."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """The numbers of a report by TensorBoard tag, without those it lacks."""
+    values = {
+        "loss": report.loss,
+        "learning_rate": report.learning_rate,
+        "alignment": report.alignment,
+        "uniformity": report.uniformity,
+        **{f"score/{dim}": score for dim, score in (report.scores or {}).items()},
+    }
+    return {tag: value for tag, value in values.items() if value is not None}

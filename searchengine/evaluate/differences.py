@@ -1,4 +1,4 @@
-"""Where a setting loses: the questions it answers worse than another, and what slipped away."""
+"""The losses of a setting: questions it answers worse than another, and documents that fell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ _FIRST = 10  # ranks that nDCG@10 sees
 
 @dataclass(frozen=True, slots=True)
 class Slipped:
-    """A relevant document that was among the first ten, and came lower or not at all.
+    """A relevant document that was among the first ten, and fell to a lower rank.
 
     Attributes:
-        key, title: the document; the beginning of its text where it has no title.
-        grade: how relevant it was judged.
-        before, after: its ranks, from 1; None: not among those kept.
+        key, title: the document; title is the beginning of its text if it has none.
+        grade: its judged relevance.
+        before, after: its ranks, from 1; None: below the last rank kept.
     """
 
     key: str
@@ -34,9 +34,9 @@ class Worse:
     """A question that lost.
 
     Attributes:
-        key, question: what was asked.
+        key, question: the question.
         before, after: nDCG@10 of the baseline and of the setting.
-        documents: what slipped, in the order it had before.
+        documents: the documents that fell, in their order before.
     """
 
     key: str
@@ -51,21 +51,23 @@ def worst(
 ) -> list[Worse]:
     """The questions, at most `count`, that lost most nDCG@10 against the baseline, worst first.
 
-    Of equal losses the first one asked comes first. Questions that did not lose are not there.
+    Equal losses keep the order of the questions. Questions that did not lose are left out.
     """
     before, after = baseline.scores[MAIN], setting.scores[MAIN]
     order = np.argsort(after - before, kind="stable")
     chosen = [int(i) for i in order[:count] if after[i] < before[i]]
     keys = task.keys
-    slipped = {keys[i]: _slipped(setting, baseline, keys[i], task.qrels[keys[i]]) for i in chosen}
-    titles = _titles(engine, [each.key for found in slipped.values() for each in found])
+    fallen = {keys[i]: _slipped(setting, baseline, keys[i], task.qrels[keys[i]]) for i in chosen}
+    titles = _titles(
+        engine, [document.key for documents in fallen.values() for document in documents]
+    )
     return [
         Worse(
             keys[i],
             task.queries[keys[i]],
             float(before[i]),
             float(after[i]),
-            tuple(replace(each, title=titles[each.key]) for each in slipped[keys[i]]),
+            tuple(replace(fall, title=titles[fall.key]) for fall in fallen[keys[i]]),
         )
         for i in chosen
     ]
@@ -74,7 +76,7 @@ def worst(
 def _slipped(
     setting: Setting, baseline: Setting, question: str, grades: Mapping[str, int]
 ) -> list[Slipped]:
-    """The relevant documents that came lower, their titles still to be read."""
+    """The relevant documents that fell, without their titles."""
     before, after = _ranks(baseline, question), _ranks(setting, question)
     return [
         Slipped(key, "", grades[key], rank, after.get(key))
@@ -88,7 +90,7 @@ def _ranks(setting: Setting, question: str) -> dict[str, int]:
 
 
 def _titles(engine: SearchEngine, keys: Sequence[str]) -> dict[str, str]:
-    """The titles of documents, all of them in the collection."""
+    """The titles of documents of the collection."""
     with engine.collection.reading() as snapshot:
         documents = snapshot.store.documents(snapshot.store.ids_of(keys).values())
-    return {each.key: each.title or " ".join(each.text[:200].split()) for each in documents}
+    return {doc.key: doc.title or " ".join(doc.text[:200].split()) for doc in documents}

@@ -1,7 +1,7 @@
-"""Runs against judgements: metrics of every question, and the table of several settings.
+"""Metrics of runs: one value per question, and a table that compares settings.
 
-The metrics come from ir-measures: nDCG@10, recall@100, and of grades from 1 the reciprocal rank of
-the first ten and the average precision.
+ir-measures computes nDCG@10, recall@100, the reciprocal rank among the first ten, and average
+precision; the last two count grades from 1 as relevant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,32 +30,32 @@ _MEASURES = {
 }
 METRICS = tuple(_MEASURES)
 MAIN = "ndcg@10"
-"""The metric by which settings are compared."""
+"""The metric that compares settings."""
 EXACT = "exact"
-"""What exact search is called."""
+"""Name of the setting exact search."""
 DEPTH = 100
-"""Ranks kept of a search, for recall@100; average precision is over them as well."""
+"""Ranks kept of a search, for recall@100 and average precision."""
 
 
 def per_question(
     run: Run, keys: Sequence[str], qrels: Qrels, names: Sequence[str] = METRICS
 ) -> dict[str, Values]:
-    """Metric → float64 (q,), one value for each of the questions `keys`, all of them judged.
+    """Metric → float64 (q,), one value for each of the judged questions `keys`.
 
-    A question that is not in the run found nothing, and counts 0 (trec_eval's -c).
+    A question that the run lacks counts 0 (trec_eval's -c).
     """
-    wanted = {_MEASURES[name]: name for name in names}
+    measures = {_MEASURES[name]: name for name in names}
     row = {key: i for i, key in enumerate(keys)}
     values = {name: np.zeros(len(keys)) for name in names}
-    # Ranks stand for scores: each of the library's tools breaks ties in a way of its own.
-    found = {
+    # Ranks replace scores: the tools of the library break ties differently.
+    rankings = {
         key: {document: -float(rank) for rank, document in enumerate(run[key])}
         for key in keys
         if run.get(key)
     }
     judged = {key: qrels[key] for key in keys}
-    for each in ir_measures.iter_calc(list(wanted), judged, found):
-        values[wanted[each.measure]][row[each.query_id]] = each.value
+    for result in ir_measures.iter_calc(list(measures), judged, rankings):
+        values[measures[result.measure]][row[result.query_id]] = result.value
     return values
 
 
@@ -64,12 +64,12 @@ class Setting:
     """A way to search, measured.
 
     Attributes:
-        name: what it is called.
-        run: what it found.
-        scores: metric → (q,), the questions in the order they were given.
+        name: name of the setting.
+        run: its results.
+        scores: metric → (q,), in the order of the questions.
         dim, shortlist: of a prefix and of full width, see evaluate.retrieval; else None.
         prefix_ndcg_10: nDCG@10 of the ranking by the prefix alone.
-        exact_recall_10: share of the ten documents of exact search that are among its first ten.
+        exact_recall_10: share of exact search's first ten documents among its first ten.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Setting:
     exact_recall_10: float | None = None
 
     @classmethod
-    def of(cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **told: Any) -> "Setting":
-        """A run, measured on the questions `keys`; `told` are the other fields."""
-        return cls(name, run, per_question(run, keys, qrels), **told)
+    def of(cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **fields: Any) -> "Setting":
+        """A run, measured on the questions `keys`; `fields` are the other attributes."""
+        return cls(name, run, per_question(run, keys, qrels), **fields)
 
     @property
     def ndcg_10(self) -> float:
@@ -93,16 +93,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRow:
-    """A setting's line of the table.
+    """The row of a setting in the table.
 
     Attributes:
-        setting: what was measured.
-        questions: how many.
+        setting: the setting.
+        questions: number of questions.
         means: metric → mean over the questions.
         intervals: metric → its 95 % interval, see searchengine.evaluate.significance.
-        baseline: the setting that this one is compared with; None for that one itself.
+        baseline: name of the setting to compare with; None for the baseline itself.
         comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.
-        p: that p-value, corrected for the number of rows that are compared (Holm).
+        p: the p-value, corrected for the number of comparisons (Holm).
     """
 
     setting: Setting
@@ -114,8 +114,8 @@ class RetrievalRow:
     p: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values under the metrics' own names, ready for JSON."""
-        told = self.comparison
+        """Plain values by metric name, ready for JSON."""
+        comparison = self.comparison
         return {
             "setting": self.setting.name,
             "dim": self.setting.dim,
@@ -126,16 +126,18 @@ class RetrievalRow:
             "exact_recall@10": self.setting.exact_recall_10,
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "baseline": self.baseline,
-            "difference": None if told is None else told.difference,
-            "difference_interval": None if told is None else [told.low, told.high],
+            "difference": None if comparison is None else comparison.difference,
+            "difference_interval": None
+            if comparison is None
+            else [comparison.low, comparison.high],
             "p": self.p,
-            "p_uncorrected": None if told is None else told.p,
+            "p_uncorrected": None if comparison is None else comparison.p,
         }
 
     def as_cells(self) -> dict[str, Any]:
-        """The same for people: the interval of nDCG@10 alone, differences with their signs."""
+        """The row as text: with the interval of nDCG@10 only, and signed differences."""
         low, high = self.intervals[MAIN]
-        told = self.comparison
+        comparison = self.comparison
         return {
             "setting": self.setting.name,
             "shortlist": self.setting.shortlist,
@@ -143,39 +145,39 @@ class RetrievalRow:
             **{name: f"{self.means[name]:.3f}" for name in METRICS if name != MAIN},
             "exact_recall@10": _rounded(self.setting.exact_recall_10),
             "prefix_ndcg@10": _rounded(self.setting.prefix_ndcg_10),
-            "difference": None if told is None else f"{told.difference:+.3f}",
+            "difference": None if comparison is None else f"{comparison.difference:+.3f}",
             "p": None if self.p is None else "<0.001" if self.p < 0.001 else f"{self.p:.3f}",
         }
 
 
 def table(settings: Sequence[Setting], baseline: str | None = None) -> list[RetrievalRow]:
-    """A row for every setting, compared with one of them.
+    """A row per setting, compared with one of them.
 
-    `baseline` as for `position`, and the same error.
+    `baseline` and errors as for `position`.
     """
     base = settings[position([setting.name for setting in settings], baseline)]
     rows = [_row(setting) for setting in settings]
     others = [i for i, setting in enumerate(settings) if setting is not base]
-    told = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in others]
-    for i, comparison, p in zip(others, told, holm([each.p for each in told]), strict=True):
+    comparisons = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in others]
+    for i, comparison, p in zip(others, comparisons, holm([c.p for c in comparisons]), strict=True):
         rows[i] = replace(rows[i], baseline=base.name, comparison=comparison, p=p)
     return rows
 
 
 def position(names: Sequence[str], name: str | None) -> int:
-    """Which of some settings is meant; None: exact search where it is one of them, else the first.
+    """The position of a setting; of None that of exact search, else the first.
 
-    Raises QueryError where no setting is called so.
+    Raises QueryError for an unknown name.
     """
     if name is None:
         return names.index(EXACT) if EXACT in names else 0
     if name not in names:
-        raise QueryError(f"no row is called {name!r:.80}; there are {', '.join(names)}")
+        raise QueryError(f"no row is called {name!r:.80}; rows: {', '.join(names)}")
     return names.index(name)
 
 
 def cells(rows: Sequence[RetrievalRow]) -> list[dict[str, Any]]:
-    """The table for people, without the columns that are empty."""
+    """The table as text, without empty columns."""
     lines = [row.as_cells() for row in rows]
     filled = [name for name in lines[0] if any(line[name] is not None for line in lines)]
     return [{name: line[name] for name in filled} for line in lines]

@@ -1,9 +1,9 @@
 """Hard negatives: for every anchor, texts that score high and are not its positives.
 
 The candidates are indexed in a temporary folder and searched coarse to fine, so that memory grows
-with the texts and not with their square. A candidate that scores nearly as high as the positive is
-likely to be a positive nobody marked, and is left out by a margin: a share of the positive's score
-(TopK-PercPos of NV-Retriever, Moreira et al., arXiv 2407.15831), or a difference, or both.
+linearly with the texts. A candidate that scores nearly as high as the positive is probably an
+unlabelled positive; a margin excludes it: a fraction of the positive's score (TopK-PercPos of
+NV-Retriever, Moreira et al., arXiv 2407.15831), or a difference, or both.
 
     miner = Miner(Encoder.load("starter"), read_pairs([Path("pairs.tsv")]))
     summary = miner.write(Path("triplets.tsv"))
@@ -30,19 +30,19 @@ from trainer.training.data.positives import Kind
 
 # Texts encoded, and anchors searched, at a time.
 BLOCK = 1024
-# A wide prefix and a long shortlist: a hard negative that is missed costs more than the time.
+# A wide prefix and a long shortlist: a missed hard negative costs more than time.
 PREFIX, SHORTLIST_PER_RANK = 128, 4
-# Beyond this many candidates a graph finds the shortlist sooner than a scan of all prefixes.
-SCANNED = 100_000
+# With more candidates, a graph finds the shortlist faster than a scan of all prefixes.
+MAX_SCANNED = 100_000
 SUFFIXES = (".tsv", ".jsonl")
-_HALF = "[\ud800-\udfff]"  # of a surrogate pair, which JSON can write and UTF-8 cannot
-_NOT_IN_TSV = re.compile(rf"[\t\n\r]|{_HALF}")
+_SURROGATE = "[\ud800-\udfff]"  # half a surrogate pair: JSON can write it, UTF-8 cannot
+_NOT_IN_TSV = re.compile(rf"[\t\n\r]|{_SURROGATE}")
 
 Progress = Callable[[int], None]
 
 
 class Pair(NamedTuple):
-    """An anchor and its positive; others: further texts that mean the same."""
+    """An anchor and its positive; others: further texts with the same meaning."""
 
     anchor: str
     positive: str
@@ -51,17 +51,17 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MiningConfig:
-    """What counts as a hard negative. Ranks leave out the anchor's own positives and itself.
+    """Selection of hard negatives. Ranks leave out the anchor and its positives.
 
     Attributes:
-        negatives: how many for each anchor.
-        relative_margin: only candidates that score at most this share of the positive's score.
-        margin: only those that score at least this much below the positive; None for any.
-        skip: the first ranks, not looked at.
-        depth: the last rank looked at.
-        sample: draw among the fitting ones, instead of taking the best ranked.
-        seed: decides the draw.
-        exact: score all candidates at full width, and do without the shortlist.
+        negatives: number of negatives per anchor.
+        relative_margin: maximum score of a negative, as a fraction of the positive's.
+        margin: minimum distance below the positive's score; None: no minimum.
+        skip: number of first ranks to leave out.
+        depth: last rank to consider.
+        sample: take a random sample of the candidates within the margins, not the best ranked.
+        seed: seed of the sample.
+        exact: score every candidate at full width, without a shortlist.
 
     Raises:
         QueryError: a number outside its range, or more negatives than ranks.
@@ -79,21 +79,20 @@ class MiningConfig:
     def __post_init__(self) -> None:
         if self.negatives < 1 or self.skip < 0:
             raise QueryError(
-                f"{self.negatives} negatives behind {self.skip} skipped ranks: expected at least "
-                "1 and 0"
+                "negatives must be at least 1 and skip at least 0, got "
+                f"{self.negatives} and {self.skip}"
             )
         if self.depth < self.skip + self.negatives:
             raise QueryError(
-                f"depth {self.depth} leaves {max(0, self.depth - self.skip)} ranks after the "
-                f"first {self.skip}: {self.negatives} negatives need depth "
-                f"{self.skip + self.negatives} or more"
+                f"depth must be at least {self.skip + self.negatives} for {self.negatives} "
+                f"negatives after {self.skip} skipped ranks, got {self.depth}"
             )
         if not self.relative_margin > 0:
-            raise QueryError(f"relative margin {self.relative_margin}: expected a share above 0")
+            raise QueryError(f"relative margin must be above 0, got {self.relative_margin}")
 
     def limit(self, positive: float) -> float:
-        """The highest score of a negative beside a positive of this score."""
-        # |…|: beside a positive of −0.2, 0.95 must not let −0.19 pass.
+        """The maximum score of a negative for a positive with this score."""
+        # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
         limit = positive - (1 - self.relative_margin) * abs(positive)
         return limit if self.margin is None else min(limit, positive - self.margin)
 
@@ -102,7 +101,7 @@ class MiningConfig:
 class Mined:
     """A pair with its hard negatives, the best ranked first.
 
-    positive_score, scores: cosines with the anchor. dropped: ranks that the margins left out.
+    positive_score, scores: cosines with the anchor. dropped: ranks outside the margins.
     """
 
     anchor: str
@@ -115,9 +114,9 @@ class Mined:
 
 @dataclass(frozen=True, slots=True)
 class MiningSummary:
-    """What came of it: pairs with all the negatives asked for, with fewer, with none.
+    """Numbers of pairs: complete with all negatives, with fewer, with none.
 
-    dropped_by_margin: ranks left out by the margins, over all pairs.
+    dropped_by_margin: ranks outside the margins, over all pairs.
     """
 
     pairs: int
@@ -129,9 +128,9 @@ class MiningSummary:
 
 
 def read_pairs(paths: Iterable[Path]) -> list[Pair]:
-    """The pairs of training files; of paraphrases, the first is the anchor and the second read.
+    """Read the pairs of training files; of paraphrases, the first is the anchor.
 
-    Negatives that a file has already are not read. Raises DataError, also for files of sentences.
+    Existing negatives are ignored. Raises DataError, also for files of sentences.
     """
     kinds = (Kind.PAIR, Kind.TRIPLET, Kind.PARAPHRASES)
     return [
@@ -143,7 +142,7 @@ def read_pairs(paths: Iterable[Path]) -> list[Pair]:
 class Miner:
     """Pairs, and the candidates for their negatives: all positives, and the texts of a corpus.
 
-    Texts are equal, and one candidate, where their letters and digits are. candidates: the texts.
+    Texts with equal letters and digits are one candidate. candidates: the texts.
     """
 
     def __init__(
@@ -171,10 +170,7 @@ class Miner:
             self.candidates.append(text)
 
     def _relate(self) -> dict[str, set[int]]:
-        """Identity of a text -> rows of what it is paired with, whichever of the two is the anchor.
-
-        The text's own row is among them.
-        """
+        """Identity of a text -> rows of the texts paired with it, in either role, and its row."""
         related: dict[str, set[int]] = defaultdict(set)
         for pair in self.pairs:
             anchor = identity(pair.anchor)
@@ -195,16 +191,16 @@ class Miner:
         scratch: str | Path | None = None,
         on_done: Progress | None = None,
     ) -> Iterator[Mined]:
-        """Every pair in turn with its negatives: as many as fit, perhaps none.
+        """Yield every pair with its negatives, perhaps none.
 
-        scratch: an existing folder to index in; by default the system's. on_done: called with the
-        number of candidates just encoded, then of pairs just mined; they add up to `work`.
+        scratch: existing folder for the index; by default the system's. on_done: callback for the
+        number of candidates just encoded, then of pairs just mined; the sum is `work`.
         """
         rows, dim = len(self.candidates), self._encoder.dim
         settings = SegmentConfig(
             prefix=min(PREFIX, dim),
-            structure=Structure.FLAT if rows <= SCANNED else Structure.HNSW,
-            storage=Storage.FLOAT32,  # the margins compare scores; half the disk is not worth it
+            structure=Structure.FLAT if rows <= MAX_SCANNED else Structure.HNSW,
+            storage=Storage.FLOAT32,  # the margins compare exact scores
         )
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as folder:
             blocks = self._encoded(on_done)
@@ -223,21 +219,23 @@ class Miner:
                 on_done(len(texts))
 
     def _mine_block(self, segment: Segment, pairs: Sequence[Pair], first: int) -> Iterator[Mined]:
-        """The pairs, the first of which has the number `first`, searched together."""
+        """Mine pairs with one search; `first`: number of the first pair."""
         vectors = self._encoder.encode([pair.anchor for pair in pairs], role="query")
-        own = [self._related[identity(pair.anchor)] for pair in pairs]
-        # Deep enough to find `depth` others even where all of its own come first.
-        k = min(self.config.depth + max(map(len, own)), segment.rows)
+        related = [self._related[identity(pair.anchor)] for pair in pairs]
+        # Enough for `depth` candidates even if all related texts rank first.
+        k = min(self.config.depth + max(map(len, related)), segment.rows)
         if self.config.exact:
-            found = segment.exact(vectors, k)
+            result = segment.exact(vectors, k)
         else:
-            found = segment.search(vectors, k, shortlist=SHORTLIST_PER_RANK * k)
+            result = segment.search(vectors, k, shortlist=SHORTLIST_PER_RANK * k)
         positives = np.array([[self._rows[identity(pair.positive)]] for pair in pairs], np.int64)
         scores = segment.rerank(segment.rotate(vectors), positives, 1).scores[:, 0]
         for i, pair in enumerate(pairs):
-            ranked = zip(found.rows[i].tolist(), found.scores[i].tolist(), strict=True)
-            others = [(row, score) for row, score in ranked if row >= 0 and row not in own[i]]
-            chosen, dropped = choose(others, float(scores[i]), self.config, first + i)
+            ranked = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
+            candidates = [
+                (row, score) for row, score in ranked if row >= 0 and row not in related[i]
+            ]
+            chosen, dropped = choose(candidates, float(scores[i]), self.config, first + i)
             yield Mined(
                 pair.anchor,
                 pair.positive,
@@ -251,9 +249,9 @@ class Miner:
         """Mine into a new file that the trainer reads: .tsv, or .jsonl for texts with line breaks.
 
         TSV has the columns anchor, positive and negative, or negative_1, negative_2, …; JSONL the
-        fields anchor, positive and the list negatives. Pairs keep their order, and those with too
-        few negatives their row. The file appears whole or not at all, and the scratch folder lies
-        beside it. Raises SearchEngineError where `out` exists, cannot hold the texts, or no pair
+        fields anchor, positive and the list negatives. Pairs keep their order; pairs with too few
+        negatives are written too. The file appears whole or not at all; the temporary folder is
+        beside it. Raises SearchEngineError if `out` exists, cannot contain the texts, or no pair
         has a negative.
         """
         check_output(out)
@@ -262,15 +260,15 @@ class Miner:
             self._check_lines(out)
         out = out.absolute()
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-            made = Path(scratch) / out.name
-            with made.open("w", encoding="utf-8", newline="") as file:
-                lines = _write_tsv if tsv else _write_jsonl
+            temporary = Path(scratch) / out.name
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                write = _write_tsv if tsv else _write_jsonl
                 mined = self.mine(scratch, on_done)
-                summary = self._counted(lines(file, mined, self.config.negatives))
+                summary = self._summary(write(file, mined, self.config.negatives))
                 file.flush()
                 os.fsync(file.fileno())
             check_output(out)  # again: mining may have taken hours
-            made.rename(out)
+            temporary.rename(out)
         return summary
 
     def _check_lines(self, out: Path) -> None:
@@ -278,24 +276,24 @@ class Miner:
         positives = (pair.positive for pair in self.pairs)
         for texts in (anchors, positives, self.candidates):
             for text in texts:
-                if found := _NOT_IN_TSV.search(text):
+                if match := _NOT_IN_TSV.search(text):
                     raise SearchEngineError(
-                        f"{out}: TSV cannot hold the {found[0]!r} in {text[:40]!r}: "
+                        f"{out}: TSV cannot contain {match[0]!r}, got {text[:40]!r}; "
                         "name a .jsonl file"
                     )
 
-    def _counted(self, mined: Iterable[Mined]) -> MiningSummary:
-        found = np.zeros(self.config.negatives + 1, np.int64)  # pairs by number of negatives
+    def _summary(self, mined: Iterable[Mined]) -> MiningSummary:
+        counts = np.zeros(self.config.negatives + 1, np.int64)  # pairs by number of negatives
         dropped = 0
-        for each in mined:
-            found[len(each.negatives)] += 1
-            dropped += each.dropped
-        if not found[1:].any():
+        for pair in mined:
+            counts[len(pair.negatives)] += 1
+            dropped += pair.dropped
+        if not counts[1:].any():
             raise SearchEngineError(
                 f"none of {len(self.pairs)} pairs has a negative within the margins, of "
-                f"{len(self.candidates)} candidates: add a corpus, or loosen the margins"
+                f"{len(self.candidates)} candidates; add a corpus, or loosen the margins"
             )
-        complete, none = int(found[-1]), int(found[0])
+        complete, none = int(counts[-1]), int(counts[0])
         fewer = len(self.pairs) - complete - none
         return MiningSummary(len(self.pairs), len(self.candidates), complete, fewer, none, dropped)
 
@@ -303,45 +301,45 @@ class Miner:
 def choose(
     ranked: Sequence[tuple[int, float]], positive: float, config: MiningConfig, number: int = 0
 ) -> tuple[list[tuple[int, float]], int]:
-    """The negatives among (row, score), and how many ranks the margins left out.
+    """Choose negatives among (row, score); return them and the number of ranks outside the margins.
 
-    ranked: best first, without the anchor's own. positive: the positive's score. number: of the
-    pair; with the seed it decides a draw. What is drawn stays in the order of ranks.
+    ranked: best first, without related texts. positive: score of the positive. number: number of
+    the pair, which seeds the random sample. The sample keeps the order of ranks.
     """
-    seen = ranked[config.skip : config.depth]
+    considered = ranked[config.skip : config.depth]
     limit = config.limit(positive)
-    fitting = [item for item in seen if item[1] <= limit]
-    dropped = len(seen) - len(fitting)
+    fitting = [item for item in considered if item[1] <= limit]
+    dropped = len(considered) - len(fitting)
     if config.sample and len(fitting) > config.negatives:
         rng = random.Random(f"mine {config.seed} {number}")
-        drawn = sorted(rng.sample(range(len(fitting)), config.negatives))
-        return [fitting[i] for i in drawn], dropped
+        sample = sorted(rng.sample(range(len(fitting)), config.negatives))
+        return [fitting[i] for i in sample], dropped
     return fitting[: config.negatives], dropped
 
 
 def check_output(out: Path) -> None:
-    """SearchEngineError unless `out` names a new .tsv or .jsonl file in a folder that is there."""
+    """Raise SearchEngineError unless `out` is a new .tsv or .jsonl file in an existing folder."""
     if out.suffix not in SUFFIXES:
-        raise SearchEngineError(f"{out}: expected a name that ends in {' or '.join(SUFFIXES)}")
+        raise SearchEngineError(f"{out}: the name must end in {' or '.join(SUFFIXES)}")
     if out.exists():
-        raise SearchEngineError(f"{out} exists: name a new file, or remove this one")
+        raise SearchEngineError(f"{out} exists; name a new file, or remove this one")
     if not out.absolute().parent.is_dir():
-        raise SearchEngineError(f"{out}: no folder {out.parent}: make it first")
+        raise SearchEngineError(f"{out}: the folder {out.parent} does not exist; create it first")
 
 
 def _write_tsv(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator[Mined]:
     numbered = [f"negative_{i}" for i in range(1, negatives + 1)]
     columns = ["anchor", "positive", *(numbered if negatives > 1 else ["negative"])]
     file.write("\t".join(columns) + "\n")
-    for each in mined:
-        missing = [""] * (negatives - len(each.negatives))
-        file.write("\t".join([each.anchor, each.positive, *each.negatives, *missing]) + "\n")
-        yield each
+    for pair in mined:
+        missing = [""] * (negatives - len(pair.negatives))
+        file.write("\t".join([pair.anchor, pair.positive, *pair.negatives, *missing]) + "\n")
+        yield pair
 
 
 def _write_jsonl(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator[Mined]:
-    for each in mined:
-        row = {"anchor": each.anchor, "positive": each.positive, "negatives": each.negatives}
+    for pair in mined:
+        row = {"anchor": pair.anchor, "positive": pair.positive, "negatives": pair.negatives}
         line = json.dumps(row, ensure_ascii=False)
-        file.write((json.dumps(row) if re.search(_HALF, line) else line) + "\n")
-        yield each
+        file.write((json.dumps(row) if re.search(_SURROGATE, line) else line) + "\n")
+        yield pair

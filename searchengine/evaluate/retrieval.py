@@ -1,7 +1,7 @@
 """Retrieval quality of a collection on judged questions, setting by setting.
 
-A setting is a way to search: exactly, over one prefix length, as the collection is configured, by
-words, or by both. searchengine.evaluate.metrics measures what each of them finds.
+A setting is a way to search: exactly, over one prefix length, at the collection's operating point,
+by words, or by both. searchengine.evaluate.metrics measures its results.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,21 +30,21 @@ from searchengine.storage.documents.store import SegmentRow
 from searchengine.storage.snapshot import Snapshot
 
 CONFIGURED = "configured"
-"""What the collection's own operating point is called."""
+"""Name of the setting at the collection's operating point."""
 
-_FIRST = 10  # documents that a user looks at
-_AT_ONCE = 256  # questions whose documents are in memory with their texts
+_FIRST = 10  # documents that a user reads
+_BATCH = 256  # questions whose documents are in memory with their texts
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The questions that count, and what their answers are judged by.
+    """Questions with their judgements.
 
     Attributes:
         queries: key → question; at least one, all of them judged.
         qrels: their judgements.
-        exclude_self: whether the document of a question's own key is no answer, as in ArguAna.
-        notes: what was left out, and what else one should know; a sentence each.
+        exclude_self: leave out the document with the question's key, as in ArguAna.
+        notes: sentences about questions that were left out, and the like.
     """
 
     queries: Mapping[str, str]
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def keys(self) -> list[str]:
-        """The questions' keys."""
+        """The keys of the questions."""
         return list(self.queries)
 
 
@@ -66,25 +66,25 @@ def task(
 ) -> Task:
     """The questions that have judgements.
 
-    `exclude_self` None: where at least half of the questions are documents themselves (the same
-    key, and the question is part of the document) and none is judged relevant to itself. Raises
-    CorpusError when no question is judged.
+    `exclude_self` None: True if at least half of the questions are documents (with the same key,
+    and the question is part of the document) and none is judged relevant to itself. Raises
+    CorpusError if no question is judged.
     """
-    asked = judgements.judged(queries, qrels)
-    judged = {key: qrels[key] for key in asked}
+    questions = judgements.judged(queries, qrels)
+    judged = {key: qrels[key] for key in questions}
     with engine.collection.reading() as snapshot:
         notes = list(_left_out(snapshot, queries, qrels, judged))
-        seem = exclude_self is None and _are_documents(snapshot, asked, judged)
-        if seem:
+        detected = exclude_self is None and _are_documents(snapshot, questions, judged)
+        if detected:
             notes.append(
-                "the questions are documents of the collection: each is left out of its own answer "
+                "the questions are documents of the collection: each is left out of its results "
                 "(--no-exclude-self keeps it)"
             )
-    return Task(asked, judged, exclude_self or seem, tuple(notes))
+    return Task(questions, judged, exclude_self or detected, tuple(notes))
 
 
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
-    """The prefix lengths the encoder was trained for; halves down to 32 where it names none."""
+    """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32."""
     dim = engine.encoder.dim
     trained: tuple[int, ...] = getattr(engine.encoder, "matryoshka_dims", ())
     if len(trained) > 1:
@@ -99,16 +99,16 @@ def measure(
     shortlist: int = 100,
     modes: Sequence[Mode | str] = (Mode.VECTOR,),
 ) -> Iterator[Setting]:
-    """The settings of each mode, one after the other.
+    """Measure the settings of each mode in turn.
 
-    By vectors: "exact" at full width, without a shortlist; one for each prefix length, called like
-    it; and "configured", what users of this collection get. The shortlist of a prefix length is
-    drawn by the exact ranking of the prefix over all segments together, whatever structure the
-    collection has, so that those tell of the encoder and not of the index. The modes "text" and
-    "hybrid" are one each.
+    Mode vector has "exact" at full width, without a shortlist; one setting per prefix length, with
+    its number as name; and "configured", the search of the collection's users. The shortlist of a
+    prefix length is the exact ranking of the prefix over all segments, independent of the
+    collection's structure, so that it measures the encoder and not the index. Modes "text" and
+    "hybrid" have one setting each.
 
-    Raises QueryError on a prefix length or mode that cannot be, and CollectionError where nothing
-    is indexed.
+    Raises QueryError for an invalid prefix length or mode, and CollectionError if the collection is
+    empty.
     """
     shorter = _shorter(engine, dims)
     for mode in dict.fromkeys(modes):
@@ -122,10 +122,10 @@ def measure(
 def names(
     engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] = (Mode.VECTOR,)
 ) -> list[str]:
-    """What the settings that `measure` yields are called, in their order. Raises QueryError."""
+    """The names of the settings that `measure` yields, in their order. Raises QueryError."""
     by_vector = [EXACT, *map(str, _shorter(engine, dims)), CONFIGURED]
-    each = [by_vector if mode == Mode.VECTOR else [str(mode)] for mode in dict.fromkeys(modes)]
-    return [name for some in each for name in some]
+    by_mode = [by_vector if mode == Mode.VECTOR else [str(mode)] for mode in dict.fromkeys(modes)]
+    return [name for settings in by_mode for name in settings]
 
 
 def ndcg_10(
@@ -133,19 +133,19 @@ def ndcg_10(
 ) -> npt.NDArray[np.float64]:
     """nDCG@10 of every question: keys (q,), ranked passage ids (q, depth) padded with −1, to (q,).
 
-    Several passages of a document count as one, at the first one's rank. Raises CorpusError on a
+    Several passages of a document count as one, at the rank of the first. Raises CorpusError for a
     question without a judgement.
     """
     for key in keys:
         if key not in qrels:
             raise CorpusError(f"the question {key!r:.80} has no judgement; leave it out")
-    found = zip(keys, _documents(snapshot, ids), strict=True)
-    run = {key: dict.fromkeys(documents, 0.0) for key, documents in found}
+    results = zip(keys, _documents(snapshot, ids), strict=True)
+    run = {key: dict.fromkeys(documents, 0.0) for key, documents in results}
     return per_question(run, keys, qrels, [MAIN])[MAIN]
 
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
-    """The prefix lengths below the full width, each once."""
+    """The prefix lengths below the full width, without repeats."""
     full = engine.collection.settings["encoder"]["dim"]
     for dim in dims:
         if not 1 <= dim <= full:
@@ -159,8 +159,8 @@ def _by_vector(
     vectors = engine.encoder.encode(list(task.queries.values()), role="query")
     candidates = shortlist + task.exclude_self
 
-    def setting(name: str, run: Run, **told: Any) -> Setting:
-        return Setting.of(name, run, task.keys, task.qrels, **told)
+    def setting(name: str, run: Run, **fields: Any) -> Setting:
+        return Setting.of(name, run, task.keys, task.qrels, **fields)
 
     with engine.collection.reading() as snapshot:
         depth, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
@@ -180,10 +180,10 @@ def _by_vector(
                 prefix_ndcg_10=float(by_prefix.mean()),
                 exact_recall_10=_share(run, exact),
             )
-        own = snapshot.settings["index"]["shortlist"]
-    # To ask for more widens the shortlist, which would flatter the first ten.
+        configured = snapshot.settings["index"]["shortlist"]
+    # A larger k widens the shortlist, which would improve the first ten: search for each count.
     run = _by_engine(engine, task, vectors, (_FIRST, DEPTH))
-    yield setting(CONFIGURED, run, shortlist=own, exact_recall_10=_share(run, exact))
+    yield setting(CONFIGURED, run, shortlist=configured, exact_recall_10=_share(run, exact))
 
 
 def _by_engine(
@@ -193,61 +193,62 @@ def _by_engine(
     counts: Sequence[int] = (DEPTH,),
     **options: Any,
 ) -> Run:
-    """What users get who ask for so many documents, one count after the other."""
+    """Search like users of the collection, once for each count of documents."""
     run = {}
-    for start in range(0, len(questions), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        answers = [
-            engine.search_batch(questions[some], count + task.exclude_self, **options)
+    for start in range(0, len(questions), _BATCH):
+        batch = slice(start, start + _BATCH)
+        results = [
+            engine.search_batch(questions[batch], count + task.exclude_self, **options)
             for count in counts
         ]
-        for key, *found in zip(task.keys[some], *answers, strict=True):
-            run[key] = _answer(task, key, ((hit.key, hit.score) for hits in found for hit in hits))
+        for key, *by_count in zip(task.keys[batch], *results, strict=True):
+            scores = ((hit.key, hit.score) for hits in by_count for hit in hits)
+            run[key] = _ranking(task, key, scores)
     return run
 
 
 def _run(snapshot: Snapshot, task: Task, result: SearchResult) -> Run:
-    """A ranking of passages (q, depth) as one of documents, each by its best passage."""
+    """Convert a ranking of passages (q, depth) to one of documents, each by its best passage."""
     documents = _documents(snapshot, result.rows)
     return {
-        key: _answer(task, key, zip(found, scores.tolist(), strict=False))
-        for key, found, scores in zip(task.queries, documents, result.scores, strict=True)
+        key: _ranking(task, key, zip(keys, scores.tolist(), strict=False))
+        for key, keys, scores in zip(task.queries, documents, result.scores, strict=True)
     }
 
 
-def _answer(task: Task, key: str, found: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The first DEPTH documents that count."""
-    own = key if task.exclude_self else None
-    best = ranked(pair for pair in found if pair[0] != own)
+def _ranking(task: Task, key: str, results: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The first DEPTH documents, without the question's own if it is excluded."""
+    excluded = key if task.exclude_self else None
+    best = ranked(pair for pair in results if pair[0] != excluded)
     return dict(islice(best.items(), DEPTH))
 
 
 def _documents(snapshot: Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
-    """The documents of passages (q, depth), −1 for none: a list of keys for every question."""
-    found = iter(snapshot.store.keys(ids[ids >= 0]))
-    return (list(islice(found, int((row >= 0).sum()))) for row in ids)
+    """The documents of passages (q, depth), padded with −1: a list of keys per question."""
+    keys = iter(snapshot.store.keys(ids[ids >= 0]))
+    return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
 
 
 def _share(run: Run, exact: Run) -> float:
     """The mean share of the first ten of `exact` that are among the first ten of `run`."""
     shares = [
         len(best & set(islice(run[key], _FIRST))) / len(best)
-        for key, found in exact.items()
-        if (best := set(islice(found, _FIRST)))
+        for key, documents in exact.items()
+        if (best := set(islice(documents, _FIRST)))
     ]
     return float(np.mean(shares)) if shares else 1.0
 
 
 def _exact(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple[int, SearchResult]:
-    """So many passages, and the best of them, that each question has so many documents."""
+    """Search until every question has `documents` documents; return (depth, result)."""
     depth = documents
     while True:
-        most = depth
-        result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, most, live), most)  # noqa: B023
+        k = depth
+        result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, k, live), k)  # noqa: B023
         if not snapshot.cuts or depth >= snapshot.rows:
             return depth, result
-        # A document may come by several of its passages, and counts once.
-        if all(len(set(found)) >= documents for found in _documents(snapshot, result.rows)):
+        # Several passages of a document count once.
+        if all(len(set(keys)) >= documents for keys in _documents(snapshot, result.rows)):
             return depth, result
         depth *= 4
 
@@ -258,22 +259,22 @@ def _by_prefix(
     """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
     config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
     size = max(shortlist, depth)
-    turned = {row: segment.rotate(vectors) for row, segment in snapshot.segments.items()}
+    rotations = {row: segment.rotate(vectors) for row, segment in snapshot.segments.items()}
 
     def by_prefix(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
-        rotated = turned[row]
+        rotated = rotations[row]
         coarse = build_coarse(segment.prefix_rows(dim), config)
         candidates = coarse.shortlist(rotated[:, :dim], min(size, segment.rows), live)
         return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
 
     alone = snapshot.merge(by_prefix, size)
-    # Cut once, for all segments: each one's own shortlist would tell how many of them there are.
+    # One shortlist over all segments: separate ones would depend on the number of segments.
     chosen = alone.rows[:, :shortlist]
 
     def at_full_width(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
         first, last = row.ends
         inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-        return segment.rerank(turned[row], inside, depth)
+        return segment.rerank(rotations[row], inside, depth)
 
     bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
     return snapshot.merge(at_full_width, depth), bare
@@ -281,7 +282,7 @@ def _by_prefix(
 
 @dataclass(frozen=True, slots=True)
 class _Prefixes:
-    """The prefixes of a segment's rows, as the rows that `rerank` scores."""
+    """The prefixes of a segment's rows, in the form that `rerank` takes."""
 
     segment: Segment
     dim: int
@@ -294,20 +295,20 @@ class _Prefixes:
 def _left_out(
     snapshot: Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
 ) -> Iterator[str]:
-    """What of questions and judgements does not count, or cannot be found."""
+    """Describe questions and judgements that are ignored, or whose documents are missing."""
     if unjudged := len(queries) - len(judged):
         yield f"questions without a judgement, left out: {unjudged:,}"
     if unasked := len(qrels) - len(judged):
         yield f"judged questions that are not among the questions, left out: {unasked:,}"
-    grades = [pair for found in judged.values() for pair in found.items()]
-    there = snapshot.store.ids_of(document for document, _ in grades)
-    absent = [grade for document, grade in grades if document not in there]
-    if absent:
-        relevant = sum(grade > 0 for grade in absent)
+    grades = [pair for documents in judged.values() for pair in documents.items()]
+    stored = snapshot.store.ids_of(document for document, _ in grades)
+    missing = [grade for document, grade in grades if document not in stored]
+    if missing:
+        relevant = sum(grade > 0 for grade in missing)
         yield (
             "judgements of documents that the collection does not have: "
-            f"{len(absent):,} of {len(grades):,}; {relevant:,} are of relevant ones, which count "
-            "as not found"
+            f"{len(missing):,} of {len(grades):,}; {relevant:,} of them are relevant and count as "
+            "not found"
         )
 
 
@@ -315,15 +316,15 @@ def _words(text: str) -> str:
     return f" {' '.join(text.split())} "
 
 
-def _are_documents(snapshot: Snapshot, asked: Mapping[str, str], judged: Qrels) -> bool:
-    """Whether the questions seem to be documents that are no answers to themselves.
+def _are_documents(snapshot: Snapshot, questions: Mapping[str, str], judged: Qrels) -> bool:
+    """True if the questions seem to be documents that are not relevant to themselves.
 
-    A key alone says little: two files that number their lines have many in common.
+    Equal keys do not suffice: two files with line numbers as keys share many.
     """
-    there = snapshot.store.ids_of(asked)
-    if 2 * len(there) < len(asked) or any(judged[key].get(key, 0) > 0 for key in there):
+    stored = snapshot.store.ids_of(questions)
+    if 2 * len(stored) < len(questions) or any(judged[key].get(key, 0) > 0 for key in stored):
         return False
-    same = 0
-    for document in snapshot.store.documents(there.values()):
-        same += _words(asked[document.key]) in _words(document.full_text)
-    return 2 * same >= len(asked)
+    contained = 0
+    for document in snapshot.store.documents(stored.values()):
+        contained += _words(questions[document.key]) in _words(document.full_text)
+    return 2 * contained >= len(questions)

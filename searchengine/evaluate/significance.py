@@ -1,14 +1,14 @@
-"""What chance alone does to a mean over questions: intervals, and tests of paired differences.
+"""Significance of means over questions: intervals, and tests of paired differences.
 
-interval(values)                   # where the mean lies, had other questions been drawn
-compare(values, baseline)          # the mean difference, its interval, and a p-value
+interval(values)                   # interval of the mean over other samples of questions
+compare(values, baseline)          # mean difference, its interval, and a p-value
 holm([p, …])                       # p-values of several comparisons, corrected
 
 The interval is the percentile bootstrap over questions (Efron, "Bootstrap Methods: Another Look at
 the Jackknife", 1979). The p-value is that of Fisher's randomisation test on pairs. Smucker, Allan
 and Carterette ("A Comparison of Statistical Significance Tests for Information Retrieval
-Evaluation", 2007) find it, the bootstrap and the t-test in agreement, and advise against the
-Wilcoxon and the sign test. Everything is seeded: the same values give the same answer.
+Evaluation", 2007) find that it agrees with the bootstrap and the t-test, and advise against the
+Wilcoxon and the sign test. Everything is seeded: equal values give equal results.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,20 @@ Values = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-"""Of the bootstrap, and assignments of the randomisation test: p ends at 2 / 10,000."""
+"""Samples of the bootstrap, and assignments of the randomisation test: p is at least 2 / 10,000."""
 
-_AT_ONCE = 1 << 22  # numbers resampled in one go, which bounds memory
+_BATCH = 1 << 22  # numbers resampled at a time, which bounds memory
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one setting differs from another on the same questions.
+    """The difference of two settings on the same questions.
 
     Attributes:
-        difference: the mean of the paired differences; above 0 the first one is better.
+        difference: mean of the paired differences; above 0 the first setting is better.
         low, high: its 95 % interval.
-        p: how often a difference at least as large, in either direction, comes about when the two
-            answers to each question are swapped at random.
+        p: probability of a difference at least as large, in either direction, if the two results
+            of each question are swapped at random.
     """
 
     difference: float
@@ -53,31 +53,31 @@ class Comparison:
 
 
 def interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The bootstrap interval of a mean: values (n,), one a question, to its ends.
+    """The ends of the bootstrap interval of the mean of values (n,), one per question.
 
-    One value, or values all equal, give the mean twice: they say nothing about chance. Raises
-    QueryError for no values, or what is not a finite number.
+    One value, or equal values, give the mean twice: they have no variance. Raises QueryError for no
+    values, or values that are not finite.
     """
     return intervals(np.asarray(values, np.float64)[None], confidence)[0]
 
 
 def intervals(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> list[tuple[float, float]]:
-    """`interval` of every row of (m, n), each with the same draws of questions."""
+    """`interval` of every row of (m, n), with the same samples of questions."""
     rows = _checked(values)
     if rows.shape[1] == 1:
         return [(mean, mean) for mean in rows[:, 0].tolist()]
-    found = stats.bootstrap(
+    ends = stats.bootstrap(
         (rows,),
         np.mean,
         axis=-1,
         confidence_level=confidence,
         n_resamples=RESAMPLES,
-        batch=max(1, _AT_ONCE // rows.size),
+        batch=max(1, _BATCH // rows.size),
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    equal, means = np.ptp(rows, axis=1) == 0, rows[:, 0]  # without the rounding of a mean
-    low, high = np.where(equal, means, found.low), np.where(equal, means, found.high)
+    equal, means = np.ptp(rows, axis=1) == 0, rows[:, 0]  # without rounding errors of a mean
+    low, high = np.where(equal, means, ends.low), np.where(equal, means, ends.high)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
@@ -89,18 +89,17 @@ def compare(values: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:
     ours, theirs = _checked(np.asarray(values)[None])[0], _checked(np.asarray(baseline)[None])[0]
     if len(ours) != len(theirs):
         raise QueryError(
-            f"a comparison needs the same questions, got {len(ours)} values and {len(theirs)}"
+            f"a comparison must have the same questions, got {len(ours)} and {len(theirs)} values"
         )
     low, high = interval(ours - theirs)
     return Comparison(float((ours - theirs).mean()), low, high, _p(ours, theirs))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p-values such that the chance of even one false find among them keeps to its limit.
+    """p-values corrected so that the probability of any false positive among them stays below p.
 
     The step-down correction of Holm ("A Simple Sequentially Rejective Multiple Test Procedure",
-    1979): the i-th smallest of m is multiplied by m − i + 1, no value becomes smaller than one
-    before it, nor greater than 1.
+    1979): the i-th smallest of m is multiplied by m − i + 1; values stay in order, and at most 1.
     """
     order = np.argsort(ps, kind="stable")
     steps = np.arange(len(ps), 0, -1) * np.asarray(ps, np.float64)[order]
@@ -110,28 +109,28 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def _p(ours: Values, theirs: Values) -> float:
-    """The p-value of the randomisation test, two-sided; all assignments where they are few."""
-    moved = ours != theirs  # to swap equal values changes nothing
-    if moved.sum() < 2:
+    """The p-value of the two-sided randomisation test; exact if there are few assignments."""
+    differ = ours != theirs  # a swap of equal values changes nothing
+    if differ.sum() < 2:
         return 1.0
-    pair = ours[moved], theirs[moved]
-    found = stats.permutation_test(
+    pair = ours[differ], theirs[differ]
+    result = stats.permutation_test(
         pair,
         lambda a, b, axis: (a - b).sum(axis=axis),
         permutation_type="samples",
         vectorized=True,
         n_resamples=RESAMPLES,
-        batch=max(1, _AT_ONCE // (2 * len(pair[0]))),
+        batch=max(1, _BATCH // (2 * len(pair[0]))),
         rng=np.random.default_rng(0),
     )
-    return float(found.pvalue)
+    return float(result.pvalue)
 
 
 def _checked(values: npt.ArrayLike) -> Values:
     """Float64 (m, n) of finite numbers."""
     rows = np.asarray(values, np.float64)
     if rows.ndim != 2 or not rows.shape[1]:
-        raise QueryError(f"expected one value a question, got an array of shape {rows.shape[1:]}")
+        raise QueryError(f"expected one value per question, got an array of shape {rows.shape[1:]}")
     if not np.isfinite(rows).all():
-        raise QueryError("a value of a question is not a finite number")
+        raise QueryError("values of questions must be finite numbers")
     return rows

@@ -1,26 +1,27 @@
-"""Two benches of the same subject, row by row: what became better or worse, beyond the noise."""
+"""Comparison of two benches of the same data: changes beyond the noise, row by row."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from searchengine.bench.amounts import NOTHING, fraction, plain, short
+from searchengine.bench.formatting import NOTHING, fraction, plain, short
 from searchengine.bench.recommend import MARGIN
 from searchengine.bench.results import Kind, Results, Row, Spread
 from searchengine.errors import QueryError
 
-NDCG_NOISE = 0.005  # a bench keeps no interval of nDCG
-BUILD_NOISE = 2.0  # each coarse stage is built once, so that there is no spread to judge by
-BATCH_NOISE = 1.15  # one call a round, that may use several threads
-PEER_MEMORY_NOISE = 1.1  # what a process took, not what its index needs
-RUNNING = ("processor", "cores", "threads", "memory", "system")  # of a machine: what sets its speed
-SAME = ("rows", "dim", "k")  # of a subject: what recall and latency depend on most
+NDCG_NOISE = 0.005  # a bench has no interval of nDCG
+BUILD_NOISE = 2.0  # every coarse stage is built once, without a spread
+BATCH_NOISE = 1.15  # one call per round, perhaps on several threads
+PEER_MEMORY_NOISE = 1.1  # memory of a process, not of its index alone
+MACHINE = ("processor", "cores", "threads", "memory", "system")  # fields that determine speed
+MUST_MATCH = ("rows", "dim", "k")  # fields that determine recall and latency
 
 
 class Verdict(StrEnum):
-    """What a difference amounts to."""
+    """The meaning of a difference."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -33,14 +34,14 @@ class Change:
     """One measure of one row, before and after.
 
     Attributes:
-        name: the row's.
+        name: name of the row.
         measure: recall, ndcg, p50_ms, speed_up (times as fast as the exact search of the same
             bench), batch_qps, build_s or hot_bytes; "row" for a row that only one side has.
-        before, after: its values; None where a side has none.
+        before, after: its values; None if a side has none.
         ratio: after / before; None for recall and ndcg.
         difference: after - before of recall and ndcg; None for the others.
-        verdict: beyond the noise or not.
-        note: why it cannot be compared; else empty.
+        verdict: better, worse, within noise or not comparable.
+        note: reason why it cannot be compared; else empty.
     """
 
     name: str
@@ -58,70 +59,69 @@ class Change:
 
 
 def compare(before: Results, after: Results) -> list[Change]:
-    """What changed from one bench to the other, row by row in the order of the first.
+    """The changes from one bench to another, row by row in the order of the first.
 
-    The runs are not paired, and the machine may have been busier in one of them. So a row's
-    speed is compared twice: in milliseconds, and as times the exact search of its own bench, whose
-    load it shared. What counts as a change:
+    The runs are not paired, and the machine may have been busier in one of them. So the speed of a
+    row is compared twice: in milliseconds, and relative to the exact search of its own bench, which
+    had the same load. A difference counts as a change if it exceeds these limits:
 
-    * recall: a difference greater than sqrt(a^2 + b^2) of the half widths of both 95 % intervals.
-      The queries are the same as a rule, so this errs on the side of noise. nDCG: 0.005.
-    * p50_ms and speed_up: no round of one side reaches into the rounds of the other (five against
-      five: 1 in 126 by chance), and the medians are more than 5 % apart, p50_ms moreover by
-      more than exact search is between the two benches: that much was the machine.
-    * batch_qps: the quartiles of both sides lie apart, and the medians are more than 15 % apart,
-      and more than those of exact search. build_s: twice, told of the first row of every coarse
-      stage alone, for the others share it. hot_bytes: any; of another engine, whose process it
-      is, 10 %.
+    * recall: sqrt(a^2 + b^2) of the half widths of both 95 % intervals. The queries are usually the
+      same, so the limit is conservative. nDCG: 0.005.
+    * p50_ms and speed_up: the rounds of both sides do not overlap (of five against five, 1 in 126
+      by chance), and the medians differ by more than 5 %; p50_ms also by more than exact search
+      differs between the benches, which is the machine's share.
+    * batch_qps: the quartiles of both sides do not overlap, and the medians differ by more than
+      15 %, and by more than those of exact search. build_s: factor 2, reported once per coarse
+      stage. hot_bytes: any difference; of a peer, whose whole process counts, 10 %.
 
-    p50_ms, batch_qps and build_s are not comparable across machines, only speed_up is.
+    Across machines only speed_up is comparable, not p50_ms, batch_qps and build_s.
 
     Raises:
-        QueryError: the two did not search the same number of rows of the same width for the same k.
+        QueryError: number of rows, dimensions or k differ.
     """
     _check(before, after)
     drift, batch_drift = _drift(before, after, _p50), _drift(before, after, _batch, _p50)
     exacts = before.exact, after.exact
-    others = {row.name: row for row in after.rows}
+    after_rows = {row.name: row for row in after.rows}
     changes: list[Change] = []
-    built: set[tuple[str, str, int, bool]] = set()
+    reported: set[tuple[str, str, int, bool]] = set()
     for old in before.rows:
-        new = others.pop(old.name, None)
+        new = after_rows.pop(old.name, None)
         if new is None:
             changes.append(_alone(old.name, "only in the first"))
             continue
-        changes += _found(old, new)
-        changes += _timed(old, new, drift, batch_drift)
-        if _stage(old) not in built:
-            changes += _built(old, new, drift)
-            built.add(_stage(old))
+        changes += _quality(old, new)
+        changes += _speed(old, new, drift, batch_drift)
+        if _stage(old) not in reported:
+            changes += _build_time(old, new, drift)
+            reported.add(_stage(old))
         changes += _speed_up((old, new), exacts)
         changes += _hot(old, new)
-    return [*changes, *(_alone(name, "only in the second") for name in others)]
+    return [*changes, *(_alone(name, "only in the second") for name in after_rows)]
 
 
-def remarks(before: Results, after: Results) -> list[str]:
-    """What else differs between two benches, a sentence each: machine, versions, subject, ends."""
-    said = []
-    for what, one, two in (
-        ("subject", before.subject, after.subject),
+def differences(before: Results, after: Results) -> list[str]:
+    """Further differences of two benches, one sentence each: data, machine, versions, ends."""
+    sentences = []
+    for section, one, two in (
+        ("data", before.subject, after.subject),
         ("machine", before.machine, after.machine),
     ):
         for name in dict.fromkeys([*one, *two]):
             if one.get(name) != two.get(name):
-                said.append(
-                    f"{name} of the {what} differs: {plain(one.get(name))} before, "
+                sentences.append(
+                    f"{name} of the {section} differs: {plain(one.get(name))} before, "
                     f"{plain(two.get(name))} after."
                 )
-    if _elsewhere(before, after):
-        said.append("The machines differ: only recall, speed_up and hot_bytes can be compared.")
+    if _machines_differ(before, after):
+        sentences.append("The machines differ: only recall, speed_up and hot_bytes are comparable.")
     drift = _ratio(_p50(before.exact), _p50(after.exact))
     if drift is not None and not 1 / MARGIN < drift < MARGIN:
-        said.append(f"Exact search took {short(drift)} times as long after as before.")
+        sentences.append(f"Exact search took {short(drift)} times as long after as before.")
     for name, side in (("first", before), ("second", after)):
         if not side.complete:
-            said.append(f"The {name} bench was interrupted.")
-    return said
+            sentences.append(f"The {name} bench was interrupted.")
+    return sentences
 
 
 def table(changes: Sequence[Change]) -> list[dict[str, Any]]:
@@ -130,8 +130,8 @@ def table(changes: Sequence[Change]) -> list[dict[str, Any]]:
         {
             "name": change.name,
             "measure": change.measure,
-            "before": _shown(change, change.before),
-            "after": _shown(change, change.after),
+            "before": _value(change, change.before),
+            "after": _value(change, change.after),
             "change": _change(change),
             "verdict": f"{change.verdict}: {change.note}" if change.note else str(change.verdict),
         }
@@ -139,7 +139,7 @@ def table(changes: Sequence[Change]) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(change: Change, value: float | None) -> str:
+def _value(change: Change, value: float | None) -> str:
     if change.measure == "hot_bytes" and value is not None:
         return f"{value:,.0f}"
     return fraction(value) if change.difference is not None else short(value)
@@ -151,16 +151,23 @@ def _change(change: Change) -> str:
     return NOTHING if change.ratio is None else f"× {short(change.ratio)}"
 
 
+def __getattr__(name: str) -> object:
+    """Former names, for one more release."""
+    if name == "remarks":
+        warnings.warn("remarks is now differences", DeprecationWarning, stacklevel=2)
+        return differences
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _check(before: Results, after: Results) -> None:
     differing = [
         f"{name} {plain(before.subject.get(name))} and {plain(after.subject.get(name))}"
-        for name in SAME
+        for name in MUST_MATCH
         if before.subject.get(name) != after.subject.get(name)
     ]
     if differing:
         raise QueryError(
-            f"the two benches searched different things ({'; '.join(differing)}); compare benches "
-            "of the same rows for the same k"
+            f"the two benches must have the same rows, dimensions and k, got {'; '.join(differing)}"
         )
 
 
@@ -176,18 +183,18 @@ def _ratio(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None or before <= 0 else after / before
 
 
-def _elsewhere(before: Results, after: Results) -> bool:
-    return any(before.machine.get(name) != after.machine.get(name) for name in RUNNING)
+def _machines_differ(before: Results, after: Results) -> bool:
+    return any(before.machine.get(name) != after.machine.get(name) for name in MACHINE)
 
 
 def _drift(
     before: Results, after: Results, *measures: Callable[[Row | None], float | None]
 ) -> float | None:
-    """How far the first measure of exact search that both have moved, as a ratio of at least 1.
+    """The change of exact search, as a ratio of at least 1, by the first measure that both have.
 
-    None on another machine.
+    None if the machines differ.
     """
-    if _elsewhere(before, after):
+    if _machines_differ(before, after):
         return None
     ratios = (_ratio(measure(before.exact), measure(after.exact)) for measure in measures)
     ratio = next(filter(None, ratios), None)
@@ -199,69 +206,69 @@ def _alone(name: str, where: str) -> Change:
 
 
 def _verdict(sign: float, beyond: bool) -> Verdict:
-    """sign: above 0 where the change is for the better."""
+    """sign: above 0 for an improvement."""
     if not beyond or not sign:
         return Verdict.NOISE
     return Verdict.BETTER if sign > 0 else Verdict.WORSE
 
 
-def _found(old: Row, new: Row) -> Iterator[Change]:
+def _quality(old: Row, new: Row) -> Iterator[Change]:
     """Recall and nDCG."""
     half = math.hypot(*((row.recall_high - row.recall_low) / 2 for row in (old, new)))
     measured = [("recall", old.recall, new.recall, half), ("ndcg", old.ndcg, new.ndcg, NDCG_NOISE)]
     for measure, was, now, noise in measured:
         if was is not None and now is not None:
-            more = now - was
-            verdict = _verdict(more, abs(more) > noise)
-            yield Change(old.name, measure, was, now, None, more, verdict)
+            difference = now - was
+            verdict = _verdict(difference, abs(difference) > noise)
+            yield Change(old.name, measure, was, now, None, difference, verdict)
 
 
-def _timed(old: Row, new: Row, drift: float | None, batch_drift: float | None) -> Iterator[Change]:
-    """What the machine's load moves from round to round: p50_ms and batch_qps."""
+def _speed(old: Row, new: Row, drift: float | None, batch_drift: float | None) -> Iterator[Change]:
+    """p50_ms and batch_qps, which depend on the machine's load."""
     latency = _apart(old.rounds_ms or _ends(old.p50_ms), new.rounds_ms or _ends(new.p50_ms))
-    yield _ratioed(old.name, "p50_ms", (_p50(old), _p50(new)), -1, (latency, MARGIN, drift))
+    yield _ratio_change(old.name, "p50_ms", (_p50(old), _p50(new)), -1, (latency, MARGIN, drift))
     if old.batch_qps is not None and new.batch_qps is not None:
         batch = _apart(_ends(old.batch_qps), _ends(new.batch_qps))
         rates = _batch(old), _batch(new)
-        yield _ratioed(old.name, "batch_qps", rates, 1, (batch, BATCH_NOISE, batch_drift))
+        yield _ratio_change(old.name, "batch_qps", rates, 1, (batch, BATCH_NOISE, batch_drift))
 
 
 def _stage(row: Row) -> tuple[str, str, int, bool]:
-    """What is built once, and shared by all rows that use it."""
+    """Identity of the coarse stage, which is built once for all its rows."""
     return row.structure, row.code, row.prefix, row.kind is Kind.TRUNCATED
 
 
-def _built(old: Row, new: Row, drift: float | None) -> Iterator[Change]:
+def _build_time(old: Row, new: Row, drift: float | None) -> Iterator[Change]:
     if old.build_s is not None and new.build_s is not None:
         seconds = old.build_s, new.build_s
-        yield _ratioed(old.name, "build_s", seconds, -1, (True, BUILD_NOISE, drift))
+        yield _ratio_change(old.name, "build_s", seconds, -1, (True, BUILD_NOISE, drift))
 
 
-def _ratioed(
+def _ratio_change(
     name: str,
     measure: str,
     values: tuple[float | None, float | None],
-    towards: int,
+    direction: int,
     noise: tuple[bool, float, float | None],
 ) -> Change:
     """A measure compared by its ratio.
 
-    towards: 1 where more is better, -1 where less is. noise: whether the spreads lie apart, the
-    ratio that is noise whatever they say, and how far exact search moved (None: elsewhere).
+    direction: 1 if more is better, -1 if less is. noise: True if the spreads do not overlap; the
+    largest ratio that counts as noise; and the change of exact search (None: another machine).
     """
     apart, margin, drift = noise
     was, now = values
     ratio = _ratio(was, now)
     if drift is None or ratio is None or ratio <= 0:
-        why = "another machine" if drift is None else "not above 0"
-        return Change(name, measure, was, now, ratio, None, Verdict.NOT_COMPARABLE, why)
-    moved = math.log(ratio)
-    verdict = _verdict(towards * moved, apart and abs(moved) > math.log(max(margin, drift)))
+        reason = "another machine" if drift is None else "not above 0"
+        return Change(name, measure, was, now, ratio, None, Verdict.NOT_COMPARABLE, reason)
+    change = math.log(ratio)
+    verdict = _verdict(direction * change, apart and abs(change) > math.log(max(margin, drift)))
     return Change(name, measure, was, now, ratio, None, verdict)
 
 
 def _speed_up(rows: tuple[Row, Row], exacts: tuple[Row | None, Row | None]) -> Iterator[Change]:
-    """Times as fast as the exact search of the same bench, by round."""
+    """Speed relative to the exact search of the same bench, by round."""
     (old, new), (first, second) = rows, exacts
     if old.kind is Kind.EXACT or first is None or second is None:
         return
@@ -270,16 +277,16 @@ def _speed_up(rows: tuple[Row, Row], exacts: tuple[Row | None, Row | None]) -> I
         for exact, row in ((first, old), (second, new))
     ]
     medians = old.measured.median, new.measured.median
-    yield _ratioed(old.name, "speed_up", medians, 1, (_apart(*sides), MARGIN, 1.0))
+    yield _ratio_change(old.name, "speed_up", medians, 1, (_apart(*sides), MARGIN, 1.0))
 
 
 def _hot(old: Row, new: Row) -> Iterator[Change]:
     if old.hot_bytes is not None and new.hot_bytes is not None:
-        fewer = old.hot_bytes - new.hot_bytes
+        saved = old.hot_bytes - new.hot_bytes
         ratio = _ratio(old.hot_bytes, new.hot_bytes)
         noise = PEER_MEMORY_NOISE if old.kind is Kind.PEER else 1.0
-        alike = ratio is not None and 1 / noise <= ratio <= noise
-        verdict = _verdict(fewer, not alike)
+        similar = ratio is not None and 1 / noise <= ratio <= noise
+        verdict = _verdict(saved, not similar)
         yield Change(old.name, "hot_bytes", old.hot_bytes, new.hot_bytes, ratio, None, verdict)
 
 
@@ -288,5 +295,5 @@ def _ends(value: Spread) -> tuple[float, float]:
 
 
 def _apart(one: Sequence[float], two: Sequence[float]) -> bool:
-    """Whether no value of one side lies within the other's."""
+    """True if the ranges of both sides do not overlap."""
     return max(one) < min(two) or max(two) < min(one)

@@ -1,4 +1,4 @@
-"""A report of a bench as one HTML page that needs nothing else, and the folder it is written to."""
+"""A bench report written as one self-contained HTML page and as Markdown."""
 
 import re
 from collections.abc import Iterator
@@ -6,10 +6,11 @@ from html import escape
 from pathlib import Path
 
 from searchengine.bench.results import Results
-from searchengine.report.content import Picture, Report, Table, report
-from searchengine.report.markdown import in_markdown
+from searchengine.report.content import Picture, Report, report
+from searchengine.report.tables import Table
 
 PAGE, TEXT = "report.html", "report.md"
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1d2329;--faint:#59636e;--paper:#fff;--line:#d5dbe1;
@@ -75,24 +76,16 @@ HEAD = f"""<!doctype html>
 """
 
 
-def page(results: Results, target: float = 0.95) -> str:
-    """The report as one page of HTML: style and pictures are in it, scripts are not.
-
-    Raises ConfigError without matplotlib.
-    """
-    return in_html(report(results, target))
-
-
 def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
-    """Write results.json, report.html, report.md and its pictures, and say which, in this order.
+    """Write results.json, report.html, report.md and its plots; return their paths in this order.
 
-    The numbers are written first: they are there whatever fails. Raises ConfigError without
-    matplotlib.
+    The numbers are written first, so that a later failure does not lose them. Raises ConfigError
+    without matplotlib.
     """
     written = [results.write(folder)]
-    told = report(results, target)
-    files = {PAGE: in_html(told), TEXT: in_markdown(told)}
-    files |= {f"{picture.name}.svg": picture.svg for picture in told.pictures}
+    content = report(results, target)
+    files = {PAGE: in_html(content), TEXT: in_markdown(content)}
+    files |= {f"{picture.name}.svg": picture.svg for picture in content.pictures}
     for name, text in files.items():
         path = folder / name
         path.write_text(text, encoding="utf-8")
@@ -100,21 +93,21 @@ def write(results: Results, folder: Path, target: float = 0.95) -> list[Path]:
     return written
 
 
-def in_html(told: Report) -> str:
-    """What is told, as a page."""
-    parts = [HEAD.format(title=escape(told.title)), f"<h1>{escape(told.title)}</h1>"]
-    if told.warning:
-        parts.append(f'<p class="warning"><strong>{escape(told.warning)}</strong></p>')
-    first, *others = map(escape, told.answer)
-    parts.append(f'<p class="answer"><strong>{first}</strong> {" ".join(others)}</p>')
-    if told.pictures:
-        parts += ['<div class="pictures">', *map(_figure, told.pictures), "</div>"]
-    if told.tables:
+def in_html(content: Report) -> str:
+    """A report as an HTML page."""
+    parts = [HEAD.format(title=escape(content.title)), f"<h1>{escape(content.title)}</h1>"]
+    if content.warning:
+        parts.append(f'<p class="warning"><strong>{escape(content.warning)}</strong></p>')
+    first, *further = map(escape, content.recommendation)
+    parts.append(f'<p class="answer"><strong>{first}</strong> {" ".join(further)}</p>')
+    if content.pictures:
+        parts += ['<div class="pictures">', *map(_figure, content.pictures), "</div>"]
+    if content.tables:
         parts.append("<h2>All figures</h2>")
-    for number, table in enumerate(told.tables):
+    for number, table in enumerate(content.tables):
         parts += _table(table, f"table-{number + 1}")
-    for heading, facts in told.facts:
-        terms = (f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in facts)
+    for heading, facts in content.facts:
+        terms = (f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in facts)
         parts += [f"<h2>{escape(heading)}</h2>", "<dl>", *terms, "</dl>"]
     parts.append("</main>\n</body>\n</html>\n")
     return "\n".join(parts)
@@ -127,10 +120,10 @@ def _figure(picture: Picture) -> str:
 
 
 def inlined(picture: Picture) -> str:
-    """A picture's SVG for a page: it fits the width it is given and keeps its names to itself.
+    """The SVG of a plot for a page: it scales to the available width, and its ids are unique.
 
-    matplotlib gives every file the same ids and one rule of style for all elements; in a page
-    with several of them, each refers to its own only if ids and rule carry the picture's name.
+    matplotlib gives every file the same ids and one style rule for all elements. Several files in
+    one page need ids and rules with the plot's name.
     """
     name = picture.name
     text = picture.svg[picture.svg.index("<svg") :].strip()
@@ -140,16 +133,16 @@ def inlined(picture: Picture) -> str:
     text = text.replace('<style type="text/css">*', f"<style>#{name} *")
     start = re.search(r'viewBox="([^"]*)"', text)
     assert start is not None
-    says = escape(picture.says)
+    alt = escape(picture.alt)
     head = (
-        f'<svg id="{name}" role="img" aria-label="{says}" viewBox="{start[1]}" '
+        f'<svg id="{name}" role="img" aria-label="{alt}" viewBox="{start[1]}" '
         'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
     return head + text[text.index(">") + 1 :]
 
 
 def _table(table: Table, name: str) -> Iterator[str]:
-    # Not a <caption>, which would be as wide as the table and leave the screen with it.
+    # Not a <caption>: as wide as the table, it would leave the screen.
     yield f'<p class="caption" id="{name}">{escape(table.caption)}</p>'
     yield f'<div class="scroll" tabindex="0" role="group" aria-labelledby="{name}">'
     yield f'<table aria-labelledby="{name}">'
@@ -169,6 +162,47 @@ def _table(table: Table, name: str) -> Iterator[str]:
 
 
 def _cell(text: str, best: bool) -> str:
-    value, sign, bracket = escape(text).partition(" (")
-    shown = f'{value} <span class="range">({bracket}</span>' if sign else value
+    value, separator, bracket = escape(text).partition(" (")
+    shown = f'{value} <span class="range">({bracket}</span>' if separator else value
     return f"<td><strong>{shown}</strong></td>" if best else f"<td>{shown}</td>"
+
+
+def in_markdown(content: Report) -> str:
+    """A report as Markdown."""
+    parts = [f"# {escaped(content.title)}"]
+    if content.warning:
+        parts.append(f"> **{escaped(content.warning)}**")
+    first, *further = map(escaped, content.recommendation)
+    parts.append(" ".join([f"**{first}**", *further]))
+    for picture in content.pictures:
+        parts.append(f"![{escaped(picture.alt)}]({picture.name}.svg)")
+        parts.append(f"*{escaped(picture.caption)}*")
+    if content.tables:
+        parts.append("## All figures")
+    parts += ["\n".join(_markdown_table(table)) for table in content.tables]
+    for heading, facts in content.facts:
+        parts.append(f"## {escaped(heading)}")
+        parts.append("\n".join(f"* **{escaped(term)}**: {escaped(text)}" for term, text in facts))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    """Heads, then the groups, each after a line with its heading."""
+    yield f"{escaped(table.caption)}\n"
+    yield _line(map(escaped, table.heads))
+    yield _line(["---", *["---:"] * (len(table.heads) - 1)])
+    for heading, lines in table.groups:
+        yield _line([f"**{escaped(heading)}**", *[""] * (len(table.heads) - 1)])
+        for line in lines:
+            name = f"{escaped(line.name)} {line.mark}".strip()
+            cells = (f"**{escaped(text)}**" if best else escaped(text) for text, best in line.cells)
+            yield _line([name, *cells])
+
+
+def _line(cells: Iterator[str] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Escape text for Markdown: names come from users."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))

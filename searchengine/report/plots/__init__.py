@@ -1,4 +1,4 @@
-"""Pictures of what was measured: plain numbers in, a matplotlib figure out, saved as SVG or PNG.
+"""Plots of measurements: numbers in, a matplotlib figure out, saved as SVG or PNG.
 
     from searchengine.report.plots.history import read_history
     from searchengine.report.plots.style import save
@@ -6,5 +6,5 @@
 
     save(training_curve(read_history("my-model")), "curve.svg")
 
-Needs the extra `plots` (matplotlib), which is imported when something is drawn.
+Needs the extra `plots`: matplotlib is imported when a plot is drawn.
 """

@@ -1,4 +1,4 @@
-"""Pictures of a bench: what operating points find, what they take, what was counted of them."""
+"""Plots of a bench: recall, latency and speed-up of operating points."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.bench.amounts import short
+from searchengine.bench.formatting import short
 from searchengine.bench.recommend import Recommendation
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.report.plots.labels import Label, Line, put_labels
-from searchengine.report.plots.scales import log_scale, recall_scale
 from searchengine.report.plots.style import (
     COLOURS,
     FAINT,
     INK,
     MARKERS,
+    Label,
+    Line,
     label_ends,
+    log_scale,
     new_figure,
+    put_labels,
+    recall_scale,
     styled,
 )
-from searchengine.report.table import frontier, peer_of, telling_peers
+from searchengine.report.tables import best_peer_rows, frontier, peer_of
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 STRUCTURES = ("flat", "hnsw", "ivf", "nsg")
 BINS = 48
 MARKED = {50: "o", 95: "D", 99: "X"}
-DARK = "#5F5F5F"  # names of other engines: the grey of their marks is too faint for letters
+DARK = "#5F5F5F"  # names of peers: the grey of their marks is too faint for letters
 DASHED = (0, (4, 3))
 DASH_DOT = (0, (5, 2, 1, 2))
 EFFORTS = {"hnsw": "ef", "nsg": "ef", "ivf": "lists"}
@@ -40,7 +43,7 @@ EFFORTS = {"hnsw": "ef", "nsg": "ef", "ivf": "lists"}
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How a series is drawn. filled: hollow marks stand for prefixes that were not rotated."""
+    """The appearance of a series. filled: False for prefixes without rotation."""
 
     label: str
     colour: str
@@ -52,14 +55,14 @@ class _Look:
 def pareto(
     results: Results, recommendation: Recommendation | None = None, target: float = 0.95
 ) -> "Figure":
-    """Recall to the right, latency upwards: the best points lie to the lower right.
+    """Latency against recall: the best points are at the lower right.
 
-    The line is the frontier of this engine: nothing of it is both faster and finds more. Bars are
-    quartiles of the median latency over the rounds and 95 % intervals of recall. The scale of
-    recall is logarithmic in what is missed. Raises DataError where there is no row.
+    The line is the Pareto frontier, peers excepted. Bars are quartiles of the median latency over
+    the rounds and 95 % intervals of recall. The scale of recall is logarithmic in 1 − recall.
+    Raises DataError without rows.
     """
     if not results.rows:
-        raise DataError("the bench holds no row: nothing was measured before it ended")
+        raise DataError("the bench has no rows: it ended before the first measurement")
     figure, (axes,) = new_figure(5.4)
     ends = [end for row in results.rows for end in (row.recall_low, row.recall_high)]
     recall_scale(axes, "x", [*ends, target])
@@ -70,16 +73,16 @@ def pareto(
         across, along = (row.recall_low, row.recall_high), (row.p50_ms.low, row.p50_ms.high)
         lines += [[(x, y)], [(end, y) for end in across], [(x, end) for end in along]]
         _draw_point(axes, (x, y), _look(row), across, along)
-    edge = [_at(row) for row in frontier(_own(results))]
+    edge = [_at(row) for row in frontier(_points(results))]
     lines.append(edge)
-    drawn: dict[str, Any] = {
+    look: dict[str, Any] = {
         "color": INK,
         "linewidth": 1,
         "alpha": 0.6,
         "zorder": 2,
         "label": "frontier",
     }
-    axes.plot(*zip(*edge, strict=True), **drawn)
+    axes.plot(*zip(*edge, strict=True), **look)
     axes.axvline(target, color=INK, linewidth=1, linestyle=DASHED, zorder=1)
     axes.margins(y=0.1)
     lines.append([(target, end) for end in axes.get_ylim()])
@@ -90,39 +93,39 @@ def pareto(
     for row in chosen:
         ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "zorder": 5}
         axes.plot(*_at(row), "o", color=INK, **ring)
-        said = f"{row.name}, {short(row.p50_ms.median)} ms a query"
-        axes.set_title(f"At recall ≥ {target:g}: {said}")
+        axes.set_title(
+            f"At recall ≥ {target:g}: {row.name}, {short(row.p50_ms.median)} ms per query"
+        )
     _legend(figure, axes)
     put_labels(axes, _pareto_labels(results, chosen, target), lines)
     return figure
 
 
 def _pareto_labels(results: Results, chosen: Sequence[Row], target: float) -> list[Label]:
-    """What is recommended, exact search, every other engine; then, where there is room, the rest of
-    the frontier."""
+    """Labels of the recommendation, exact search and every peer; optional ones of the frontier."""
     labels = [Label(row.name, *_at(row), INK, needed=True, bold=True) for row in chosen]
     for row in results.rows:
         if row.kind is Kind.EXACT and row not in chosen:
             labels.append(Label(row.name, *_at(row), INK, needed=True))
-    for row in telling_peers(results, target):
+    for row in best_peer_rows(results, target):
         labels.append(Label(peer_of(row), *_at(row), DARK, needed=True))
-    for row in frontier(_own(results)):
+    for row in frontier(_points(results)):
         if row.kind is not Kind.EXACT and row not in chosen:
             labels.append(Label(_brief(row), *_at(row), _look(row).colour))
     return labels
 
 
-def _own(results: Results) -> list[Row]:
-    """The rows of this engine."""
+def _points(results: Results) -> list[Row]:
+    """The rows that are no peers."""
     return [row for row in results.rows if row.kind is not Kind.PEER]
 
 
 @styled
 def recall_by_shortlist(results: Results) -> "Figure | None":
-    """Recall by length of the shortlist, a panel for every structure, a line for every prefix.
+    """Recall by length of the shortlist, one panel per structure, one line per prefix and effort.
 
-    There is a line for every effort too, dash-dotted where it does not follow the shortlist.
-    Dashed lines are prefixes cut off without a rotation. None where no cascade was measured.
+    A line with a fixed effort is dash-dotted, a line of a prefix without rotation dashed. None if
+    no cascade was measured.
     """
     from matplotlib.ticker import NullLocator
 
@@ -138,15 +141,15 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
     panels[0].set_xscale("log")
     ends: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in structures}
     for (kind, structure, code, prefix, effort), points in lines.items():
-        turned, colour = kind is Kind.CASCADE, colours[prefix]
-        line = DASHED if not turned else DASH_DOT if effort else "-"
+        rotated, colour = kind is Kind.CASCADE, colours[prefix]
+        line = DASHED if not rotated else DASH_DOT if effort else "-"
         look = {"color": colour, "marker": marks[prefix], "linestyle": line}
-        said = [f"{prefix}{f' {code}' if len(codes) > 1 else ''}"]
-        said += [f"{EFFORTS.get(structure, 'effort')} {effort}"] if effort else []
-        name = ", ".join([*said, *([] if turned else ["not rotated"])])
+        parts = [f"{prefix}{f' {code}' if len(codes) > 1 else ''}"]
+        parts += [f"{EFFORTS.get(structure, 'effort')} {effort}"] if effort else []
+        name = ", ".join([*parts, *([] if rotated else ["not rotated"])])
         x, y = [row.shortlist for row in points], [row.recall for row in points]
         axes = panels[structures.index(structure)]
-        axes.plot(x, y, label=name, markerfacecolor=colour if turned else "white", **look)
+        axes.plot(x, y, label=name, markerfacecolor=colour if rotated else "white", **look)
         ends[structure].append((name, x[-1], y[-1], colour))
     shortlists = sorted({row.shortlist for row in rows})
     for axes, structure in zip(panels, structures, strict=True):
@@ -156,12 +159,12 @@ def recall_by_shortlist(results: Results) -> "Figure | None":
         axes.set_xticks(shortlists, [f"{size:,}" for size in shortlists])
         axes.xaxis.set_minor_locator(NullLocator())
         label_ends(axes, ends[structure], "prefix")
-    panels[-1].set_xlabel("shortlist (rows scored at full width)")
+    panels[-1].set_xlabel("shortlist (rows reranked at full width)")
     return figure
 
 
 def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], list[Row]]:
-    """Rows by kind, structure, code, prefix and effort, each shortlist once, the shortest first."""
+    """Rows by kind, structure, code, prefix and effort, in the order of their shortlists."""
     lines: dict[tuple[Kind, str, str, int, int], dict[int, Row]] = {}
     for row in results.rows:
         if row.kind in (Kind.CASCADE, Kind.TRUNCATED) and row.shortlist:
@@ -172,18 +175,18 @@ def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], 
 
 @styled
 def latency(results: Results, names: Sequence[str]) -> "Figure":
-    """How the latencies of single queries are spread, a lane for every name, from above.
+    """The distribution of single-query latencies, one lane per name, from above.
 
-    The filled shape is their histogram on the logarithmic axis, each as high as the others; marks
-    are the median, the 95th and the 99th of 100. Raises DataError for a name that is no row's.
+    The filled shape is the histogram on the logarithmic axis, scaled to equal height; marks are the
+    percentiles 50, 95 and 99. Raises DataError for a name without a row.
     """
     by_name = {row.name: row for row in results.rows}
     for name in names:
         if name not in by_name:
-            raise DataError(f"{name!r} is no row of the bench: expected one of {list(by_name)}")
+            raise DataError(f"{name!r} is not a row of the bench: expected one of {list(by_name)}")
     rows = [by_name[name] for name in names]
     if not rows:
-        raise DataError("no names: expected those of the rows to draw")
+        raise DataError("names must have at least one row to draw, got none")
     figure, (axes,) = new_figure(1.3 + 0.62 * len(rows))
     log_scale(axes, "x")
     for lane, row in zip(range(len(rows))[::-1], rows, strict=True):
@@ -196,9 +199,9 @@ def latency(results: Results, names: Sequence[str]) -> "Figure":
         for share, marker in MARKED.items():
             value = float(values[share])
             axes.plot(value, lane, marker, color=look.colour, zorder=4)
-        said = " · ".join(short(float(values[share])) for share in MARKED)
+        text = " · ".join(short(float(values[share])) for share in MARKED)
         axes.annotate(
-            said, (values[-1], lane), (6, 0), textcoords="offset points", fontsize=8, va="center"
+            text, (values[-1], lane), (6, 0), textcoords="offset points", fontsize=8, va="center"
         )
     axes.set_yticks(range(len(rows))[::-1], [_folded(row.name) for row in rows])
     axes.set_ylim(-0.35, len(rows) - 0.1)
@@ -208,7 +211,7 @@ def latency(results: Results, names: Sequence[str]) -> "Figure":
     for share, marker in MARKED.items():
         axes.plot([], [], marker, color=INK, label=f"p{share}")
     axes.set_xlabel("latency of one query, ms (at the right: p50 · p95 · p99)")
-    axes.set_title("How latencies are spread")
+    axes.set_title("Distribution of latencies")
     _legend(figure, axes)
     return figure
 
@@ -216,7 +219,7 @@ def latency(results: Results, names: Sequence[str]) -> "Figure":
 def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Edges and heights (the highest is 1) from percentiles 0 to 100."""
     low, high = math.log(values[0]), math.log(values[-1])
-    if high - low < 1e-6:  # all alike: a line
+    if high - low < 1e-6:  # all equal: a line
         return np.exp([low - 0.01, low + 0.01]), np.ones(1)
     edges = np.linspace(low, high, BINS + 1)
     shares = np.interp(edges, np.log(values), np.linspace(0, 1, len(values)))
@@ -226,11 +229,11 @@ def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
 
 @styled
 def speedups(results: Results) -> "Figure | None":
-    """Times fewer multiply-adds than exact search, against times as fast on the clock.
+    """Speed-up over exact search: counted in multiply-adds, and measured.
 
-    On the diagonal both would be equal; what lies under it pays for what is not counted. Drawn as
-    the Matryoshka paper reports them, 128 × in theory and 14 × on the clock (Kusupati and others,
-    arXiv 2205.13147, section 4.3.1). None where nothing but exact search was counted.
+    On the diagonal both are equal; points below it spend time on work that is not counted. The
+    Matryoshka paper reports the same pair: 128 × in theory and 14 × measured (Kusupati et al.,
+    arXiv 2205.13147, section 4.3.1). None if only exact search was counted.
     """
     rows = [row for row in results.rows if row.theoretical and row.kind is not Kind.EXACT]
     if not rows:
@@ -246,13 +249,13 @@ def speedups(results: Results) -> "Figure | None":
     wide, high = zip(*places.values(), strict=True)
     least, most = min(1.0, *wide, *high) / 1.3, 1.6 * max(*wide, *high)
     diagonal = [(least, least), (most, most)]
-    drawn: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": DASHED, "zorder": 1}
-    axes.plot(*zip(*diagonal, strict=True), label="as counted", **drawn)
+    look: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": DASHED, "zorder": 1}
+    axes.plot(*zip(*diagonal, strict=True), label="as counted", **look)
     axes.set_xlim(min(1.0, *wide) / 1.3, 1.6 * max(wide))
     axes.set_ylim(min(1.0, *high) / 1.3, 1.6 * max(high))
     axes.set_xlabel("times fewer multiply-adds than exact search (counted)")
     axes.set_ylabel("times as fast as exact search (measured)")
-    axes.set_title("In theory, and on the clock")
+    axes.set_title("Counted and measured speed-up")
     _legend(figure, axes)
     order = sorted(rows, key=lambda row: -row.measured.median)
     labels = [Label(_brief(row), *places[row.name], _look(row).colour) for row in order]
@@ -262,35 +265,37 @@ def speedups(results: Results) -> "Figure | None":
 
 @styled
 def growth(results: Results) -> "Figure | None":
-    """Recall above and latency below by number of rows; None where that was not measured."""
+    """Recall above and latency below by number of rows; None if not measured."""
     if not results.growth:
         return None
-    names = list(dict.fromkeys(one.name for one in results.growth))
+    names = list(dict.fromkeys(point.name for point in results.growth))
     figure, (above, below) = new_figure(5.4, (1.0, 1.2))
     below.set_xscale("log")
-    recall_scale(above, "y", [one.recall for one in results.growth])
+    recall_scale(above, "y", [point.recall for point in results.growth])
     log_scale(below, "y")
     ends: list[list[tuple[str, float, float, str]]] = [[], []]
     for name, colour, marker in zip(names, COLOURS * 9, MARKERS * 9, strict=False):
-        points = sorted((one for one in results.growth if one.name == name), key=lambda p: p.rows)
+        points = sorted(
+            (point for point in results.growth if point.name == name), key=lambda p: p.rows
+        )
         x = [point.rows for point in points]
         medians = [point.p50_ms.median for point in points]
-        found = [point.recall for point in points]
-        above.plot(x, found, color=colour, marker=marker, label=name)
+        recalls = [point.recall for point in points]
+        above.plot(x, recalls, color=colour, marker=marker, label=name)
         lows = [point.p50_ms.median - point.p50_ms.low for point in points]
         highs = [point.p50_ms.high - point.p50_ms.median for point in points]
         below.errorbar(
             x, medians, yerr=[lows, highs], color=colour, marker=marker, label=name, elinewidth=0.8
         )
-        ends[0].append((name, x[-1], found[-1], colour))
+        ends[0].append((name, x[-1], recalls[-1], colour))
         ends[1].append((name, x[-1], medians[-1], colour))
-    sizes = sorted({one.rows for one in results.growth})
+    sizes = sorted({point.rows for point in results.growth})
     below.set_xticks(sizes, [f"{size:,}" for size in sizes])
     below.minorticks_off()
     below.set_xlabel("rows")
     below.set_ylabel("latency, median, ms")
     above.set_ylabel(f"recall@{results.subject.get('k')}")
-    above.set_title("As the rows grow in number, the operating point left as it is")
+    above.set_title("The same operating point on more rows")
     for axes, labels in zip((above, below), ends, strict=True):
         label_ends(axes, [(_folded(name), x, y, colour) for name, x, y, colour in labels])
     return figure
@@ -300,7 +305,7 @@ def _look(row: Row) -> _Look:
     if row.kind is Kind.EXACT:
         return _Look("exact search", "#000000", "X")
     if row.kind is Kind.PEER:
-        return _Look("other engines", FAINT, "h")
+        return _Look("peers", FAINT, "h")
     place = STRUCTURES.index(row.structure) if row.structure in STRUCTURES else 7
     colour, marker = COLOURS[place], MARKERS[place]
     match row.kind:
@@ -320,7 +325,7 @@ def _draw_point(
     across: tuple[float, float] | None,
     along: tuple[float, float],
 ) -> None:
-    """A mark with bars; across, along: from where to where they reach."""
+    """Draw a mark with bars; across, along: ends of the horizontal and the vertical bar."""
     x, y = place
     bars: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "zorder": 3}
     axes.plot([x, x], along, **bars)
@@ -332,7 +337,7 @@ def _draw_point(
 
 
 def _brief(row: Row) -> str:
-    """Its name less what its colour and mark say."""
+    """The name without structure and code, which colour and mark show."""
     return row.name.removeprefix(f"{row.structure} {row.code} ")
 
 
@@ -341,13 +346,13 @@ def _at(row: Row) -> tuple[float, float]:
 
 
 def _usual_order(names: Iterable[str]) -> list[str]:
-    """Structures in their usual order, others after them."""
-    found = set(names)
-    return [name for name in STRUCTURES if name in found] + sorted(found.difference(STRUCTURES))
+    """Structures in their usual order, unknown ones after them."""
+    unique = set(names)
+    return [name for name in STRUCTURES if name in unique] + sorted(unique.difference(STRUCTURES))
 
 
 def _shades(prefixes: Iterable[int]) -> dict[int, Any]:
-    """Prefixes have an order, and so have these colours: dark is wide."""
+    """Colours of prefixes, in their order: dark is wide."""
     from matplotlib import colormaps
 
     widths = sorted(prefixes, reverse=True)
@@ -356,7 +361,7 @@ def _shades(prefixes: Iterable[int]) -> dict[int, Any]:
 
 
 def _folded(name: str) -> str:
-    """A long name on two lines, parted at a comma or a space."""
+    """Split a long name into two lines, at a comma or a space."""
     if len(name) <= 22:
         return name
     places = [i for i, letter in enumerate(name) if letter == " "]
@@ -367,7 +372,7 @@ def _folded(name: str) -> str:
 
 
 def _legend(figure: "Figure", axes: "Axes") -> None:
-    """Every series once, below."""
+    """A legend below the axes, every series once."""
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=4)

@@ -1,4 +1,4 @@
-"""What a training run wrote of itself: `training.json` in the model's folder, read."""
+"""The history of a training run, read from `training.json` in the model folder."""
 
 import json
 import math
@@ -14,7 +14,7 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judgement under way. scores: by prefix length, fractions.
+    """An evaluation during training. scores: by prefix length, as fractions.
 
     alignment, uniformity: of the full-width vectors of the dev pairs; None without dev files.
     """
@@ -27,9 +27,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run's course. losses: of update 1, 2, …; judged: in order, step 0 the untrained model.
+    """A training run. losses: of update 1, 2, …; judged: evaluations, step 0 before training.
 
-    A second judgement of step 0 is of the model after the turn at the start of training.
+    A second evaluation of step 0 follows the rotation at the start of training.
     """
 
     losses: tuple[float, ...]
@@ -38,32 +38,32 @@ class History:
 
 
 def read_history(path: str | Path) -> History:
-    """The history in a `training.json`, or in the model folder that holds one.
+    """Read the history from a `training.json` or its model folder.
 
-    Raises DataError where there is none, it is no such file, or a number is not finite.
+    Raises DataError if the file is missing or invalid, or a number is not finite.
     """
     path = Path(path)
     path = path / TRAINING if path.is_dir() else path
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(
-            f"no {path}: only a model trained here has its training's history"
+            f"{path}: no such file; only a model trained with this package has a history"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
-    return as_history(found, str(path))
+    return as_history(value, str(path))
 
 
-def as_history(told: Any, where: str = "the history") -> History:
-    """A history from its JSON, as `training.json` or `Model.history` hold it.
+def as_history(value: Any, where: str = "the history") -> History:
+    """A history from its JSON value, as in `training.json` and `Model.history`.
 
-    where: what to call it. Raises DataError where it is none, or a number is not finite.
+    where: its name for messages. Raises DataError if it is invalid, or a number is not finite.
     """
     try:
-        losses = tuple(_number(loss) for loss in told["losses"])
-        judged = tuple(_judged(entry) for entry in told["judged"])
-        return History(losses, judged, int(told["best_step"]))
+        losses = tuple(_number(loss) for loss in value["losses"])
+        judged = tuple(_judged(entry) for entry in value["judged"])
+        return History(losses, judged, int(value["best_step"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"{where}: expected finite `losses`, `judged` with step and scores, and `best_step` "
@@ -85,5 +85,5 @@ def _judged(entry: Mapping[str, Any]) -> Judged:
 def _number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value} among its numbers")
+        raise ValueError(f"{value} is not finite")
     return number

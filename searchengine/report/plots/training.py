@@ -1,4 +1,4 @@
-"""Pictures of a training run: its course, and the way its vectors took."""
+"""Plots of a training run: scores and loss by step, alignment and uniformity."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -30,28 +30,29 @@ Point = tuple[float, float, int]  # uniformity, alignment, step
 
 
 def draw_training(
-    told: Mapping[str, Any], folder: str | Path, measure: str = "score", suffix: str = ".svg"
+    history: Mapping[str, Any], folder: str | Path, measure: str = "score", suffix: str = ".svg"
 ) -> list[Path]:
-    """Write the pictures of one run to `folder`, and say which: those there are numbers for.
+    """Write the plots of a run to `folder`; return their paths.
 
-    told: its `training.json`. training-curve and, for a run with dev pairs, alignment-uniformity
-    are drawn. measure: what the scores are; suffix: .svg or .png. Raises as those functions do.
+    The plots are training-curve and, for a run with dev pairs, alignment-uniformity. history: the
+    value of `training.json`; measure: name of the scores; suffix: .svg or .png. Raises as the
+    functions of the plots.
     """
-    history, folder = as_history(told), Path(folder)
-    drawn = [save(training_curve(history, measure), folder / f"training-curve{suffix}")]
-    if any(entry.alignment is not None for entry in history.judged):
-        figure = alignment_uniformity({"this run": history})
-        drawn.append(save(figure, folder / f"alignment-uniformity{suffix}"))
-    return drawn
+    run, folder = as_history(history), Path(folder)
+    paths = [save(training_curve(run, measure), folder / f"training-curve{suffix}")]
+    if any(entry.alignment is not None for entry in run.judged):
+        figure = alignment_uniformity({"this run": run})
+        paths.append(save(figure, folder / f"alignment-uniformity{suffix}"))
+    return paths
 
 
 @styled
 def training_curve(history: History, measure: str = "score") -> "Figure":
     """Score of every prefix length by step above, the loss of every update below.
 
-    measure: what the scores are. The best step is marked; an open circle at step 0 is the model
-    before the turn. The loss is drawn faintly, and smoothed where there are enough updates for it.
-    A run without judgements, or without updates, has only the other panel; DataError for neither.
+    measure: name of the scores. The best step is marked; an open circle at step 0 is the model
+    before the rotation. The loss is faint, with a smoothed line if there are enough updates. A run
+    without evaluations, or without updates, has one panel; DataError without both.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -60,7 +61,7 @@ def training_curve(history: History, measure: str = "score") -> "Figure":
     for entry in judged:
         check_finite(f"scores of step {entry.step}", entry.scores.values())
     if not judged and not history.losses:
-        raise DataError("the history is empty: neither a judgement nor an update to draw")
+        raise DataError("the history must have an evaluation or an update, got neither")
     shares = ((1.6,) if judged else ()) + ((1.0,) if history.losses else ())
     figure, panels = new_figure(1.2 + 1.7 * sum(shares), shares)
     if history.losses:
@@ -80,37 +81,37 @@ def training_curve(history: History, measure: str = "score") -> "Figure":
 def _summary(judged: Sequence[Judged], best_step: int) -> str:
     best = [entry for entry in judged if entry.step == best_step]
     if not best:
-        raise DataError(f"best_step is {best_step}, but no judgement is of that step")
+        raise DataError(f"best_step must be an evaluated step, got {best_step}")
     widest, shortest = max(best[-1].scores), min(best[-1].scores)
-    said = f"Best at step {best_step}: {best[-1].scores[widest]:.3f} with {widest} numbers"
+    summary = f"Best at step {best_step}: {best[-1].scores[widest]:.3f} at {widest} dimensions"
     if shortest == widest:
-        return said
-    return f"{said}, {best[-1].scores[shortest]:.3f} with {shortest}"
+        return summary
+    return f"{summary}, {best[-1].scores[shortest]:.3f} at {shortest}"
 
 
 def _draw_scores(axes: "Axes", judged: Sequence[Judged], measure: str) -> None:
     from matplotlib import colormaps
 
     dims = sorted({dim for entry in judged for dim in entry.scores}, reverse=True)
-    # Lengths have an order, and so have these colours: dark is wide.
+    # Colours in the order of the lengths: dark is wide.
     colours = dict(zip(dims, colormaps["viridis"](np.linspace(0.05, 0.75, len(dims))), strict=True))
-    ends, unturned = [], []
+    ends, unrotated = [], []
     for dim, colour in colours.items():
         points = [(entry.step, entry.scores[dim]) for entry in judged if dim in entry.scores]
-        if len(points) > 1 and points[0][0] == points[1][0]:  # before and after the turn
+        if len(points) > 1 and points[0][0] == points[1][0]:  # before and after the rotation
             before, after = points[0], points[1]
             axes.plot(*zip(before, after, strict=True), ":", color=colour, linewidth=1.2)
             axes.plot(*before, "o", color=colour, markerfacecolor="white", clip_on=False, zorder=3)
             points = points[1:]
-            unturned.append(before)
+            unrotated.append(before)
         marker = "o" if len(points) <= 40 else ""
         axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=str(dim))
         ends.append((str(dim), *points[-1], colour))
-    if unturned:
-        lowest = min(unturned, key=lambda point: point[1])
+    if unrotated:
+        lowest = min(unrotated, key=lambda point: point[1])
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         look: dict[str, Any] = {"color": FAINT, "fontsize": 8, "va": "center", "bbox": behind}
-        axes.annotate("before the turn", lowest, (8, 0), textcoords="offset points", **look)
+        axes.annotate("before the rotation", lowest, (8, 0), textcoords="offset points", **look)
     axes.set_ylabel(measure)
     label_ends(axes, ends, "prefix")
 
@@ -127,10 +128,10 @@ def _draw_losses(axes: "Axes", losses: Sequence[float]) -> None:
 
 
 def smoothed(values: Sequence[float]) -> NDArray[np.float64]:
-    """The mean of each value and its neighbours, of a window of 1/20 of them all (odd, at least 3).
+    """The moving average over a window of 1/20 of the values (odd, at least 3).
 
-    At the ends the window is cut on both sides alike, so that a straight line stays as it is. Empty
-    for fewer than 20 values, where nothing is to be smoothed.
+    At the ends the window shrinks on both sides, so that a straight line does not change. Empty for
+    fewer than 20 values.
     """
     count = len(values)
     if count < 20:
@@ -145,15 +146,14 @@ def smoothed(values: Sequence[float]) -> NDArray[np.float64]:
 
 @styled
 def alignment_uniformity(runs: Mapping[str, History]) -> "Figure":
-    """The way of one or several runs through alignment and uniformity, a point a judgement.
+    """Alignment against uniformity of runs, one point per evaluation.
 
-    runs: histories by the name to show. An open mark is the start, a star the best step, arrows
-    show the direction. Wang and Isola, arXiv 2005.10242; drawn as in figures 2 and 3 of SimCSE,
-    arXiv 2104.08821. Raises DataError for a run that was judged without dev pairs, for no run, or
-    for more than ten.
+    runs: histories by name. An open mark is the start, a star the best step, arrows show the
+    direction. Wang and Isola, arXiv 2005.10242; in the style of figures 2 and 3 of SimCSE, arXiv
+    2104.08821. Raises DataError for a run without dev pairs, no run, or more than ten.
     """
     if not 1 <= len(runs) <= len(COLOURS):
-        raise DataError(f"{len(runs)} runs: expected 1 to {len(COLOURS)} in one picture")
+        raise DataError(f"a plot must have 1 to {len(COLOURS)} runs, got {len(runs)}")
     figure, (axes,) = new_figure(4.6)
     paths = {name: _path(name, history) for name, history in runs.items()}
     for (name, points), colour, marker in zip(paths.items(), COLOURS, MARKERS, strict=False):
@@ -171,28 +171,28 @@ def alignment_uniformity(runs: Mapping[str, History]) -> "Figure":
         _draw_arrows(axes, points, colour)
         _name_steps(axes, points, runs[name].best_step, colour, taken)
     axes.set_xlabel("uniformity (lower: vectors fill the sphere more evenly)")
-    axes.set_ylabel("alignment (lower: pairs lie closer)")
-    axes.set_title("Where training moved the vectors; numbers are steps, ★ the best")
+    axes.set_ylabel("alignment (lower: pairs are closer)")
+    axes.set_title("Alignment and uniformity during training; numbers are steps, ★ the best")
     if len(runs) > 1:
         axes.legend(loc="best")
     return figure
 
 
 def _path(name: str, history: History) -> list[Point]:
-    """The judged points; of step 0 the last, which is where training starts."""
-    found = {
+    """The evaluated points; of step 0 the last one, at which training starts."""
+    points = {
         entry.step: (entry.uniformity, entry.alignment, entry.step)
         for entry in history.judged
         if entry.uniformity is not None and entry.alignment is not None
     }
-    if not found:
+    if not points:
         raise DataError(f"{name} has no alignment and uniformity: train with dev files")
-    check_finite(f"alignment and uniformity of {name}", (v for p in found.values() for v in p))
-    return list(found.values())
+    check_finite(f"alignment and uniformity of {name}", (v for p in points.values() for v in p))
+    return list(points.values())
 
 
 def _draw_arrows(axes: "Axes", points: Sequence[Point], colour: str) -> None:
-    """A head in the middle of every stretch that is long enough to see one."""
+    """Draw an arrow head in the middle of every long segment."""
     into = axes.transData + axes.transAxes.inverted()
     for start, end in itertools.pairwise(points):
         (x0, y0), (x1, y1) = into.transform([start[:2], end[:2]])
@@ -213,7 +213,7 @@ def _name_steps(
     colour: str,
     taken: list[tuple[float, float]],
 ) -> None:
-    """Steps beside the path, the telling ones first, where there is room. taken: places, grows."""
+    """Write step numbers beside the path, the ends and the best first. taken: grows."""
     into = axes.transData + axes.transAxes.inverted()
     places = into.transform([point[:2] for point in points])
     ways = np.gradient(places, axis=0) if len(places) > 1 else np.array([[0.0, 1.0]])

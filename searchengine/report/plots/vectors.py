@@ -1,4 +1,4 @@
-"""Pictures of vectors: quality by prefix length, a map of sentences, the singular spectrum."""
+"""Plots of vectors: quality by prefix length, a map of sentences, the singular spectrum."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_LABELS = len(COLOURS)
 
 
 class Projection(StrEnum):
-    """How vectors are drawn on paper."""
+    """Projections to two dimensions."""
 
     PCA = "pca"
     TSNE = "tsne"
@@ -36,17 +36,17 @@ class Projection(StrEnum):
 def prefix_scores(
     methods: Mapping[str, Mapping[int, float]],
     measure: str = "Spearman correlation",
-    title: str = "What a prefix keeps",
+    title: str = "Score by prefix length",
 ) -> "Figure":
     """The score of every method by prefix length, on a binary logarithmic axis.
 
-    methods: scores by prefix length, by the name to show; measure: what the scores are. One length
-    alone is a mark. Raises DataError for no method, more than ten, or a method without scores.
+    methods: scores by prefix length, by name; measure: name of the scores. A single length is a
+    mark. Raises DataError for no method, more than ten, or a method without scores.
     """
     from matplotlib.ticker import NullLocator
 
     if not 1 <= len(methods) <= len(COLOURS):
-        raise DataError(f"{len(methods)} methods: expected 1 to {len(COLOURS)} in one picture")
+        raise DataError(f"a plot must have 1 to {len(COLOURS)} methods, got {len(methods)}")
     figure, (axes,) = new_figure(4.2)
     axes.set_xscale("log", base=2)
     ends = []
@@ -60,7 +60,7 @@ def prefix_scores(
     lengths = sorted({length for scores in methods.values() for length in scores})
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("prefix length (numbers kept of a vector)")
+    axes.set_xlabel("prefix length (dimensions)")
     axes.set_ylabel(measure)
     axes.set_title(title)
     label_ends(axes, ends)
@@ -75,27 +75,27 @@ def sentence_map(
     seed: int = 0,
     title: str = "",
 ) -> "Figure":
-    """Vectors as points on paper, one colour and mark a label.
+    """Vectors as points in the plane, one colour and mark per label.
 
     vectors: (n, D), n ≥ 3; labels: n, at most ten different. projection: "pca", "tsne"
-    (scikit-learn) or "umap" (umap-learn); the latter two draw neighbourhoods: their distances far
-    apart mean little. seed: of those two. Raises DataError for vectors and labels that do not fit,
-    ConfigError for an unknown projection or a missing package.
+    (scikit-learn) or "umap" (umap-learn); the latter two keep neighbourhoods, not large distances.
+    seed: their random seed. Raises DataError for vectors and labels that do not fit, ConfigError
+    for an unknown projection or a missing package.
     """
     rows = np.asarray(vectors, np.float64)
     counts = Counter(labels)
     if rows.ndim != 2 or len(rows) != len(labels) or len(rows) < 3 or rows.shape[1] < 2:
         raise DataError(
             f"vectors of shape {rows.shape} with {len(labels)} labels: expected at least 3 rows "
-            "of at least 2 numbers, and a label for each"
+            "of at least 2 dimensions, and a label for each"
         )
     if len(counts) > MAX_LABELS:
-        raise DataError(f"{len(counts)} labels: expected at most {MAX_LABELS}, to tell apart")
+        raise DataError(f"a plot must have at most {MAX_LABELS} labels, got {len(counts)}")
     check_finite("vectors", rows.ravel())
     places, names = project(rows, projection, seed)
     figure, (axes,) = new_figure(4.8)
     size = float(np.clip(8000 / len(rows), 6, 40))
-    kinds = list(counts)  # in the order met
+    kinds = list(counts)  # in order of occurrence
     for label, colour, marker in zip(kinds, COLOURS, MARKERS, strict=False):
         at = places[[other == label for other in labels]]
         named = f"{label} ({len(at)})"
@@ -114,10 +114,10 @@ def sentence_map(
 def project(
     rows: NDArray[np.float64], projection: str, seed: int
 ) -> tuple[NDArray[np.float64], tuple[str, str]]:
-    """(n, 2) places on paper, and what the two axes are.
+    """Positions (n, 2) in the plane, and the names of the axes.
 
-    The sign of each principal axis is chosen so that its furthest row is positive: the same rows
-    give the same picture on any machine.
+    The sign of each principal axis makes its furthest row positive: equal rows give equal plots on
+    every machine.
     """
     match projection:
         case Projection.PCA:
@@ -137,7 +137,7 @@ def project(
 
 
 def _tsne(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """van der Maaten and Hinton 2008; by cosine, for that is how sentences are compared."""
+    """van der Maaten and Hinton 2008; by cosine, the similarity of sentences."""
     try:
         from sklearn.manifold import TSNE
     except ImportError:
@@ -146,8 +146,8 @@ def _tsne(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
             "(pip install 'searchengine[train]')"
         ) from None
     perplexity = min(30.0, (len(rows) - 1) / 3)
-    made = TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed)
-    return np.asarray(made.fit_transform(rows), np.float64)
+    model = TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed)
+    return np.asarray(model.fit_transform(rows), np.float64)
 
 
 def _umap(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
@@ -160,27 +160,27 @@ def _umap(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
             "(pip install 'searchengine[posthoc]')"
         ) from None
     neighbours = min(15, len(rows) - 1)
-    made = UMAP(metric="cosine", n_neighbors=neighbours, random_state=seed, n_jobs=1)
-    return np.asarray(made.fit_transform(rows), np.float64)
+    model = UMAP(metric="cosine", n_neighbors=neighbours, random_state=seed, n_jobs=1)
+    return np.asarray(model.fit_transform(rows), np.float64)
 
 
 @styled
 def spectra(values: Mapping[str, ArrayLike], title: str = "") -> "Figure":
     """Singular values from the largest down, relative to it, on a logarithmic axis.
 
-    values: the singular values of each matrix of row vectors, (r,), by the name to show, such as
-    "before" and "after". The legend has the effective rank, exp of the entropy of the values'
-    shares (Roy and Vetterli 2007). A flat spectrum uses all directions. Values below a millionth of
-    the largest are left out. Raises DataError for no values, a negative one, or all zero.
+    values: singular values (r,) of each matrix of row vectors, by name, such as "before" and
+    "after". The legend shows the effective rank, exp of the entropy of the values' shares (Roy and
+    Vetterli 2007). A flat spectrum uses all directions. Values below a millionth of the largest are
+    left out. Raises DataError for no values, a negative one, or only zeros.
     """
     if not 1 <= len(values) <= len(COLOURS):
-        raise DataError(f"{len(values)} spectra: expected 1 to {len(COLOURS)} in one picture")
+        raise DataError(f"a plot must have 1 to {len(COLOURS)} spectra, got {len(values)}")
     figure, (axes,) = new_figure(4.0)
-    for (name, given), colour in zip(values.items(), COLOURS, strict=False):
-        check_finite(f"singular values of {name}", np.ravel(given))
-        spectrum = np.sort(np.asarray(given, np.float64).ravel())[::-1]
+    for (name, array), colour in zip(values.items(), COLOURS, strict=False):
+        check_finite(f"singular values of {name}", np.ravel(array))
+        spectrum = np.sort(np.asarray(array, np.float64).ravel())[::-1]
         if not len(spectrum) or spectrum[0] <= 0 or spectrum[-1] < 0:
-            raise DataError(f"{name}: expected singular values, none negative and not all 0")
+            raise DataError(f"{name}: singular values must not be negative, nor all 0")
         relative = spectrum / spectrum[0]
         shown = relative[relative > 1e-6]
         named = f"{name}: effective rank {_effective_rank(spectrum):.1f} of {len(spectrum)}"
@@ -189,12 +189,12 @@ def spectra(values: Mapping[str, ArrayLike], title: str = "") -> "Figure":
     axes.set_yscale("log")
     axes.set_xlabel("singular value, by rank")
     axes.set_ylabel("relative to the largest")
-    axes.set_title(title or "How evenly the directions are used: flatter is more even")
+    axes.set_title(title or "Singular values: a flatter line uses more directions")
     axes.legend(loc="best")
     return figure
 
 
 def _effective_rank(spectrum: NDArray[np.float64]) -> float:
-    """exp of the entropy of the singular values' shares; 1 to their number. Roy, Vetterli 2007."""
+    """exp of the entropy of the singular values' shares, from 1 to their number."""
     shares = spectrum[spectrum > 0] / spectrum.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))

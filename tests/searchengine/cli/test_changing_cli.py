@@ -60,12 +60,12 @@ def test_delete_by_keys(collection: Path) -> None:
     assert "no document 'gone'" in done.stderr
     assert keys(collection) == ["bread", "volcano"]
     report = run_json("delete", collection, "whale", "bread")
-    assert report == {"deleted": 1, "found": 1, "missing": ["whale"]}
+    assert report == {"deleted": 1, "matched": 1, "found": 1, "missing": ["whale"]}
 
 
 def test_delete_by_filter(collection: Path) -> None:
     dry = run_json("delete", collection, "--where", "year > 2015", "--dry-run")
-    assert dry == {"deleted": 0, "found": 2, "missing": []}
+    assert dry == {"deleted": 0, "matched": 2, "found": 2, "missing": []}
     done = run("delete", collection, "--where", "year > 2015")
     assert f"2 documents deleted from {collection}" in done.stderr
     assert keys(collection) == ["bread"]
@@ -132,7 +132,7 @@ def test_search_by_words_and_by_both(collection: Path) -> None:
     both = run_json("search", collection, "dough yeast", "--mode", "hybrid")
     assert (len(both), both[0]["key"]) == (3, "bread")
     none = run("search", collection, "zebra", "--mode", "text")
-    assert (none.returncode, none.stdout, none.stderr) == (0, "", "nothing found\n")
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "no hits\n")
     exact = one_sentence(run("search", collection, "dough", "--mode", "text", "--exact"))
     assert "exact search needs the mode vector" in exact
 
@@ -140,7 +140,7 @@ def test_search_by_words_and_by_both(collection: Path) -> None:
 def test_what_no_document_has_is_said(collection: Path) -> None:
     done = run("search", collection, "dough", "--mode", "text", "--where", "yaer < 1 or year < 1")
     assert done.stdout == ""
-    said = ["nothing found", "no document has a field yaer; is it misspelt?"]
+    said = ["no hits", "no document has a field yaer; is it misspelt?"]
     assert done.stderr.splitlines() == said
     grouped = run("similar", collection, "whale", "--group-by", "topics", "--diversity", "0.5")
     assert len(grouped.stdout.splitlines()) == 4

@@ -53,14 +53,14 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Indexed by OpenVINO."""
     path = tmp_path_factory.mktemp("c") / "c"
-    done = run("index", notes, path, "--encoder", model, "--engine", "openvino")
+    done = run("index", notes, path, "--encoder", model, "--runtime", "openvino")
     assert "Compiling the encoder, once" in done.stderr
     return path
 
 
 def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
-    by_openvino, by_torch = asked(*question), asked(*question, "--engine", "torch")
+    by_openvino, by_torch = asked(*question), asked(*question, "--runtime", "torch")
     assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
     assert by_openvino[0]["key"] == "1" and by_openvino[0]["score"] > 0.99
     for one, other in zip(by_openvino, by_torch, strict=True):
@@ -82,18 +82,19 @@ def test_a_cold_search_reads_no_torch(collection: Path) -> None:
 
 
 def test_info_names_the_engine(collection: Path) -> None:
-    assert asked("info", collection)["engine"].startswith("openvino ")
-    assert asked("info", collection, "--engine", "torch")["engine"].startswith("torch ")
-    assert asked("info", collection, "--precision", "fp32")["engine"] == "openvino fp32"
-    assert "\nengine       openvino " in run("info", collection).stdout
+    assert asked("info", collection)["runtime"].startswith("openvino ")
+    assert asked("info", collection, "--runtime", "torch")["runtime"].startswith("torch ")
+    assert asked("info", collection, "--precision", "fp32")["runtime"] == "openvino fp32"
+    assert "\nruntime      openvino " in run("info", collection).stdout
 
 
 def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
+    former = run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
+    assert "--engine is now --runtime" in former.stderr
     model.rename(tmp_path / "moved")
     told = asked("info", tmp_path / "c")
-    assert told["documents"] == 4 and "cannot be loaded" in told["engine"]
+    assert told["documents"] == 4 and "cannot be loaded" in told["runtime"]
     moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
     assert asked(*moved)[0]["key"] == "1"
 
@@ -125,8 +126,8 @@ def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     question = ("search", collection, "a whale sings")
     for options, message in (
-        (("--engine", "torch", "--precision", "int8"), "int8 is computed by openvino"),
-        (("--engine", "openvino", "--device", "cuda"), "computes on the processor"),
+        (("--runtime", "torch", "--precision", "int8"), "int8 is computed by openvino"),
+        (("--runtime", "openvino", "--device", "cuda"), "computes on the processor"),
         (("--device", "abacus"), "the device 'abacus' cannot be used here"),
         (("--precision", "fp8"), "is not one of"),
     ):
@@ -148,4 +149,4 @@ def test_a_refused_engine_is_told_in_a_sentence(
     done = run("index", notes, tmp_path / "c", "--encoder", model)
     assert "is not accurate enough for this model: a cosine of 0.999" in done.stderr
     assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
-    assert asked("info", tmp_path / "c")["engine"].startswith("torch: openvino in ")
+    assert asked("info", tmp_path / "c")["runtime"].startswith("torch: openvino in ")

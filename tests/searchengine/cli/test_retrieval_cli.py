@@ -121,24 +121,24 @@ def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"--queries": "q.jsonl"}, "give --queries and --qrels, or a folder that has both: --beir"),
+        ({"--queries": "q.jsonl"}, "are needed: --queries and --qrels, or --beir FOLDER"),
         (
             {"--beir": ".", "--qrels": "t"},
-            "--beir stands for --queries and --qrels; leave those out",
+            "--beir replaces --queries and --qrels; leave them out",
         ),
-        ({"--beir": ".", "--of": "64"}, "--of names the row of --worst N; give both"),
-        ({"--beir": "gone"}, "gone: no queries.jsonl in it"),
+        ({"--beir": ".", "--of": "64"}, "--of needs --worst N; add it"),
+        ({"--beir": "gone"}, "gone: the folder has no queries.jsonl"),
         (
             {"--mode": "vector,words"},
-            "some of vector, text, hybrid with commas between, got 'vector,words'",
+            "one or more of vector, text, hybrid separated by commas, got 'vector,words'",
         ),
-        ({"--baseline": "128"}, "no row is called '128'; there are text"),
-        ({"--worst": "3"}, "--worst compares rows, and there is one alone: text; measure more"),
+        ({"--baseline": "128"}, "no row is called '128'; rows: text"),
+        ({"--worst": "3"}, "--worst needs a second row to compare with text"),
         (
             {"--worst": "3", "--mode": "vector,text", "--of": "exact"},
-            "--of exact is the row that the others are compared with",
+            "--of exact is the baseline itself",
         ),
-        ({"--plots": "x"}, "--plots draws prefix lengths; measure them: --mode vector"),
+        ({"--plots": "x"}, "--plots draws prefix lengths, which need --mode vector"),
     ],
 )
 def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
@@ -157,13 +157,13 @@ def test_names_that_no_run_holds_are_found_before_measuring(
     asked = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
     runs = tmp_path / "runs"
     said = refused("retrieval", folder / "c.index", *asked, "--mode", "text", "--run-out", runs)
-    assert "the question 'q 1' holds white space" in said
+    assert "the question must not contain white space" in said
     (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
     done = invoke("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
     assert done.exit_code == 0, done.output
     beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
     said = refused("retrieval", tmp_path / "s.index", *beir)
-    assert "the document 'a whale' holds white space" in said
+    assert "the document must not contain white space" in said
     assert not runs.exists()
 
 
@@ -173,10 +173,10 @@ def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
         (place / "a.run").write_text("q1 Q0 whale 1 2 x\n")
     both = [tmp_path / "x" / "a.run", tmp_path / "y" / "a.run"]
     qrels = ("--qrels", folder / "qrels" / "dev.tsv")
-    assert "every run needs a name of its own, got a, a" in refused("runs", *both, *qrels)
-    assert "1 names for 2 runs" in refused("runs", *both, *qrels, "--names", "a")
+    assert "names of runs must differ, got a, a" in refused("runs", *both, *qrels)
+    assert "--names must have 2 names, got 1" in refused("runs", *both, *qrels, "--names", "a")
     wrong = refused("runs", *both, *qrels, "--names", "a,b", "--baseline", "c")
-    assert "no row is called 'c'; there are a, b" in wrong
+    assert "no row is called 'c'; rows: a, b" in wrong
 
 
 def test_lists_of_numbers_and_names() -> None:
@@ -184,5 +184,5 @@ def test_lists_of_numbers_and_names() -> None:
     assert Numbers().convert("32, 8,32", None, None) == (32, 8)
     assert Numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
     assert Names().convert("b, a,b", None, None) == ("b", "a", "b")
-    with pytest.raises(BadParameter, match="expected names with commas between, got 'a,,b'"):
+    with pytest.raises(BadParameter, match="expected names separated by commas, got 'a,,b'"):
         Names().convert("a,,b", None, None)

@@ -88,7 +88,7 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     assert names == {"training-curve.svg", "alignment-uniformity.svg"}
     assert all(path.stat().st_size > 5000 for path in (folder / "pictures").iterdir())
     assert list((folder / "logs").glob("events.out.tfevents.*"))
-    assert "alignment" in done.stderr and "Drawn: pictures/training-curve.svg" in done.stderr
+    assert "alignment" in done.stderr and "Written: pictures/training-curve.svg" in done.stderr
     compared = run(
         folder,
         *("evaluate", "geometry", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),

@@ -14,9 +14,9 @@ from tiny_model import WORDS, write_sentence_transformer
 from indexer.config import Code, RotationKind, Structure
 from indexer.tuning.tune import Objective
 from searchengine.cli import cli
-from searchengine.cli.collection import index
+from searchengine.cli.index import index
+from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
-from searchengine.cli.tune import tune
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.runtimes.config import Precision, RuntimeKind
 
@@ -66,7 +66,7 @@ def test_tune_and_info(folder: Path) -> None:
     done = process("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
-    assert done.stderr.rstrip().endswith("a stand-in for real ones: --queries takes those")
+    assert done.stderr.rstrip().endswith("generated from documents; --queries takes real ones")
     assert "effort" in done.stdout and "recall@5" in done.stdout
     told = done.stdout.splitlines()[-1]
     assert told.startswith(
@@ -138,7 +138,7 @@ def test_exact(folder: Path) -> None:
     done = process("search", folder / "c", question, "-k", "3", "--exact")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "proven: these are the true 3 nearest; 100.00 % of the rows were read at full width"
+        "exact: these are the true 3 nearest; 100.00 % of the rows were read at full width"
     )
     hits = run_json("search", folder / "c", question, "-k", "3", "--exact", "--where", "n < 50")
     assert all(hit["metadata"]["n"] < 50 for hit in hits) and len(hits) == 3
@@ -231,6 +231,7 @@ def test_the_choices_are_all_there_are() -> None:
         "rotation": list(RotationKind),
         "objective": list(Objective),
         "tokenizer": list(Tokenizer),
+        "runtime": list(RuntimeKind),
         "engine": list(RuntimeKind),
         "precision": list(Precision),
     }

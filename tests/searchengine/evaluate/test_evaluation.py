@@ -234,7 +234,7 @@ def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
     found = task(many, texts, other)
     assert found.exclude_self
     assert found.notes == (
-        "the questions are documents of the collection: each is left out of its own answer "
+        "the questions are documents of the collection: each is left out of its results "
         "(--no-exclude-self keeps it)",
     )
     forbidden = task(many, texts, other, exclude_self=False)
@@ -254,8 +254,8 @@ def test_what_is_left_out_is_told(many: SearchEngine) -> None:
     assert task(many, {"q": "x", "r": "x", "s": "x"}, qrels).notes == (
         "questions without a judgement, left out: 2",
         "judged questions that are not among the questions, left out: 1",
-        "judgements of documents that the collection does not have: 2 of 3; 1 are of relevant "
-        "ones, which count as not found",
+        "judgements of documents that the collection does not have: 2 of 3; 1 of them are relevant "
+        "and count as not found",
     )
 
 
@@ -297,7 +297,7 @@ def test_rows_are_compared_with_the_baseline() -> None:
     assert list(cells([exact])[0]) == ["setting", "ndcg@10", "recall@100", "mrr@10", "map"]
     assert table(settings, "noise")[0].baseline == "noise"
     assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
-    with pytest.raises(QueryError, match="no row is called 'x'; there are exact, worse, noise"):
+    with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
         table(settings, "x")
 
 

@@ -10,10 +10,10 @@ from searchengine.evaluate.judgements import read_beir, read_qrels, read_queries
 
 
 def test_read_beir(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no queries\.jsonl in it"):
+    with pytest.raises(CorpusError, match=r"has no queries\.jsonl"):
         read_beir(tmp_path)
     (tmp_path / "queries.jsonl.gz").write_bytes(gzip.compress(b'{"_id": "1", "text": "a"}\n'))
-    with pytest.raises(CorpusError, match=r"no judgements qrels/test\.tsv in it .*; splits: none"):
+    with pytest.raises(CorpusError, match=r"has no qrels/test\.tsv .*; splits: none"):
         read_beir(tmp_path)
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n1\td\t2\n")
@@ -39,15 +39,15 @@ def test_read_qrels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("q.jsonl", "", "no questions in it"),
-        ("q.tsv", "_id\ttext\n1\ta\n", "expected questions in a .jsonl or .txt file"),
-        ("q.jsonl", '{"text": "a"}\n', r"q\.jsonl:1: no field '_id'"),
-        ("q.jsonl", '{"_id": "a"}\n', r"q\.jsonl:1: the question is blank"),
-        ("q.jsonl", '{"_id": "a", "text": " "}\n', r"q\.jsonl:1: the question is blank"),
+        ("q.jsonl", "", "the file has no questions"),
+        ("q.tsv", "_id\ttext\n1\ta\n", "questions must be in a .jsonl or .txt file"),
+        ("q.jsonl", '{"text": "a"}\n', r"q\.jsonl:1: the field '_id' is missing"),
+        ("q.jsonl", '{"_id": "a"}\n', r"q\.jsonl:1: the question is empty"),
+        ("q.jsonl", '{"_id": "a", "text": " "}\n', r"q\.jsonl:1: the question is empty"),
         (
             "q.jsonl",
             '{"_id": "a", "text": "b"}\n' * 2,
-            r"q\.jsonl:2: the question 'a' occurs twice",
+            r"q\.jsonl:2: keys of questions must be unique, got 'a' twice",
         ),
     ],
 )
@@ -60,8 +60,8 @@ def test_bad_queries(tmp_path: Path, name: str, content: str, message: str) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no judgements in it"),
-        ("query-id\tcorpus-id\tscore\n", "no judgements in it"),
+        ("", "the file has no judgements"),
+        ("query-id\tcorpus-id\tscore\n", "the file has no judgements"),
         ("query-id\tcorpus-id\tscore\nq\td\thigh\n", ":2: expected query-id"),
         ("q\td\t1\nq d\n", ":2: expected query-id"),
         ("q\td\t1.0\n", ":1: expected query-id"),

@@ -259,7 +259,7 @@ def test_what_tsv_cannot_hold_goes_to_jsonl(tmp_path: Path) -> None:
     pairs = [Pair("q\n0", "p 30"), Pair("\ud800é 90", "p 60")]
     for corpus, some in ((CORPUS, pairs), (CORPUS, pairs[1:]), ([*CORPUS, "c\t45"], PAIRS)):
         miner = Miner(Angles(), some, corpus)
-        with pytest.raises(SearchEngineError, match=r"TSV cannot hold .* name a \.jsonl file"):
+        with pytest.raises(SearchEngineError, match=r"TSV cannot contain .* name a \.jsonl file"):
             miner.write(tmp_path / "t.tsv")
         assert list(tmp_path.iterdir()) == []
     Miner(Angles(), pairs, CORPUS).write(tmp_path / "t.jsonl")
@@ -296,7 +296,7 @@ def test_an_older_file_stays(tmp_path: Path) -> None:
             return super().encode(texts, role=role)
 
     for encoder in (Slow(), Angles()):
-        with pytest.raises(SearchEngineError, match=r"t\.tsv exists: name a new file"):
+        with pytest.raises(SearchEngineError, match=r"t\.tsv exists; name a new file"):
             Miner(encoder, PAIRS, CORPUS).write(out)
         assert out.read_text() == "mine"
         assert list(tmp_path.iterdir()) == [out]
@@ -315,11 +315,14 @@ def test_what_files_give(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"negatives": 0}, "0 negatives behind 0 skipped ranks"),
-        ({"skip": -1}, "behind -1 skipped ranks"),
-        ({"negatives": 5, "skip": 3, "depth": 7}, "leaves 4 ranks .* need depth 8"),
-        ({"relative_margin": 0.0}, "relative margin 0.0: expected a share above 0"),
-        ({"relative_margin": float("nan")}, "relative margin nan"),
+        ({"negatives": 0}, "negatives must be at least 1 .* got 0 and 0"),
+        ({"skip": -1}, "skip at least 0, got 1 and -1"),
+        (
+            {"negatives": 5, "skip": 3, "depth": 7},
+            "depth must be at least 8 for 5 negatives after 3 skipped ranks, got 7",
+        ),
+        ({"relative_margin": 0.0}, "relative margin must be above 0, got 0.0"),
+        ({"relative_margin": float("nan")}, "relative margin must be above 0, got nan"),
     ],
 )
 def test_settings_are_checked(config: dict[str, float], message: str) -> None:
@@ -364,7 +367,7 @@ def test_command(folder: Path) -> None:
         assert positive not in found and set(found) <= texts | {"red a red car"}
     again = run(folder / "pairs.tsv", "--out", out, *options)
     assert again.returncode == 2
-    assert again.stderr.strip() == f"Error: {out} exists: name a new file, or remove this one"
+    assert again.stderr.strip() == f"Error: {out} exists; name a new file, or remove this one"
 
 
 def test_command_for_people_and_its_errors(folder: Path) -> None:
@@ -380,9 +383,9 @@ def test_command_for_people_and_its_errors(folder: Path) -> None:
     assert "16 pairs with 1 negative, 0 with fewer, 0 with none; 0 cand" in done.stderr
     assert len(read_examples([folder / "t.jsonl"]).examples) == 16
     for arguments, message in (
-        (("--out", folder / "t.csv"), "expected a name that ends in .tsv or .jsonl"),
-        (("--out", folder / "no" / "t.tsv"), "no folder"),
-        (("--out", folder / "u.tsv", "--depth", "0"), "need depth 1 or more"),
+        (("--out", folder / "t.csv"), "the name must end in .tsv or .jsonl"),
+        (("--out", folder / "no" / "t.tsv"), "does not exist; create it first"),
+        (("--out", folder / "u.tsv", "--depth", "0"), "depth must be at least 1 "),
     ):
         done = run_here(*arguments)
         assert done.exit_code == 2

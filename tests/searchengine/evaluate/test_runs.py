@@ -151,7 +151,7 @@ def test_runs_from_elsewhere_are_sorted_as_trec_eval_does(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no lines in it"),
+        ("", "the run file has no lines"),
         ("q Q0 d 1 0.5 x\nq Q0 d 1 0.5\n", r"a\.run:2: expected question, Q0, document, rank,"),
         ("q Q0 d 1 high x\n", r"a\.run:1: expected question, .*, got 'q Q0 d 1 high x'"),
         ("q Q0 d 1 nan x\n", r"a\.run:1: expected"),
@@ -159,7 +159,7 @@ def test_runs_from_elsewhere_are_sorted_as_trec_eval_does(tmp_path: Path) -> Non
         ("q Q0 a b 1 0.5 x\n", r"a\.run:1: expected"),
         (
             "q Q0 d 1 2 x\nq Q0 d 2 1 x\n",
-            r"a\.run:2: the document 'd' comes twice for the question",
+            r"a\.run:2: documents must be unique per question, got 'd' twice for 'q'",
         ),
     ],
 )
@@ -172,9 +172,9 @@ def test_bad_lines(tmp_path: Path, content: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("run", "tag", "message"),
     [
-        ({"q": {"a b": 1.0}}, "x", "the document 'a b' holds white space"),
-        ({"q\t1": {"a": 1.0}}, "x", r"the question 'q\\t1' holds white space"),
-        ({"q": {"a": 1.0}}, "my tag", "the tag 'my tag' holds white space"),
+        ({"q": {"a b": 1.0}}, "x", "the document must not contain white space, .* got 'a b'"),
+        ({"q\t1": {"a": 1.0}}, "x", r"the question must not contain white space, .* got 'q\\t1'"),
+        ({"q": {"a": 1.0}}, "my tag", "the tag must not contain white space, .* got 'my tag'"),
     ],
 )
 def test_names_that_no_run_file_holds(tmp_path: Path, run: Run, tag: str, message: str) -> None:

@@ -12,9 +12,9 @@ from conftest import WordLengths
 from indexer.errors import VectorError
 from indexer.tuning.goal import Goal
 from searchengine import SearchEngine
+from searchengine.bench.dataset import collection_dataset
 from searchengine.bench.grid import Grid
 from searchengine.bench.run import Bench, Settings
-from searchengine.bench.subject import of_collection
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
 from searchengine.ingest.encoding import load_built_by
@@ -199,7 +199,7 @@ def test_bench_and_tune_leave_a_worn_collection_right(
     worn: tuple[SearchEngine, list[Any]], tmp_path: Path
 ) -> None:
     engine, live = worn
-    with of_collection(engine, {"1": "aaa aa", "2": "a"}) as subject:
+    with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
         sizes = {"prefixes": (16,), "shortlists": (50, 500)}
         grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
         asked = Settings(grid, repeats=1, cold=0)

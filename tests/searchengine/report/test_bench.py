@@ -19,14 +19,14 @@ from indexer.tuning.cold import ColdRows, _drop
 from indexer.tuning.points import recalls
 from searchengine import SearchEngine
 from searchengine.bench import run as running
-from searchengine.bench.contestants import live_numbers, unrotated
-from searchengine.bench.grid import FULL_EFFORTS, Grid, Recipe
+from searchengine.bench.dataset import MAX_QUERIES, Dataset, collection_dataset, vectors_dataset
+from searchengine.bench.grid import FULL_EFFORTS, Grid, PlannedPoint
 from searchengine.bench.growth import growth
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
-from searchengine.bench.subject import MOST, Subject, of_collection, of_vectors
+from searchengine.bench.searchers import live_numbers, unrotated
 from searchengine.errors import CorpusError, QueryError
-from searchengine.report.table import frontier, table
+from searchengine.report.tables import frontier, table
 
 DIM, ROWS = 24, 1200
 
@@ -38,12 +38,12 @@ def drawn(n: int, seed: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     folder = tmp_path_factory.mktemp("subject")
     np.save(folder / "rows.npy", drawn(ROWS, 1))
     np.save(folder / "queries.npy", drawn(40, 2))
     config = SegmentConfig(prefix=8)
-    with of_vectors(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
+    with vectors_dataset(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
         yield found
 
 
@@ -51,7 +51,7 @@ def silent(*_: object) -> None:
     pass
 
 
-def settings(subject: Subject, **asked: Any) -> Settings:
+def settings(subject: Dataset, **asked: Any) -> Settings:
     chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
     kept = {name: asked.pop(name) for name in ("repeats", "cold", "growth") if name in asked}
     grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | asked))
@@ -59,7 +59,7 @@ def settings(subject: Subject, **asked: Any) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def results(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(subject: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Results:
     scratch = tmp_path_factory.mktemp("scratch")
     return Bench(subject, settings(subject), scratch, silent).run()
 
@@ -102,7 +102,7 @@ def test_what_is_said_of_each(results: Results) -> None:
         assert row.ndcg is None
 
 
-def test_recall_is_that_of_the_searches_themselves(subject: Subject, results: Results) -> None:
+def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Results) -> None:
     (segment,) = subject.segments
     exact = segment.exact(subject.queries, 5).rows
     for row in results.rows:
@@ -119,7 +119,7 @@ def test_recall_is_that_of_the_searches_themselves(subject: Subject, results: Re
         assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name
 
 
-def test_a_rotation_is_undone_for_comparison(subject: Subject, results: Results) -> None:
+def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
     """The first numbers of these vectors hold the least: cut off as they are, they find little."""
     back = np.concatenate(list(unrotated(subject)))
     unit = drawn(ROWS, 1) / np.linalg.norm(drawn(ROWS, 1), axis=1, keepdims=True)
@@ -137,7 +137,7 @@ def test_finals(results: Results) -> None:
     assert bool(results.growth) != ("growth" in results.missing)  # where a scan is as fast, none
 
 
-def test_growth(subject: Subject) -> None:
+def test_growth(subject: Dataset) -> None:
     (segment,) = subject.segments
     view = segment.over(replace(segment.config, prefix=4, shortlist=20))
     grown = list(growth(view, subject.queries, 5, "own", 1.5))
@@ -170,7 +170,7 @@ def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Pa
     alone = Results.read_all(results.write(tmp_path / "out").parent)
     assert [*alone] == [""] and alone[""].rows == results.rows
     (tmp_path / "commit.json").write_text(json.dumps({"machine": {}, "startup": {}}))
-    with pytest.raises(QueryError, match="holds no results of a bench"):
+    with pytest.raises(QueryError, match="must contain bench results"):
         Results.read_all(tmp_path / "commit.json")
 
 
@@ -178,8 +178,8 @@ def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Pa
     ("text", "message"),
     [
         ("{", "cannot be read as JSON"),
-        ("[]", "holds no results of a bench"),
-        ('{"format": 99}', "found 99"),
+        ("[]", "must contain bench results"),
+        ('{"format": 99}', "got format 99"),
         ('{"format": 1, "made": ""}', "is damaged"),
     ],
 )
@@ -195,7 +195,7 @@ def test_missing_results_are_told(tmp_path: Path) -> None:
 
 
 def test_every_round_is_told_of_and_an_interruption_keeps_them(
-    subject: Subject, tmp_path: Path
+    subject: Dataset, tmp_path: Path
 ) -> None:
     seen: list[Results] = []
 
@@ -214,7 +214,7 @@ def test_every_round_is_told_of_and_an_interruption_keeps_them(
 
 
 def test_an_interruption_before_the_first_round_leaves_no_rows(
-    subject: Subject, tmp_path: Path
+    subject: Dataset, tmp_path: Path
 ) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -226,7 +226,7 @@ def test_an_interruption_before_the_first_round_leaves_no_rows(
 
 
 def test_cold_latencies_of_some_alone_are_not_kept(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def once(*_: object) -> tuple[float, int]:
         if not taken:
@@ -243,7 +243,7 @@ def test_cold_latencies_of_some_alone_are_not_kept(
     assert taken and all(row.cold_ms is None for row in bench.results(complete=False).rows)
 
 
-def test_what_does_not_go_together_is_told(subject: Subject, tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> None:
     asked = settings(
         subject,
         structures=[Structure.HNSW],
@@ -261,12 +261,12 @@ def test_what_does_not_go_together_is_told(subject: Subject, tmp_path: Path) -> 
 
 
 def test_what_would_not_fit_is_left_out(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.bench.contestants._memory", lambda: 100_000)
+    monkeypatch.setattr("searchengine.bench.searchers._memory", lambda: 100_000)
     asked = settings(subject, structures=[Structure.FLAT], cold=0, growth=False, repeats=1)
     found = Bench(subject, asked, tmp_path, silent).run()
-    assert "left of half the memory" in found.missing["hnsw fp32 24, ef 32"]
+    assert "left of half the available memory" in found.missing["hnsw fp32 24, ef 32"]
     assert "flat int8 8 → 20" in {row.name for row in found.rows}
 
 
@@ -280,7 +280,7 @@ def test_a_system_that_drops_no_pages_is_not_asked_to(
 
 
 def test_pages_that_stay_in_memory_are_no_cold_measurement(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
     asked = settings(subject, structures=[Structure.FLAT], baselines=False, growth=False, repeats=1)
@@ -293,13 +293,13 @@ def test_pages_that_stay_in_memory_are_no_cold_measurement(
 
 
 def test_a_slow_point_gets_fewer_queries(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    monkeypatch.setattr(running, "TIME_LIMIT", 0.0)
     asked = settings(subject, baselines=False, cold=0, growth=False, repeats=1)
     bench = Bench(subject, asked, tmp_path, silent)
     bench.run()
-    assert {entry.count for entry in bench._entries} == {running.FEWEST}
+    assert {entry.count for entry in bench._entries} == {running.MIN_TIMED}
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
     engine.add([{"_id": "c", "text": "bb"}])
     questions = {"q1": "bb", "q2": "a bb ccc ccc", "q3": "not judged"}
     qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
-    with of_collection(engine, questions, qrels) as subject:
+    with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
         assert subject.encode_ms is not None
         numbers = live_numbers(subject)
@@ -329,7 +329,7 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
 
 
 def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
-    with of_collection(engine, {"q": "a"}, {"q": {"b5": 1}}) as subject:
+    with collection_dataset(engine, {"q": "a"}, {"q": {"b5": 1}}) as subject:
         assert subject.judge is not None
         snapshot = engine.collection._current()
         order = list(snapshot.segments)
@@ -349,13 +349,13 @@ def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
 def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
     with (
         pytest.raises(CorpusError, match="no question has a judgement"),
-        of_collection(engine, {"q": "a"}, {"other": {"b5": 1}}),
+        collection_dataset(engine, {"q": "a"}, {"other": {"b5": 1}}),
     ):
         pass
     with (
         SearchEngine.create(tmp_path / "empty", WordLengths()) as empty,
         pytest.raises(QueryError, match="is empty"),
-        of_collection(empty, {"q": "a"}),
+        collection_dataset(empty, {"q": "a"}),
     ):
         pass
 
@@ -363,13 +363,13 @@ def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (None, "there is no"),
+        (None, "no such file"),
         (b"no array", "cannot be read as a .npy file"),
         (np.zeros(3, np.float32), "floating-point rows"),
         (np.zeros((3, 2), np.int64), "floating-point rows"),
-        (np.zeros((0, 2), np.float32), "holds no rows"),
+        (np.zeros((0, 2), np.float32), "contains no rows"),
         (np.array([[{}]], object), "cannot be read as a .npy file"),
-        (np.ones((5, 2), np.float32), "too few to take some"),
+        (np.ones((5, 2), np.float32), "10 or more, but .* has 5"),
         (np.full((50, 2), np.nan, np.float32), "not finite|NaN"),
         (np.zeros((50, 2), np.float32), "zero"),
     ],
@@ -382,7 +382,7 @@ def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: st
         np.save(path, array, allow_pickle=True)
     with (
         pytest.raises(ValueError, match=message),
-        of_vectors(path, None, SegmentConfig(prefix=2), tmp_path),
+        vectors_dataset(path, None, SegmentConfig(prefix=2), tmp_path),
     ):
         pass
 
@@ -396,11 +396,11 @@ def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) 
     for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
         vectors, queries = (None if name is None else tmp_path / name for name in files)
         assert vectors is not None
-        asked = files[1] != "bad.npy" or bad in evenly(len(rows), MOST)
+        asked = files[1] != "bad.npy" or bad in evenly(len(rows), MAX_QUERIES)
         if asked:
             with (
                 pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
-                of_vectors(vectors, queries, SegmentConfig(prefix=2), tmp_path),
+                vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
             ):
                 pass
 
@@ -409,15 +409,15 @@ def test_queries_of_another_width(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.ones((50, 4), np.float32))
     np.save(tmp_path / "queries.npy", np.ones((5, 3), np.float32))
     with (
-        pytest.raises(QueryError, match=r"3 numbers wide and .* 4"),
-        of_vectors(tmp_path / "rows.npy", tmp_path / "queries.npy", SegmentConfig(), tmp_path),
+        pytest.raises(QueryError, match=r"got 3 in .* and 4 in"),
+        vectors_dataset(tmp_path / "rows.npy", tmp_path / "queries.npy", SegmentConfig(), tmp_path),
     ):
         pass
 
 
 def test_rows_that_are_queries_are_not_searched(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", drawn(100, 3).astype(np.float16))
-    with of_vectors(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as subject:
+    with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as subject:
         assert subject.rows == 90 and len(subject.queries) == 10
         (segment,) = subject.segments
         assert (segment.exact(subject.queries, 1).scores < 0.999).all()
@@ -433,7 +433,7 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
     assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
     assert all(grid.k <= size <= rows for size in grid.shortlists)
     recipes = list(grid.cascades(SegmentConfig(), rows))
-    assert all(isinstance(recipe, Recipe) for recipe in recipes)
+    assert all(isinstance(recipe, PlannedPoint) for recipe in recipes)
     assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
 
 
@@ -458,12 +458,12 @@ def test_shortlists_follow_k() -> None:
 
 def test_few_rows_and_narrow_funnels_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", drawn(300, 3))
-    with of_vectors(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
+    with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
         grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])
         asked = Settings(grid, repeats=1, cold=0, growth=False)
         found = Bench(few, asked, tmp_path, silent).run()
-    assert "scanned one and all" in found.missing["graphs, lists and baselines"]
-    assert found.missing["funnel 8:20"] == "it is no wider than any prefix"
+    assert "searched exactly" in found.missing["graphs, lists and baselines"]
+    assert found.missing["funnel 8:20"] == "its first stage is no wider than any prefix"
 
 
 def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:

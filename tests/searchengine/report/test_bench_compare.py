@@ -9,7 +9,7 @@ from bench_results import exact, plausible, results, row, times
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.cli.console import show_rows
 from searchengine.errors import QueryError
-from searchengine.report.compare import Change, Verdict, compare, remarks, table
+from searchengine.report.compare import Change, Verdict, compare, differences, table
 
 
 def changed(before: Results, after: Results, name: str = "a") -> dict[str, Change]:
@@ -43,7 +43,7 @@ def test_a_change_for_the_better_and_for_the_worse() -> None:
 def test_a_bench_compared_with_itself_is_noise() -> None:
     made = plausible()
     assert {one.verdict for one in compare(made, made)} == {Verdict.NOISE}
-    assert remarks(made, made) == []
+    assert differences(made, made) == []
 
 
 def test_a_busier_machine_is_not_a_change() -> None:
@@ -52,7 +52,7 @@ def test_a_busier_machine_is_not_a_change() -> None:
     found = changed(before, after)
     assert found["p50_ms"].verdict is Verdict.NOISE and found["p50_ms"].ratio == 2.0
     assert found["speed_up"].verdict is Verdict.NOISE
-    assert remarks(before, after) == ["Exact search took 2.00 times as long after as before."]
+    assert differences(before, after) == ["Exact search took 2.00 times as long after as before."]
     worse = results(exact(times(20)), row("a", times(3.0)))
     assert changed(before, worse)["p50_ms"].verdict is Verdict.WORSE
 
@@ -124,18 +124,18 @@ def test_rows_of_one_side_and_another_machine() -> None:
         assert by_measure[measure].verdict is Verdict.NOT_COMPARABLE
         assert by_measure[measure].note == "another machine"
     assert by_measure["speed_up"].verdict is not Verdict.NOT_COMPARABLE
-    assert remarks(before, after)[0] == "cores of the machine differs: 2 before, 64 after."
+    assert differences(before, after)[0] == "cores of the machine differs: 2 before, 64 after."
 
 
 @pytest.mark.parametrize(("name", "value"), [("rows", 5), ("dim", 5), ("k", 5)])
 def test_other_subjects_are_refused(name: str, value: int) -> None:
     before = results(exact(), row("a"))
     after = replace(before, subject={**before.subject, name: value})
-    with pytest.raises(QueryError, match=rf"different things \({name} [\d,]+ and 5\)"):
+    with pytest.raises(QueryError, match=rf"same rows, dimensions and k, got {name} [\d,]+ and 5"):
         compare(before, after)
     renamed = replace(before, subject={**before.subject, "name": "other"}, complete=False)
-    assert remarks(before, renamed) == [
-        "name of the subject differs: sentences.index before, other after.",
+    assert differences(before, renamed) == [
+        "name of the data differs: sentences.index before, other after.",
         "The second bench was interrupted.",
     ]
     assert {one.verdict for one in compare(before, renamed)} == {Verdict.NOISE}

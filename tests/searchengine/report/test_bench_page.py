@@ -20,10 +20,8 @@ pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results, Row
-from searchengine.report.content import Report, report
-from searchengine.report.facts import facts
-from searchengine.report.markdown import escaped, in_markdown, markdown
-from searchengine.report.page import in_html, page, write
+from searchengine.report.content import Report, facts, report
+from searchengine.report.page import escaped, in_html, in_markdown, write
 from trainer.errors import ConfigError
 
 PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups", "growth"]
@@ -109,7 +107,7 @@ def test_the_page_is_whole(made: Results, text: str) -> None:
     words = " ".join(read.words)
     for one in made.rows:
         assert one.name in words
-    for said in ("Take hnsw int8 128 → 200", "★ recommended", "0.960", "(0.953–0.968)", "9000"):
+    for said in ("Use hnsw int8 128 → 200", "★ recommended", "0.960", "(0.953–0.968)", "9000"):
         assert said in words
     assert "chromadb is not installed" not in words  # as it is said, and no otherwise
     assert "chroma.py needs chromadb, not installed: pip install chromadb" in words
@@ -134,7 +132,7 @@ def test_as_configured_of_bare_vectors_is_the_default_recipe(made: Results) -> N
         return dict(facts(told)[0][1])
 
     named = "as configured: flat fp16 64 → 100"
-    assert "default recipe" in said(None, named)["as configured"]
+    assert "default index config" in said(None, named)["as configured"]
     assert "as configured" not in said("starter", named)
     assert "as configured" not in said(None, "hnsw int8 64 → 100")
 
@@ -175,7 +173,7 @@ def test_names_are_escaped(made: Results) -> None:
 )
 def test_less_than_all_was_measured(made: Results, given: dict[str, object]) -> None:
     some = replace(made, rows=made.rows[:3], **given)  # type: ignore[arg-type]
-    read = checked(page(some))
+    read = checked(in_html(report(some)))
     assert ("growth" in read.ids) == bool(some.growth)
     assert ("interrupted" in " ".join(read.words)) == (not some.complete)
 
@@ -197,19 +195,12 @@ BARE = {"ndcg": None, "cold_ms": None, "cold_reads": None, "batch_qps": None}
 )
 def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
     few = results(*rows, complete=False, encode_ms=None)
-    read = checked(page(few))
+    read = checked(in_html(report(few)))
     assert "nDCG@10" not in " ".join(read.words).split("How it was measured")[0]
     written = write(few, tmp_path)
     assert Results.read(tmp_path) == few
     links = re.findall(r"\]\((\S+\.svg)\)", (tmp_path / "report.md").read_text(encoding="utf-8"))
     assert {tmp_path / link for link in links} == {p for p in written if p.suffix == ".svg"}
-
-
-def test_one_call_for_each() -> None:
-    few = results(exact(), row("a"))
-    told = report(few, 0.9)
-    assert page(few, 0.9) == in_html(told) and markdown(few, 0.9) == in_markdown(told)
-    assert "0.9" in told.pictures[0].caption
 
 
 def test_the_folder(made: Results, told: Report, text: str, tmp_path: Path) -> None:

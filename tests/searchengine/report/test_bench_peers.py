@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
-from searchengine.bench.peers import Patience, Peer, PeerFailed, PeerMissing, peer_files, requires
+from searchengine.bench.peers import Peer, PeerFailed, PeerMissing, Timeouts, peer_files, requires
 
 PEERS = REPOSITORY / "benchmarks" / "peers"
 ROWS, QUERIES, DIM, K = 300, 12, 32, 10
@@ -50,7 +50,7 @@ def exact(data: Path, sign: int = 1) -> np.ndarray:
     return np.argsort(-sign * scores, axis=1, kind="stable")[:, :K]
 
 
-def start(file: Path, data: Path, folder: Path, patience: Patience | None = None) -> Peer:
+def start(file: Path, data: Path, folder: Path, patience: Timeouts | None = None) -> Peer:
     return Peer.start(file, data / "vectors.npy", data / "queries.npy", K, folder, patience)
 
 
@@ -66,7 +66,7 @@ def test_a_peer_tells_of_itself_and_gives_its_rows(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where "import numpy" must not find the peer
     with start(written(tmp_path, EXACT), data, tmp_path / "index") as peer:
-        assert (peer.name, peer.about) == ("numpy", "numpy: every row, in float32.")
+        assert peer.name == "numpy"
         assert peer.settings == {
             "index": "exact",
             "numbers": "float32",
@@ -134,10 +134,10 @@ def test_lists_may_be_short(data: Path, tmp_path: Path) -> None:
         ("def build", "def make", r"has no function build\(vectors, folder\)"),
         ('"numbers": "float32"', "", r"has no SETTINGS = \{.*\"numbers\""),
         ('({"sign": 1}, {"sign": -1})', "()", "has no POINTS"),
-        ('{"sign": -1}', "32", "has POINTS of other things than mappings"),
+        ('{"sign": -1}', "32", "has POINTS that are not mappings"),
         ('"exact"', "{1, 2}", "that cannot be written as JSON: TypeError"),
-        ('("numpy",)', '"numpy"', r"has REQUIRES = 'numpy', expected names"),
-        ('("numpy",)', "names()", r"has REQUIRES = names\(\), expected names"),
+        ('("numpy",)', '"numpy"', r"REQUIRES must be names .*, got 'numpy'"),
+        ('("numpy",)', "names()", r"REQUIRES must be names .*, got names\(\)"),
         ("import numpy", "import no_such_module", "cannot be loaded: ModuleNotFoundError"),
         ("def build(", "def build", "is not Python"),
         ("return vectors.copy()", "return vectors[9999]", "failed to build: IndexError"),
@@ -157,18 +157,18 @@ def test_what_is_wrong_from_the_start(
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("found[:, :-1]", r"gave rows of shape \(1, 9\) for 1 queries.* expected \(1, 10\)"),
-        ("found[0]", r"gave rows of shape \(10,\)"),
-        ("found * np.nan", "gave rows of type float64, expected whole numbers"),
-        ("found + 300", r"gave row \d+, expected 0 to 299, or -1"),
-        ("found - 302", r"gave row -\d+, expected 0 to 299, or -1"),
-        ("np.full(found.shape, 2**64 - 1, np.uint64)", "gave row 18446744073709551615"),
-        ("None", r"gave rows of shape \(\)"),
+        ("found[:, :-1]", r"returned rows of shape \(1, 9\) for 1 queries.* expected \(1, 10\)"),
+        ("found[0]", r"returned rows of shape \(10,\)"),
+        ("found * np.nan", "returned rows of type float64, expected integers"),
+        ("found + 300", r"returned row \d+, expected 0 to 299, or -1"),
+        ("found - 302", r"returned row -\d+, expected 0 to 299, or -1"),
+        ("np.full(found.shape, 2**64 - 1, np.uint64)", "returned row 18446744073709551615"),
+        ("None", r"returned rows of shape \(\)"),
         ("[[1], 2]", "neither an array nor a list of lists: TypeError"),
         ("1 / 0", r"failed to search at \{'sign': 1\}: ZeroDivisionError"),
         (
             "print('farewell', flush=True) or __import__('os')._exit(4)",
-            r"ended with status 4 while searching at \{'sign': 1\}; it said last: farewell$",
+            r"ended with status 4 while searching at \{'sign': 1\}; its last message: farewell$",
         ),
         (
             "__import__('os').kill(__import__('os').getpid(), 9)",
@@ -204,7 +204,7 @@ def test_what_reports_quote_names_no_folders(
     told = str(caught.value).removeprefix(str(file))
     assert "a.bin" in told and "/srv" not in told and "first words" not in told
     if "Exit" in dies:
-        assert told.endswith("it said last: no file a.bin of https://x.org/y/z")
+        assert told.endswith("its last message: no file a.bin of https://x.org/y/z")
         assert "first words\nno file /srv/scratch/deep/a.bin" in caplog.text
 
 
@@ -220,7 +220,7 @@ def test_after_a_refused_answer_the_others_are_measured(data: Path, tmp_path: Pa
 def test_a_peer_that_hangs_is_ended(data: Path, tmp_path: Path, doing: str) -> None:
     at = BUILD if doing == "building" else SEARCH
     hangs = EXACT.replace(at, f"{at}\n    import time; time.sleep(600)")
-    file, patience = written(tmp_path, hangs), Patience(0.5 if doing == "building" else 60, 0.5)
+    file, patience = written(tmp_path, hangs), Timeouts(0.5 if doing == "building" else 60, 0.5)
     begin = time.monotonic()
     with pytest.raises(PeerFailed, match=f"was still {doing}.* after 0.5 seconds, and was ended"):
         with start(file, data, tmp_path / "index", patience) as peer:
@@ -298,7 +298,7 @@ def test_the_peers_that_come_with_us(file: Path, data: Path, tmp_path: Path) -> 
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
     with start(file, data, tmp_path / "index") as peer:
-        assert peer.about.endswith(".") and len(peer.settings["versions"]) > 0
+        assert len(peer.settings["versions"]) > 0
         for number in range(len(peer.points)):
             rows, _ = peer.round(number, QUERIES)
             if peer.settings["index"] == "exact":

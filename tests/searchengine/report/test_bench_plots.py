@@ -20,10 +20,8 @@ from searchengine.report.plots.bench import (
     recall_by_shortlist,
     speedups,
 )
-from searchengine.report.plots.labels import Label, put_labels
-from searchengine.report.plots.scales import recall_scale
-from searchengine.report.plots.style import new_figure
-from searchengine.report.table import frontier, telling_peers
+from searchengine.report.plots.style import Label, new_figure, put_labels, recall_scale
+from searchengine.report.tables import best_peer_rows, frontier
 from trainer.errors import DataError
 
 
@@ -46,7 +44,7 @@ def test_pareto(made: Results) -> None:
     assert (np.diff(xs) > 0).all() and (np.diff(ys) > 0).all()
     assert [0.95, 0.95] in [list(line.get_xdata()) for line in axes.get_lines()]
     assert pareto(made).axes[0].get_title("left") == "Recall against latency; lower right is better"
-    with pytest.raises(DataError, match="no row"):
+    with pytest.raises(DataError, match="has no rows"):
         pareto(results())
 
 
@@ -66,7 +64,7 @@ def test_frontier_and_peers_by_hand() -> None:
     made = results(*rows)
     own = frontier([one for one in made.rows if one.kind is not Kind.PEER])
     assert [one.name for one in own] == ["worse, faster", "good", "exact"]
-    assert [one.name for one in telling_peers(made, 0.95)] == ["p: 2", "q: 2"]
+    assert [one.name for one in best_peer_rows(made, 0.95)] == ["p: 2", "q: 2"]
 
 
 def test_recall_by_shortlist(made: Results) -> None:
@@ -103,7 +101,7 @@ def test_latency_lanes(made: Results) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["exact", chosen.name]
     marks = [line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert marks[3:] == [chosen.percentiles_ms[share] for share in (50, 95, 99)]
-    for names, message in ((["nobody"], "'nobody' is no row"), ([], "no names")):
+    for names, message in ((["nobody"], "'nobody' is not a row"), ([], "got none")):
         with pytest.raises(DataError, match=message):
             latency(made, names)
 

@@ -12,12 +12,12 @@ from bench_results import exact, plausible, results, row, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine.bench.amounts import fraction, plain, recall_of, short, size, spread_of
-from searchengine.bench.recommend import applied, faster, ranked, recommend, times_as_fast
+from searchengine.bench.formatting import fraction, plain, recall_of, short, size, spread_of
+from searchengine.bench.recommend import faster, ranked, recommend, times_as_fast, usage
 from searchengine.bench.results import Kind, Results, Spread
-from searchengine.cli.collection import index
 from searchengine.cli.console import show_rows
-from searchengine.report.table import table
+from searchengine.cli.index import index
+from searchengine.report.tables import table
 
 
 def test_the_fastest_that_holds_is_recommended() -> None:
@@ -32,16 +32,15 @@ def test_the_fastest_that_holds_is_recommended() -> None:
     )
     assert (found.name, found.tied, found.target) == ("fast", (), 0.95)
     assert found.why == (
-        "Take fast: it finds 0.970 of the exact 10 nearest (95 % interval 0.960–0.980) in 1.00 "
-        "(1.00–1.10) ms a query; 99 of 100 queries take at most 1.00 ms.",
-        "Against exact search it is 10.0 (9.50–10.5) times as fast on the clock, and computes 120 "
-        "times fewer multiply-adds.",
-        "It wants 1.00 MiB in memory; 16.0 MiB may stay on the disk.",
+        "Use fast: it finds 0.970 of the exact 10 nearest (95 % interval 0.960–0.980) in 1.00 "
+        "(1.00–1.10) ms per query; 99 % of the queries take at most 1.00 ms.",
+        "It is 10.0 (9.50–10.5) times as fast as exact search, and computes 120 times fewer "
+        "multiply-adds.",
+        "It needs 1.00 MiB in memory; 16.0 MiB may stay on disk.",
         "The next cheaper point, faster, but finds too little, takes 0.500 ms, 2.00 times as fast, "
-        "and finds 0.951 (0.949–0.980): 0.019 less.",
-        "To make a collection that is searched so: searchengine index CORPUS COLLECTION "
-        "--structure hnsw --code int8 --prefix 64 --shortlist 100. One that exists: searchengine "
-        "tune.",
+        "and finds 0.951 (0.949–0.980), 0.019 less.",
+        "For a new collection: searchengine index CORPUS COLLECTION --structure hnsw --code int8 "
+        "--prefix 64 --shortlist 100. For an existing one: searchengine tune.",
     )
 
 
@@ -49,20 +48,20 @@ def test_what_is_judged_and_interrupted_is_said() -> None:
     made = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
     why = recommend(made).why
     assert "Its nDCG@10 is 0.590, that of exact search 0.600." in why
-    assert why[-3] == "Nothing that was measured is faster and finds less."
+    assert why[-3] == "No measured point is faster with less recall."
     assert why[-1].startswith("The bench was interrupted")
 
 
 def test_a_step_down_that_is_not_beyond_doubt() -> None:
     below = row("below", (0.5, 0.5, 1.1), recall=0.9, recall_low=0.89)
     (said,) = [each for each in recommend(results(exact(), row("a"), below)).why if "next" in each]
-    assert "below, takes 0.500 ms, 2.00 times as fast, which is not beyond doubt, and" in said
+    assert "below, takes 0.500 ms, 2.00 times as fast, which is not significant, and" in said
 
 
 def test_what_is_faster_and_finds_more_is_no_step_down() -> None:
     unsure = row("unsure", times(0.5), recall=0.98, recall_low=0.94)
     found = recommend(results(exact(), row("a", times(1.0)), unsure))
-    assert found.name == "a" and "Nothing that was measured is faster and finds less." in found.why
+    assert found.name == "a" and "No measured point is faster with less recall." in found.why
 
 
 def test_among_ties_the_least_memory_then_what_finds_most() -> None:
@@ -76,7 +75,7 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
     found = recommend(results(exact(times(10)), *rows))
     assert found.name == "→ 100"  # 218 bytes are as little as 200
     assert set(found.tied) == {"fastest", "→ 20", "unknown"}
-    assert any("cannot be told apart" in said for said in found.why)
+    assert any("do not differ significantly" in said for said in found.why)
     assert recommend(results(exact(times(10)), *rows[::-1])).name == "→ 100"
 
 
@@ -121,20 +120,20 @@ def test_a_scan_that_is_as_fast_is_recommended() -> None:
     found = recommend(made)
     assert (found.name, found.tied) == ("exact", ())
     assert found.why == (
-        "Search exactly: over 200,000 rows a scan, in 1.00 (1.00–1.10) ms a query, is as fast as "
-        "anything that holds recall@10 ≥ 0.95, and finds all of them.",
-        "Of the others a comes first, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms a "
-        "query: 1.02 times as fast as exact search, which is not beyond doubt.",
+        "Search exactly: with 1.00 (1.00–1.10) ms per query over 200,000 rows, exact search is as "
+        "fast as any point that holds recall@10 ≥ 0.95.",
+        "The best of those is a, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms per "
+        "query: 1.02 times as fast as exact search, which is not significant.",
     )
     assert recommend(replace(made, rows=made.rows[1:])).name == "a"
 
 
-@pytest.mark.parametrize(("asked", "said"), [(1, "1 question was"), (49, "49 questions were")])
+@pytest.mark.parametrize(("asked", "said"), [(1, "1 query was"), (49, "49 queries were")])
 def test_few_questions_show_little(asked: int, said: str) -> None:
     made = results(exact(), row("a"))
     few = replace(made, subject={**made.subject, "queries": asked})
     enough = replace(made, subject={**made.subject, "queries": 50})
-    assert any(f"Only {said} asked" in each for each in recommend(few).why)
+    assert any(f"Only {said} measured" in each for each in recommend(few).why)
     assert not any("asked" in each for each in recommend(enough).why)
 
 
@@ -148,23 +147,23 @@ def test_what_was_not_rotated_is_no_candidate() -> None:
     assert alone.name == "bare" and any("--rotation identity" in said for said in alone.why)
 
 
-def test_how_the_answer_is_applied() -> None:
-    assert applied(row("a", stages=((128, 50), (256, 20)), effort=72)) == [
-        "To make a collection that is searched so: searchengine index CORPUS COLLECTION "
-        "--structure hnsw --code int8 --prefix 64 --shortlist 100 --effort 72 "
-        "--funnel 128:50,256:20. One that exists: searchengine tune."
+def test_how_the_answer_is_usage() -> None:
+    assert usage(row("a", stages=((128, 50), (256, 20)), effort=72)) == [
+        "For a new collection: searchengine index CORPUS COLLECTION --structure hnsw --code int8 "
+        "--prefix 64 --shortlist 100 --effort 72 --funnel 128:50,256:20. For an existing one: "
+        "searchengine tune."
     ]
-    assert applied(exact()) == applied(row("p", kind=Kind.PEER)) == []
+    assert usage(exact()) == usage(row("p", kind=Kind.PEER)) == []
     told = [param.opts for param in index.params]
-    (said,) = applied(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
+    (said,) = usage(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
     named = re.findall(r"--[a-z]+", said)
     assert len(named) == 7 and all(any(each in opts for opts in told) for each in named)
 
 
 def test_three_of_many_ties_are_named() -> None:
     rows = [row(f"r{i}", times(1 + i / 1000)) for i in range(6)]
-    (said,) = [each for each in recommend(results(exact(), *rows)).why if "told apart" in each]
-    assert said.startswith("In speed r0, r1, r2 and 3 more (≈ in the table) cannot be told")
+    (said,) = [each for each in recommend(results(exact(), *rows)).why if "≈" in each]
+    assert said.startswith("The speeds of r0, r1, r2 and 3 more (≈ in the table) do not differ")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +213,8 @@ def test_nothing_but_exact_search_holds() -> None:
     assert (found.name, found.tied) == ("exact", ())
     assert found.why == (
         "Only exact search holds recall@10 ≥ 0.95.",
-        "It finds all of them, in 10.0 ms a query.",
-        "The highest recall that anything else reached is 0.900 (0.880–0.920), by a in 1.00 ms a "
+        "It takes 10.0 ms per query.",
+        "The highest recall of another row is 0.900 (0.880–0.920), by a in 1.00 ms per "
         "query. A longer shortlist or a wider prefix finds more (--shortlists, --prefixes); "
         "otherwise search exactly.",
     )

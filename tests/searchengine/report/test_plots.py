@@ -73,7 +73,7 @@ def test_history_from_folder_and_file(tmp_path: Path, history: History) -> None:
     [
         ("{", "cannot be read as JSON"),
         ("[]", "expected finite `losses`"),
-        ('{"losses": [NaN], "judged": [], "best_step": 0}', "nan among its numbers"),
+        ('{"losses": [NaN], "judged": [], "best_step": 0}', "nan is not finite"),
         ('{"losses": [], "judged": [{"step": 0}], "best_step": 0}', "KeyError: 'scores'"),
         ('{"losses": [], "judged": []}', "best_step"),
     ],
@@ -85,7 +85,7 @@ def test_bad_history(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_no_history(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no .*training\.json: only a model trained here"):
+    with pytest.raises(DataError, match=r"training\.json: no such file; only a model trained with"):
         read_history(tmp_path)
 
 
@@ -97,8 +97,8 @@ def test_training_curve_draws_what_was_judged(history: History) -> None:
         "4": [(0, 0.5), (2, 0.65), (4, 0.6)],
     }
     assert lines(figure, 1) == {"loss": [(1, 2.0), (2, 1.5), (3, 1.0), (4, 0.5)]}
-    assert texts(figure) == ["before the turn", "prefix", "8", "4"]
-    assert scores.get_title("left") == "Best at step 2: 0.700 with 8 numbers, 0.650 with 4"
+    assert texts(figure) == ["before the rotation", "prefix", "8", "4"]
+    assert scores.get_title("left") == "Best at step 2: 0.700 at 8 dimensions, 0.650 at 4"
     assert scores.get_ylabel() == "accuracy" and losses.get_ylabel() == "training loss"
     assert losses.get_xlabel() == "step (updates of the weights)"
     for axes in (scores, losses):  # the best step, in both
@@ -138,13 +138,13 @@ def test_one_point_is_seen(run: History, tmp_path: Path) -> None:
 
 
 def test_histories_that_cannot_be_drawn() -> None:
-    with pytest.raises(DataError, match="the history is empty"):
+    with pytest.raises(DataError, match="the history must have an evaluation"):
         training_curve(History((), (Judged(0, {}),), 0))
-    with pytest.raises(DataError, match="losses: number 2 is nan"):
+    with pytest.raises(DataError, match="losses must be finite, got nan as number 2"):
         training_curve(History((1.0, math.nan), (), 2))
-    with pytest.raises(DataError, match="scores of step 3: number 1 is inf"):
+    with pytest.raises(DataError, match="scores of step 3 must be finite, got inf"):
         training_curve(History((), (Judged(3, {8: math.inf}),), 3))
-    with pytest.raises(DataError, match="best_step is 9, but no judgement"):
+    with pytest.raises(DataError, match="best_step must be an evaluated step, got 9"):
         training_curve(History((), (Judged(3, {8: 0.5}),), 9))
 
 
@@ -170,9 +170,9 @@ def test_alignment_uniformity_path(history: History) -> None:
 def test_paths_that_cannot_be_drawn(history: History) -> None:
     with pytest.raises(DataError, match="plain has no alignment and uniformity: train with dev"):
         alignment_uniformity({"ours": history, "plain": History((), (Judged(0, {8: 0.1}),), 0)})
-    with pytest.raises(DataError, match="0 runs: expected 1 to 10"):
+    with pytest.raises(DataError, match="1 to 10 runs, got 0"):
         alignment_uniformity({})
-    with pytest.raises(DataError, match="uniformity of x: number 1 is nan"):
+    with pytest.raises(DataError, match="uniformity of x must be finite, got nan"):
         alignment_uniformity({"x": History((), (Judged(0, {}, 0.1, math.nan),), 0)})
 
 
@@ -185,10 +185,10 @@ def test_prefix_scores() -> None:
     assert axes.get_xscale() == "log" and axes.get_ylabel() == "nDCG@10"
     assert axes.get_title("left") == "SciFact"
     for bad, message in (
-        ({}, "0 methods"),
+        ({}, "methods, got 0"),
         ({"a": {}}, "a: expected scores by prefix length"),
-        ({"a": {4: math.nan}}, "scores of a: number 1 is nan"),
-        ({str(i): {4: 0.5} for i in range(11)}, "11 methods"),
+        ({"a": {4: math.nan}}, "scores of a must be finite, got nan"),
+        ({str(i): {4: 0.5} for i in range(11)}, "methods, got 11"),
     ):
         with pytest.raises(DataError, match=message):
             prefix_scores(bad)
@@ -226,13 +226,13 @@ def test_tsne_keeps_clusters_together() -> None:
 
 def test_maps_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.eye(12)
-    with pytest.raises(DataError, match="12 labels: expected at most 10"):
+    with pytest.raises(DataError, match="at most 10 labels, got 12"):
         sentence_map(rows, [str(i) for i in range(12)])
     with pytest.raises(DataError, match=r"shape \(12, 12\) with 1 labels"):
         sentence_map(rows, ["a"])
     with pytest.raises(DataError, match="at least 3 rows"):
         sentence_map(rows[:2], ["a", "b"])
-    with pytest.raises(DataError, match="vectors: number 1 is nan"):
+    with pytest.raises(DataError, match="vectors must be finite, got nan"):
         sentence_map(rows * math.nan, ["a"] * 12)
     with pytest.raises(ConfigError, match="projection 'mds': expected one of pca, tsne, umap"):
         sentence_map(rows, ["a"] * 12, "mds")
@@ -250,11 +250,11 @@ def test_spectra() -> None:
     assert drawn["steep: effective rank 1.1 of 3"] == [(1, 1), (2, pytest.approx(0.01))]
     assert axes.get_yscale() == "log"
     for bad, message in (
-        ({}, "0 spectra"),
-        ({"a": [0.0, 0.0]}, "a: expected singular values"),
-        ({"a": [1.0, -1.0]}, "none negative"),
-        ({"a": []}, "a: expected singular values"),
-        ({"a": [1.0, math.nan]}, "singular values of a: number 2 is nan"),
+        ({}, "spectra, got 0"),
+        ({"a": [0.0, 0.0]}, "a: singular values must"),
+        ({"a": [1.0, -1.0]}, "must not be negative"),
+        ({"a": []}, "a: singular values must"),
+        ({"a": [1.0, math.nan]}, "singular values of a must be finite, got nan"),
     ):
         with pytest.raises(DataError, match=message):
             spectra(bad)  # type: ignore[arg-type]
@@ -297,7 +297,7 @@ def test_width_of_a_picture(history: History, tmp_path: Path) -> None:
 
 
 def test_unknown_suffix(history: History, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a\.gif: expected a picture's name to end in"):
+    with pytest.raises(ConfigError, match=r"a\.gif: the name of a plot must end in"):
         save(training_curve(history), tmp_path / "a.gif")
 
 

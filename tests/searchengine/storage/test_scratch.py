@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
-from searchengine.cli.signals import Terminated, orderly_exit
+from searchengine.cli.console import Terminated, orderly_exit
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.scratch import new_folder, remove_abandoned
 

@@ -1,4 +1,4 @@
-"""What a bench searches: the rows of a collection, or vectors from a file, and questions."""
+"""The data of a bench: rows of a collection or of a file, and queries."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,27 +19,28 @@ from searchengine.errors import QueryError
 from searchengine.evaluate.judgements import Qrels, judged
 from searchengine.storage.snapshot import Snapshot
 
-MOST = 1000
-"""Questions that are searched, evenly drawn where there are more."""
-HELD_OUT = 500
-"""Rows made into queries where there are none, or a tenth of all."""
-_ENCODED = 100  # questions encoded one by one, to time it
-_BLOCK = 1 << 14  # rows of a file read at a time
+MAX_QUERIES = 1000
+"""Maximum number of queries; of more, an even sample is searched."""
+SELF_QUERIES = 500
+"""Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
+_TIMED = 100  # questions encoded one by one to time the encoder
+_BLOCK = 1 << 14  # rows read from a file at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Segments that are searched together, and what is asked of them.
+class Dataset:
+    """Segments that are searched together, and the queries.
 
     Attributes:
-        name: what to call it.
-        segments, live: and the rows of each that may be found (None: all).
+        name: name of the collection or file.
+        segments: the segments to search.
+        live: per segment the rows that may be returned; None: all.
         queries: float32 (q, D).
-        encoder: which made them; None for bare vectors.
-        encode_ms: of one question.
-        judge: nDCG@10 of the judged questions, from rows (q, k >= 10) numbered through the
-            segments; None without judgements.
-        judged: how many of the questions have judgements.
+        encoder: source of the encoder of the queries; None for bare vectors.
+        encode_ms: milliseconds to encode one question.
+        judge: function from rows (q, k >= 10), numbered through the segments, to the nDCG@10 of
+            every query; None without judgements.
+        judged: number of queries with judgements.
     """
 
     name: str
@@ -53,28 +54,28 @@ class Subject:
 
     @property
     def rows(self) -> int:
-        """How many may be found."""
+        """Number of rows that may be returned."""
         pairs = zip(self.segments, self.live, strict=True)
-        return sum(each.rows if live is None else live.size for each, live in pairs)
+        return sum(segment.rows if live is None else live.size for segment, live in pairs)
 
 
 @contextmanager
-def of_collection(
+def collection_dataset(
     engine: SearchEngine, questions: Mapping[str, str], qrels: Qrels | None = None
-) -> Iterator[Subject]:
-    """What a collection holds, for a block; asked are the judged questions, where any are given.
+) -> Iterator[Dataset]:
+    """The rows of a collection, open for a block. With `qrels`, only judged questions are queries.
 
-    Raises QueryError where the collection is empty, CorpusError where no question is judged.
+    Raises QueryError if the collection is empty, CorpusError if no question is judged.
     """
     if qrels is not None:
         questions = judged(questions, qrels)
-    listed = list(questions)
-    keys = [listed[i] for i in evenly(len(listed), MOST)]
+    keys = list(questions)
+    keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
     with engine.collection.reading() as snapshot:
         if not snapshot.rows:
-            raise QueryError(f"{engine.collection.path} is empty; index documents before measuring")
+            raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         texts = [questions[key] for key in keys]
-        yield Subject(
+        yield Dataset(
             engine.collection.path.name,
             tuple(snapshot.segments.values()),
             tuple(snapshot.live[row] for row in snapshot.segments),
@@ -87,60 +88,61 @@ def of_collection(
 
 
 @contextmanager
-def of_vectors(
+def vectors_dataset(
     vectors: Path, queries: Path | None, config: SegmentConfig, scratch: Path
-) -> Iterator[Subject]:
-    """Vectors (n, D) of a .npy file, built into a segment in `scratch`, for a block.
+) -> Iterator[Dataset]:
+    """Vectors (n, D) of a .npy file, built into a segment in `scratch`, open for a block.
 
-    Without queries (q, D), rows are taken for them and not indexed. A prefix that is too wide is
-    cut. Raises QueryError.
+    Without queries (q, D), a sample of the rows is used as queries and not indexed. A prefix wider
+    than the vectors is shortened. Raises QueryError.
     """
     rows = _loaded(vectors)
     if queries is None:
-        own = evenly(len(rows), min(HELD_OUT, len(rows) // 10))
-        if not own.size:
+        self_queries = evenly(len(rows), min(SELF_QUERIES, len(rows) // 10))
+        if not self_queries.size:
             raise QueryError(
-                f"{vectors} holds {len(rows)} rows, too few to take some for queries; name a file "
-                "of queries: --query-vectors"
+                f"rows can be queries if there are 10 or more, but {vectors} has {len(rows)}; "
+                "name a file of queries: --query-vectors"
             )
-        kept = np.setdiff1d(np.arange(len(rows)), own)
-        asked = _checked(vectors, rows, own)
+        indexed = np.setdiff1d(np.arange(len(rows)), self_queries)
+        query_rows = _checked(vectors, rows, self_queries)
     else:
-        kept, given = np.arange(len(rows)), _loaded(queries)
-        if given.shape[1] != rows.shape[1]:
+        indexed, array = np.arange(len(rows)), _loaded(queries)
+        if array.shape[1] != rows.shape[1]:
             raise QueryError(
-                f"{queries} is {given.shape[1]} numbers wide and {vectors} {rows.shape[1]}; "
-                "queries and rows must come from the same encoder"
+                "queries and rows must have the same number of dimensions, got "
+                f"{array.shape[1]} in {queries} and {rows.shape[1]} in {vectors}; encode both with "
+                "the same encoder"
             )
-        asked = _checked(queries, given, evenly(len(given), MOST))
+        query_rows = _checked(queries, array, evenly(len(array), MAX_QUERIES))
 
     def blocks() -> Iterator[Floats]:
-        for start in range(0, len(kept), _BLOCK):
-            yield _checked(vectors, rows, kept[start : start + _BLOCK])
+        for start in range(0, len(indexed), _BLOCK):
+            yield _checked(vectors, rows, indexed[start : start + _BLOCK])
 
     config = replace(config, prefix=min(config.prefix, rows.shape[1]))
-    with Segment.build(scratch / "rows", blocks(), config) as one:
-        yield Subject(vectors.name, (one,), (None,), asked)
+    with Segment.build(scratch / "rows", blocks(), config) as segment:
+        yield Dataset(vectors.name, (segment,), (None,), query_rows)
 
 
 def _loaded(path: Path) -> Floats:
-    """Rows of a .npy file, mapped."""
+    """Map the rows of a .npy file. Raises QueryError."""
     try:
         array: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise QueryError(f"there is no {path}") from None
+        raise QueryError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError) as error:
         raise QueryError(f"{path} cannot be read as a .npy file ({error})") from error
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f":
         shape = getattr(array, "shape", None)
-        raise QueryError(f"{path} must hold floating-point rows (n, D), got shape {shape}")
+        raise QueryError(f"{path} must contain floating-point rows (n, D), got shape {shape}")
     if not len(array):
-        raise QueryError(f"{path} holds no rows")
+        raise QueryError(f"{path} contains no rows")
     return array
 
 
 def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
-    """Those rows of a file, as float32. Raises QueryError on one without a direction."""
+    """Read rows of a file as float32. Raises QueryError for one without a direction."""
     rows = array[numbers]
     try:
         unit_rows(rows, numbers=numbers)
@@ -150,17 +152,17 @@ def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
 
 
 def _encode_ms(engine: SearchEngine, texts: list[str]) -> Spread:
-    """Milliseconds that one question takes the encoder."""
+    """Measure the milliseconds to encode one question."""
     seconds = []
-    for text in texts[:_ENCODED] * 2:  # the first ones make it ready
+    for text in texts[:_TIMED] * 2:  # the first half warms up
         begin = time.perf_counter()
         engine.encoder.encode([text], role="query")
         seconds.append(time.perf_counter() - begin)
-    return Spread.of([1e3 * each for each in seconds[len(seconds) // 2 :]])
+    return Spread.of([1e3 * value for value in seconds[len(seconds) // 2 :]])
 
 
 def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Doubles]:
-    """nDCG@10 of every question, of rows numbered through the segments."""
+    """A function from rows, numbered through the segments, to the nDCG@10 of every question."""
     from searchengine.evaluate.retrieval import ndcg_10
 
     ends = np.cumsum([row.rows for row in snapshot.segments])
@@ -170,7 +172,7 @@ def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNu
     def judge(rows: RowNumbers) -> Doubles:
         segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
         ids = np.where(rows < 0, -1, rows + shift[segment])
-        found: Doubles = ndcg_10(snapshot, keys, ids, qrels)
-        return found
+        scores: Doubles = ndcg_10(snapshot, keys, ids, qrels)
+        return scores
 
     return judge

@@ -1,28 +1,28 @@
-"""Numbers as a person reads them in a report: few digits, spreads in brackets."""
+"""Numbers formatted for a report: few digits, spreads in brackets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from searchengine.bench.results import Row, Spread
 
-NOTHING = "–"  # what was not measured, or does not exist there
-BIG = 1000  # from here on a number is written without a fraction
+NOTHING = "–"  # not measured, or not applicable
+_WHOLE_FROM = 1000  # larger numbers are written without decimals
 
 
 def short(value: float | None) -> str:
-    """Three significant digits, thousands apart: 0.0123, 1.23, 1,230."""
+    """Three significant digits: 0.0123, 1.23, 1,230."""
     if value is None:
         return NOTHING
     rounded = float(f"{value:.3g}")
     if not rounded:
         return "0"
-    if abs(rounded) >= BIG:
+    if abs(rounded) >= _WHOLE_FROM:
         return f"{rounded:,.0f}"
     return f"{rounded:#.3g}".rstrip(".")  # "#" keeps the zeros of 1.20
 
 
 def fraction(value: float | None) -> str:
-    """A share such as recall, three digits; what is below 1 is never written as 1."""
+    """A share such as recall, three digits; a value below 1 is never written as 1."""
     if value is None:
         return NOTHING
     for digits in (3, 4, 5):
@@ -33,7 +33,7 @@ def fraction(value: float | None) -> str:
 
 
 def spread_of(value: Spread | None) -> str:
-    """Median (lower–upper quartile); the median alone where all are the same."""
+    """Median (lower–upper quartile); only the median if all are equal."""
     if value is None:
         return NOTHING
     low, median, high = short(value.low), short(value.median), short(value.high)
@@ -42,8 +42,8 @@ def spread_of(value: Spread | None) -> str:
 
 def recall_of(row: Row) -> str:
     """Recall with its 95 % interval."""
-    found, low, high = map(fraction, (row.recall, row.recall_low, row.recall_high))
-    return found if low == found == high else f"{found} ({low}–{high})"
+    recall, low, high = map(fraction, (row.recall, row.recall_low, row.recall_high))
+    return recall if low == recall == high else f"{recall} ({low}–{high})"
 
 
 def size(count: float | None) -> str:
@@ -66,13 +66,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def plain(value: Any) -> str:
-    """Whatever stands in settings, in words: lists with commas, nothing as a dash."""
+    """A value of settings as text: lists with commas, None as a dash."""
     if value is None or value == () or value == []:
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {plain(part)}" for name, part in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(plain, value))
     if isinstance(value, int):
