@@ -12,17 +12,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command_line import COMMAND, run, run_json
 
 from searchengine.cli import console
 from tests.searchengine.cli.test_cli import (
-    COMMAND,
     CORPUS,
     feeding,
     indexing,
     interrupted,
     one_sentence,
-    run,
-    run_json,
     wait_until,
 )
 

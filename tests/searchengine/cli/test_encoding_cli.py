@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
-from conftest import REPOSITORY
 from tiny_model import write_sentence_transformer
 
 from trainer.encoder import Encoder
@@ -15,18 +15,14 @@ from trainer.model.checksums import secret, signature
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
-BIN = Path(sys.executable).parent
-
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEARCHENGINE_ENGINE")
 
 
-def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [BIN / "searchengine", *map(str, arguments)], capture_output=True, text=True, cwd=REPOSITORY
-    )
+def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
+    done = command_line.run(*arguments)
     assert done.returncode == code, done.stderr
     return done
 

@@ -56,7 +56,7 @@ def altered(draw: st.DrawFn, name: str) -> bytes:
 
 @pytest.mark.parametrize("name", HERE)
 def test_altered_bytes_are_read_or_refused(name: str, tmp_path: Path) -> None:
-    @settings(max_examples=60, derandomize=True, deadline=None, database=None)
+    @settings(derandomize=True, deadline=None, database=None)
     @given(altered(name))
     def tried(data: bytes) -> None:
         TARGETS[name].run(data, emptied(tmp_path / "w"))
