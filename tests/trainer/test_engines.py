@@ -197,6 +197,7 @@ def test_the_first_layers(tiny: Path, compiled: Encoder) -> None:
             Encoder.load(tiny, engine="openvino", layers=layers)  # type: ignore[arg-type]
 
 
+@pytest.mark.long  # what is less accurate is refused, and docs/encoding.md is run with int8
 def test_int8_is_near(tmp_path: Path, starter: Encoder) -> None:
     pytest.importorskip("nncf", reason="the extra `int8` is not installed")
     fast = Encoder.load("starter", precision="int8")
