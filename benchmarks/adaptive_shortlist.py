@@ -21,11 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from record import record, spread
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers
-from indexer.search.cascade import Cascade
-from indexer.search.coarse import CoarseIndex, faiss
-from indexer.search.rerank import SearchResult
-from indexer.storage.prefix import prefix
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, prefix
+from indexer.faiss_calls import faiss
+from indexer.search.search import Cascade, CoarseIndex, SearchResult
 from indexer.storage.rotation import pca
 
 Array = npt.NDArray[Any]

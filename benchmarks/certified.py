@@ -20,12 +20,11 @@ import faiss
 import numpy as np
 from record import record, spread
 
-from indexer.arrays import BLOCK_ROWS, Floats, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
 from indexer.config import Storage
-from indexer.search.coarse import CoarseIndex
-from indexer.search.exact import ROUNDING, Bounds, certify
-from indexer.search.rerank import SearchResult, rerank
-from indexer.storage.prefix import prefix
+from indexer.search.exact import EXTRA_ROWS, Bounds, certify
+from indexer.search.opening import open_coarse
+from indexer.search.search import SearchResult, rerank
 from indexer.storage.rotation import pca
 from indexer.storage.vectors import VectorFile, VectorWriter
 
@@ -84,7 +83,7 @@ def compare(
 ) -> dict[str, Any]:
     """Milliseconds of every side, with the share of rows read by those that certify."""
     found = first_answer(store, asked, k)
-    full = CoarseIndex.open(store.path, mapped=True)
+    full = open_coarse(store.path, mapped=True)
     sample = store.take(np.linspace(0, store.rows - 1, min(store.rows, 20_000)).astype(np.int64))
     bounds = {width: Bounds.build(store.blocks(), width, sample) for width in widths}
     scans = {"flat float32": faiss.IndexFlatIP(store.dim)}
@@ -104,7 +103,7 @@ def compare(
         expected: SearchResult = timed(
             times,
             "mapped float16",
-            lambda query=query: rerank(store, query, full.shortlist(query, k + ROUNDING), k),
+            lambda query=query: rerank(store, query, full.shortlist(query, k + EXTRA_ROWS), k),
         )
         for width, of in bounds.items():
             one = timed(

@@ -25,14 +25,13 @@ POINTS = {
     "flat": {"code": "fp16", "shortlist": 64},
     "hnsw": {"code": "int8", "shortlist": 64, "effort": 128},
     "ivf": {"code": "fastscan", "shortlist": 128, "effort": 128},
-    "nsg": {"code": "int8", "shortlist": 64},
 }
 
 
 @click.command()
 @VECTORS
 @click.option("--rows", default=200_000, show_default=True)
-@click.option("--structures", default="flat,hnsw,ivf,nsg", show_default=True)
+@click.option("--structures", default="flat,hnsw,ivf", show_default=True)
 def main(vectors: Path, rows: int, structures: str) -> None:
     """Build one segment, search it by every structure and filter."""
     base, spare = split(vectors, rows)

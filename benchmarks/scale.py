@@ -24,7 +24,7 @@ from record import record, spread
 from synthetic import Synthetic
 
 from indexer.segment import Segment, SegmentConfig
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from indexer.tuning.points import recall
 
 K = 10

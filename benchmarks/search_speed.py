@@ -56,7 +56,7 @@ def cascade(folder: Path, rows: Any, questions: Any) -> System:
     """This project's segment; its recipe is found on questions of its own, then built anew."""
     with Segment.build(folder / "plain", rows, SegmentConfig()) as plain:
         begin = time.perf_counter()
-        tuned = tune([plain], questions, Goal(0.95), recipes=GRAPHS)
+        tuned = tune([plain], questions, Goal(0.95), configs=GRAPHS)
         click.echo(f"tuned in {time.perf_counter() - begin:.0f} s, not counted as building")
     recipe = replace(tuned.config, shortlist=100, effort=0)
     click.echo(f"tuned: {tuned}")

@@ -25,8 +25,7 @@ import faiss
 import numpy as np
 from record import record
 
-from indexer.arrays import Floats
-from indexer.storage.prefix import prefix
+from indexer.arrays import Floats, prefix
 from indexer.storage.rotation import pca
 
 BLOCK_ROWS = 16384

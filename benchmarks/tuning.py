@@ -24,7 +24,7 @@ from indexer.segment import Segment, SegmentConfig
 from indexer.tuning.points import recall
 from indexer.tuning.tune import Goal, Tuning, tune
 from searchengine.errors import QueryError
-from searchengine.maintenance.tuning import check_enough, questions_of
+from searchengine.maintenance.tuning import check_enough, queries_of
 
 GIVEN = 600
 
@@ -101,8 +101,8 @@ def tuned_on(segment: Segment, asked: Floats | None, goal: Goal) -> Tuning:
     """What SearchEngine.tune finds for one segment."""
     own: RowNumbers | None = None
     if asked is None:
-        asked, own = questions_of([segment], [None], goal)
-    return tune([segment], asked, goal, own=own)
+        asked, own = queries_of([segment], [None], goal)
+    return tune([segment], asked, goal, self_queries=own)
 
 
 if __name__ == "__main__":

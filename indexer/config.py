@@ -1,4 +1,4 @@
-"""The settings of a segment: a small frozen value, checked when made, JSON both ways."""
+"""SegmentConfig: how a segment is built and searched, checked at construction, JSON both ways."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,7 +15,12 @@ class Structure(StrEnum):
     FLAT = "flat"  # every prefix is scored
     IVF = "ivf"  # the lists of the nearest k-means centroids are scored (Jégou et al. 2011)
     HNSW = "hnsw"  # a navigable small-world graph (Malkov and Yashunin 2016)
-    NSG = "nsg"  # a navigating spreading-out graph (Fu et al. 2017)
+    NSG = "nsg"  # a navigating spreading-out graph (Fu et al. 2017); only in old segments
+
+
+BUILDABLE = (Structure.FLAT, Structure.IVF, Structure.HNSW)
+"""The structures of new segments. NSG took five times as long to build as HNSW and was no faster
+(200k real sentences); segments that have it still open and search."""
 
 
 class Code(StrEnum):
@@ -23,21 +28,21 @@ class Code(StrEnum):
 
     FP32 = "fp32"
     FP16 = "fp16"
-    INT8 = "int8"  # 8 bits a number, over the range that each number has in a sample
+    INT8 = "int8"  # 8 bits per dimension, over the range of that dimension in a sample
     INT6 = "int6"
     INT4 = "int4"
-    PQ = "pq"  # 8 bits for every 4 numbers: product quantization (Jégou et al. 2011)
-    FASTSCAN = "fastscan"  # 4 bits for every 2 numbers, scanned in registers (André et al. 2015)
-    RABITQ = "rabitq"  # 1 bit a number (Gao and Long 2024)
-    EDEN = "eden"  # 4 bits a number (Vargaftik et al. 2022)
+    PQ = "pq"  # 8 bits per 4 dimensions: product quantization (Jégou et al. 2011)
+    FASTSCAN = "fastscan"  # 4 bits per 2 dimensions, scanned in registers (André et al. 2015)
+    RABITQ = "rabitq"  # 1 bit per dimension (Gao and Long 2024)
+    EDEN = "eden"  # 4 bits per dimension (Vargaftik et al. 2022)
 
 
 class RotationKind(StrEnum):
-    """Which orthogonal turn is applied before rows are stored."""
+    """Which orthogonal rotation is applied before rows are stored."""
 
     PCA = "pca"  # the most energy first
-    BLOCKS = "blocks"  # the same within blocks of numbers, so a trained prefix keeps its span
-    ITQ = "itq"  # pca, then the prefix turned for 1-bit codes (Gong and Lazebnik 2011)
+    BLOCKS = "blocks"  # pca within blocks of dimensions: a trained prefix keeps its span
+    ITQ = "itq"  # pca, then the prefix rotated for 1-bit codes (Gong and Lazebnik 2011)
     IDENTITY = "identity"
 
 
@@ -49,7 +54,7 @@ class Storage(StrEnum):
 
 
 class Device(StrEnum):
-    """Where an open segment scans. It is no part of a recipe: results agree to rounding."""
+    """Where an open segment scans. Not part of SegmentConfig: results agree up to rounding."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -91,53 +96,51 @@ CODES: dict[Structure, dict[Code, str]] = {
         Code.INT8: "NSG{m},SQ8",
     },
 }
-"""What a structure can hold, as faiss's index factory spells it. A new kind is a line here.
+"""The codes of each structure, as strings of faiss's index factory. A new kind is a line here.
 
 "np" leaves out polysemous training, which only renumbers the centroids and took 24 of 25 s.
 """
 
-_DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # a prefix is cut into groups of this many numbers
+_DIVISOR = {Code.PQ: 4, Code.FASTSCAN: 2}  # dimensions per group of the prefix
 
 
 _UNTRAINED = (Code.FP32, Code.FP16)
 
-LEAST_NSG = 4
+MAX_SETTING = 2**31 - 1
+"""Largest value of any field: faiss takes them as a C int."""
 
-MOST = 2**31 - 1
-"""The largest number that any setting may be: what faiss takes as an int."""
-
-SMALL = 1000
-"""A segment of fewer rows is flat, whatever its recipe says."""
+FLAT_BELOW = 1000
+"""A segment of fewer rows is flat, whatever its config says."""
 
 
-BOUNDS_DIMS = 1000
-"""Most dimensions that bounds keep: a sum of that many products of bytes is exact in float32."""
+MAX_BOUNDS_DIMS = 1000
+"""Maximum dimensions in the bounds: a sum of so many products of bytes is exact in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentConfig:
-    """The recipe of a segment: how it is built and searched, whole.
+    """How a segment is built (index config) and searched (operating point).
 
     Attributes:
-        prefix: numbers of every (rotated) vector that the coarse stage sees.
+        prefix: leading dimensions of every (rotated) vector that the coarse stage stores.
         structure, code: the coarse stage's structure and number format.
-        rotation: the turn applied before anything is stored.
-        blocks: for the rotation "blocks": where each block of numbers ends, rising; what is left
-            up to the full width is one block more.
+        rotation: the rotation applied before anything is stored.
+        blocks: for the rotation "blocks": where each block of dimensions ends, rising; the
+            remaining dimensions are the last block.
         storage: number format of the full-width rows.
-        shortlist: rows handed from the coarse stage to the exact scores when a search names none.
-        effort: how widely the coarse stage looks: efSearch of HNSW, lists of an IVF; 0 follows the
-            shortlist, as NSG always does; a flat one looks at everything.
-        stages: (width, keep) pairs between the prefix and the full width, both towards the end of
-            a funnel: widths rise, numbers kept fall (Kusupati et al. 2022, section 4.3.1).
-        hnsw_m: links per row and level of a graph (level 0 of HNSW has twice as many).
+        shortlist: rows that the coarse stage passes on to be scored at full width, by default.
+        effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
+            scores every row.
+        stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
+            fall (funnel search, Kusupati et al. 2022, section 4.3.1).
+        hnsw_m: HNSW links per row and level (level 0 has twice as many).
         ef_construction: size of the candidate list while an HNSW graph is built.
         lists: k-means lists of an IVF; 0 takes 4 √rows.
-        bounds: numbers of every vector whose 8-bit codes are kept for the certified exact search;
-            0 keeps none, and exact search scans the full width.
+        bounds: dimensions of every vector whose 8-bit codes are kept for exact search with a
+            certificate; 0 keeps none, and exact search scans the full width.
 
     Raises:
-        SegmentConfigError: on any value outside its set or range, or that do not go together.
+        SegmentConfigError: a value outside its set or range, or values that exclude each other.
     """
 
     prefix: int = 64
@@ -155,7 +158,7 @@ class SegmentConfig:
     bounds: int = 0
 
     def __post_init__(self) -> None:
-        for name, members in _CLOSED.items():
+        for name, members in _ENUMS.items():
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, members(value))
@@ -164,14 +167,14 @@ class SegmentConfig:
                 raise SegmentConfigError(
                     f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
-        for name, least in _LOWEST.items():
-            whole(name, getattr(self, name), least)
+        for name, minimum in _MINIMUM.items():
+            whole(name, getattr(self, name), minimum)
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         self._check_code()
         if (self.rotation is RotationKind.BLOCKS) != bool(self.blocks):
             raise SegmentConfigError(
-                "blocks must say where the blocks of the rotation 'blocks' end, and only of it; "
+                "blocks must be given for the rotation 'blocks', and only for it; "
                 f"got rotation {str(self.rotation)!r} and blocks {shown(list(self.blocks))}"
             )
 
@@ -180,7 +183,7 @@ class SegmentConfig:
             stages = tuple((width, keep) for width, keep in self.stages)
         except (TypeError, ValueError):
             raise SegmentConfigError(
-                f"stages must be pairs of a width and how many to keep, got {shown(self.stages)}"
+                f"stages must be (width, rows to keep) pairs, got {shown(self.stages)}"
             ) from None
         object.__setattr__(self, "stages", stages)
         width, keep = self.prefix, self.shortlist
@@ -189,37 +192,33 @@ class SegmentConfig:
                 whole("stages", value, 1)
             if stage[0] <= width or stage[1] >= keep:
                 raise SegmentConfigError(
-                    f"stages must widen from prefix {self.prefix} and keep fewer than the shortlist"
-                    f" of {self.shortlist}, each more than the one before; got "
-                    f"{shown(list(stages))}"
+                    f"stages must be wider than the prefix of {self.prefix} and keep fewer rows "
+                    f"than the shortlist of {self.shortlist}, each wider and with fewer rows than "
+                    f"the stage before it; got {shown(list(stages))}"
                 )
             width, keep = stage
 
     def _check_code(self) -> None:
-        held = CODES[self.structure]
-        if self.code not in held:
+        codes = CODES[self.structure]
+        if self.code not in codes:
             raise SegmentConfigError(
-                f"the structure {self.structure} holds the codes {', '.join(held)}, "
+                f"code must be one of {', '.join(codes)} for the structure {self.structure}, "
                 f"got {str(self.code)!r}"
             )
         if self.effort and self.structure not in (Structure.HNSW, Structure.IVF):
             raise SegmentConfigError(
-                f"effort is for hnsw and ivf; the structure {self.structure} takes none, "
-                f"got {self.effort}"
-            )
-        if self.structure is Structure.NSG and self.hnsw_m < LEAST_NSG:
-            raise SegmentConfigError(
-                f"nsg needs hnsw_m of at least {LEAST_NSG}, got {self.hnsw_m}: "
-                "with fewer links its graph is never connected"
+                f"effort must be 0 for the structure {self.structure}, got {self.effort}; "
+                "only hnsw and ivf take one"
             )
         divisor = _DIVISOR.get(self.code, 1)
         if self.prefix % divisor:
             raise SegmentConfigError(
-                f"the code {self.code} needs a prefix that {divisor} divides, got {self.prefix}"
+                f"prefix must be a multiple of {divisor} for the code {self.code}, "
+                f"got {self.prefix}"
             )
 
     def factory(self, rows: int) -> str:
-        """The coarse stage of `rows` rows, as faiss's index factory spells it."""
+        """The string of faiss's index factory for the coarse stage of `rows` rows."""
         return CODES[self.structure][self.code].format(
             m=self.hnsw_m,
             lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5))),
@@ -228,7 +227,7 @@ class SegmentConfig:
         )
 
     def coarse_stage(self) -> tuple[Any, ...]:
-        """All that coarse.faiss depends on, for a given rotation: equal for equal files."""
+        """Everything that coarse.faiss depends on for a given rotation: equal for equal files."""
         return (
             self.prefix,
             self.structure,
@@ -239,16 +238,16 @@ class SegmentConfig:
         )
 
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":
-        """What a segment of so many rows is really built as: a small one is scanned.
+        """The config that a segment of `rows` rows is built with: a small one is flat.
 
-        Below SMALL rows graphs, lists and codebooks cannot be trained, and save nothing; nor do
-        bounds.
+        Below FLAT_BELOW rows, graphs, lists and codebooks cannot be trained and save nothing.
+        Bounds save nothing either.
 
         Raises:
             SegmentConfigError: as `check_width`.
         """
         self.check_width(dim)
-        if rows >= SMALL:
+        if rows >= FLAT_BELOW:
             return self
         if self.structure is Structure.FLAT and self.code in _UNTRAINED:
             return replace(self, bounds=0) if self.bounds else self
@@ -263,17 +262,27 @@ class SegmentConfig:
                     f"{name} {width} is wider than the vectors ({dim}); set it to {dim} or less"
                 )
 
-    def check_buildable(self, dim: int) -> None:
-        """Raise SegmentConfigError for what no segment of such vectors can be built by.
+    def check_structure(self) -> None:
+        """Raise SegmentConfigError unless the structure is one of BUILDABLE."""
+        if self.structure not in BUILDABLE:
+            raise SegmentConfigError(
+                f"structure must be one of {', '.join(BUILDABLE)} in a new segment, got "
+                f"{self.structure}, which is still searched but no longer built; choose another, "
+                "or tune the collection"
+            )
 
-        As `check_width`, and bounds: wider than the vectors, they are cut to them; wider than
-        BOUNDS_DIMS, they are refused, also where a segment is too small to have any yet.
+    def check_buildable(self, dim: int) -> None:
+        """Raise SegmentConfigError if no segment of vectors with `dim` dimensions can be built.
+
+        Checks the widths (`check_width`), the structure (`check_structure`) and the bounds, which
+        are cut to the vectors' width and must then be at most MAX_BOUNDS_DIMS.
         """
         self.check_width(dim)
-        if min(self.bounds, dim) > BOUNDS_DIMS:
+        self.check_structure()
+        if min(self.bounds, dim) > MAX_BOUNDS_DIMS:
             raise SegmentConfigError(
-                f"bounds keep at most {BOUNDS_DIMS} dimensions, got {self.bounds} for vectors of "
-                f"{dim}; set it to {BOUNDS_DIMS} or less"
+                f"bounds must be at most {MAX_BOUNDS_DIMS} dimensions, got {self.bounds} for "
+                f"vectors of {dim}; set it to {MAX_BOUNDS_DIMS} or less"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -284,20 +293,20 @@ class SegmentConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `as_dict`; an unknown name is an error, a missing one is the default."""
         if not isinstance(values, Mapping):
-            raise SegmentConfigError(f"the settings of a segment go by name, got {shown(values)}")
+            raise SegmentConfigError(f"segment settings must be a mapping, got {shown(values)}")
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         if unknown:
             raise SegmentConfigError(f"unknown segment setting {shown(unknown[0])}")
         return cls(**values)
 
 
-_CLOSED: dict[str, type[StrEnum]] = {
+_ENUMS: dict[str, type[StrEnum]] = {
     "structure": Structure,
     "code": Code,
     "rotation": RotationKind,
     "storage": Storage,
 }
-_LOWEST = {
+_MINIMUM = {
     "prefix": 1,
     "shortlist": 1,
     "effort": 0,
@@ -308,15 +317,15 @@ _LOWEST = {
 }
 
 
-def whole(name: str, value: Any, least: int, most: int = MOST) -> int:
-    """Return `value` if it is a whole number in its range; SegmentConfigError names it if not."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def whole(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING) -> int:
+    """Return `value`. Raise SegmentConfigError unless it is a whole number in the range."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise SegmentConfigError(
-            f"{name} must be a whole number of at least {least}, got {shown(value)}"
+            f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
         )
-    if value > most:
+    if value > maximum:
         raise SegmentConfigError(
-            f"{name} must be a whole number of at most {most}, got {shown(value)}"
+            f"{name} must be a whole number of at most {maximum}, got {shown(value)}"
         )
     return value
 
@@ -336,7 +345,7 @@ def _rising(name: str, values: Any) -> tuple[int, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types: tuples as lists, enumerations as their values."""
+    """The value as a JSON type: tuples as lists, enumerations as their values."""
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, StrEnum) else value

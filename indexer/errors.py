@@ -1,28 +1,28 @@
-"""What can go wrong, by name.
+"""The errors of this package.
 
 IndexerError(ValueError)
-├── VectorError          the vectors, queries or row numbers handed in
-├── SegmentConfigError   the settings of a segment
-├── TuneError            a recall target that cannot be shown to hold
-└── SegmentError         the files of a segment: damaged, altered, truncated, of an unknown format
+├── VectorError          invalid vectors, queries or row numbers
+├── SegmentConfigError   invalid settings of a segment
+├── TuneError            a recall target that could not be confirmed
+└── SegmentError         damaged, altered or missing files of a segment, or an unknown format
 """
 
 import reprlib
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 60, 60
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it: printable, shortened where it is long or deep."""
+    """A value for a message: printable, shortened where it is long or deep."""
     return shortened(_REPR.repr(value))
 
 
 def shortened(text: str) -> str:
-    """A text of others within a message: on one line, printable, its middle left out if long."""
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    """A foreign text for a message: one line, printable, the middle left out if it is long."""
+    if len(text) > _MAX_LENGTH:
+        text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
@@ -39,7 +39,7 @@ class SegmentConfigError(IndexerError):
 
 
 class TuneError(IndexerError):
-    """A goal outside its range, too few queries, or a target that no recipe was shown to hold."""
+    """A goal outside its range, too few queries, or a target that no config was shown to meet."""
 
 
 class SegmentError(IndexerError):

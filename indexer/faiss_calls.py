@@ -1,14 +1,13 @@
-"""faiss, as this package calls it: its files, its threads, its selectors of rows."""
+"""How this package calls faiss: index files, threads, row selectors, ties."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import RowNumbers
+from indexer.arrays import Floats, Mask, RowNumbers
 from indexer.errors import SegmentError, shortened
 from indexer.threads import threads
 
@@ -23,7 +22,7 @@ except ModuleNotFoundError as error:
 
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 
-Mask = npt.NDArray[np.bool_]
+Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
 def read_index(path: Path, *, mapped: bool) -> Any:
@@ -34,8 +33,8 @@ def read_index(path: Path, *, mapped: bool) -> Any:
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:  # a length in the file may be any number
-        said = shortened(str(error) or "it asks for more memory than there is")
-        raise SegmentError(f"faiss cannot read {path}: {said}") from error
+        reason = shortened(str(error) or "it asks for more memory than there is")
+        raise SegmentError(f"faiss cannot read {path}: {reason}") from error
 
 
 def write_index(index: Any, path: Path) -> None:
@@ -47,16 +46,16 @@ def write_index(index: Any, path: Path) -> None:
 
 
 @contextmanager
-def native_threads(most: int) -> Iterator[None]:
-    """A share of the process's threads for one faiss call; `most` is no more than its queries.
+def native_threads(limit: int) -> Iterator[None]:
+    """Take at most `limit` of the process's threads for one faiss call.
 
-    faiss shares out queries and not rows. A thread without work still has to arrive at the barrier:
-    on a busy machine one query waits whole time slices for it (16 ms instead of 0.2 ms was seen).
-    The setting is the calling thread's own, so searches in other threads do not feel it.
+    `limit` is at most the number of queries, because faiss divides a call by queries, not rows. A
+    thread without work still has to reach the barrier: on a busy machine one query waits whole time
+    slices for it (16 ms instead of 0.2 ms). The setting applies to the calling thread only.
     """
-    with threads.take(most) as taken:
+    with threads.take(limit) as count:
         before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(taken)
+        faiss.omp_set_num_threads(count)
         try:
             yield
         finally:
@@ -64,12 +63,46 @@ def native_threads(most: int) -> Iterator[None]:
 
 
 def selector_of(rows: RowNumbers, total: int) -> Any:
-    """A faiss selector of some of `total` rows."""
+    """A faiss selector of these rows, of `total`."""
     mask = np.zeros(total, np.bool_)
     mask[rows] = True
     return bitmap(mask)
 
 
 def bitmap(mask: Mask) -> Any:
-    """A faiss selector of the rows that are True: one bit a row, tested in constant time."""
+    """A faiss selector of the rows that are True: one bit per row, tested in constant time."""
     return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+
+
+def ordered(
+    search: Search, queries: Floats, size: int, available: int
+) -> tuple[Floats, RowNumbers]:
+    """Scores and rows (q, size) by (-score, row), from a search that breaks ties arbitrarily.
+
+    One row more than `size` shows whether the cut goes through a tie; if it does, more rows are
+    requested until the tie is complete.
+
+    Args:
+        search: queries and a size to scores and rows, best first.
+        queries: (q, width) float32.
+        size: rows per query.
+        available: the most rows that `search` can return.
+    """
+    requested = min(size + 1, available)
+    scores, rows = search(queries, requested)
+    if (scores[:, 1:] < scores[:, :-1]).all():
+        return scores[:, :size], rows[:, :size]  # no tie: faiss has sorted them
+    best_rows = np.empty((queries.shape[0], size), np.int64)
+    best_scores = np.empty(best_rows.shape, np.float32)
+    pending = np.arange(queries.shape[0])
+    while True:
+        order = np.lexsort((rows, -scores))[:, :size]
+        best_rows[pending] = np.take_along_axis(rows, order, axis=1)
+        best_scores[pending] = np.take_along_axis(scores, order, axis=1)
+        if requested == available:
+            return best_scores, best_rows
+        pending = pending[scores[:, size - 1] == scores[:, -1]]
+        if pending.size == 0:
+            return best_scores, best_rows
+        requested = min(2 * requested, available)
+        scores, rows = search(queries[pending], requested)

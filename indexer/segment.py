@@ -1,49 +1,44 @@
 """A segment: unit vectors on disk, searched coarse to fine.
 
-search = rerank ∘ shortlist ∘ rotate: a short prefix of the rotated query picks a shortlist, and
-the stored full-width rows of the shortlist give the scores (adaptive retrieval, Kusupati et al.
-2022). The returned score is always the full-width cosine.
+A short prefix of the rotated query picks a shortlist, and the stored full-width rows of the
+shortlist give the scores (adaptive retrieval, Kusupati et al. 2022). The returned score is always
+the full-width cosine.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers, unit_rows
-from indexer.building.build import (
-    Blocks,
-    Progress,
-    check_same,
-    rewrite_segment,
-    write_segment,
-)
+from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
+from indexer.building.coarse import build_coarse
 from indexer.building.merge import Part, write_merged
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentError
-from indexer.search import searching
 from indexer.search.allowed import Allowed, restriction
-from indexer.search.parts import Parts, check_file
-from indexer.search.rerank import SearchResult, rerank
+from indexer.search.exact import EXACT_ALLOWED, certify, scan
+from indexer.search.opening import Parts, read_manifest, verify_files
+from indexer.search.search import SearchResult, narrow, rerank
 from indexer.storage.basis import Basis
-from indexer.storage.durable import sha256
-from indexer.storage.manifest import MANIFEST, Manifest
+from indexer.storage.manifest import Manifest
 from indexer.storage.vectors import Prefixes
 
-__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
-__all__ += ["Structure"]
+__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig"]
+__all__ += ["Storage", "Structure"]
 
 
 class Segment:
-    """An immutable folder of vectors. Made by `build` or `open`; usable as a context manager.
+    """An immutable folder of vectors, from `build`, `merge` or `open`. A context manager.
 
     Attributes:
         path: the folder.
-        manifest: what it holds.
-        manifest_sha256: the checksum of manifest.json, by which the whole segment can be named.
+        manifest: the contents of manifest.json.
+        manifest_sha256: the checksum of manifest.json, which identifies the segment.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_sha256: str, parts: Parts) -> None:
@@ -66,24 +61,23 @@ class Segment:
     ) -> Self:
         """Write vectors into a new folder and open it.
 
-        Files are complete and synced before the manifest is written, last. If anything fails, the
-        folder is removed. Memory stays bounded for a stream: it passes through a temporary file
-        in the folder, for the rotation must be fitted before the first row can be stored.
+        The manifest is written last, after all other files are synced; on failure the folder is
+        removed. A stream passes through a temporary file in the folder, so memory stays bounded.
 
         Args:
-            path: the folder to make; must not exist.
+            path: a folder that does not exist yet.
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0.
-            config: how to build.
+            config: how to build and search.
             rotation_of: an open segment whose rotation is verified, linked and used.
-            provenance: free text pairs kept in the manifest, e.g. the encoder's fingerprint.
-            progress: called with the step, rows just done and rows in all.
+            provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
+            progress: called with the step, the rows just done and the total.
 
         Raises:
-            SegmentError: the folder exists, or the rotation that is taken was altered.
-            SegmentConfigError: the prefix is wider than the vectors, or the other segment's
-                rotation is of another kind.
-            VectorError: a row is zero, not finite or of another width; or there is none.
-            OSError: the disk does not take it.
+            SegmentError: the folder exists, or the linked rotation was altered.
+            SegmentConfigError: the prefix is wider than the vectors, or `rotation_of` has another
+                kind of rotation.
+            VectorError: no rows, or a row that is zero, not finite or of another width.
+            OSError: the folder could not be written.
         """
         adopted = None
         if rotation_of is not None:
@@ -106,26 +100,25 @@ class Segment:
     ) -> Self:
         """Write rows of several segments into a new one and open it, safely as `build` does.
 
-        Of the segments' rotations the one fitted on most rows is kept; rows stored in it are
-        copied byte for byte, others are turned, and every file that is read is verified.
+        The rotation fitted on most rows is kept. Rows stored in it are copied byte for byte, the
+        others are rotated, and every file that is read is verified.
 
         Args:
-            path: the folder to make; must not exist.
-            parts: open segments, each with the rows to take, rising; None takes all. They follow
-                each other in this order, numbered from 0, and may be closed afterwards.
-            config: how to build.
-            refit: fit the rotation again, on all the rows; None does it when they have grown
-                enough (indexer.building.merge.GROWTH), or no part has a rotation of this kind.
-            provenance, tuning: for the manifest.
-            progress: called with the step, rows just done and rows in all.
+            path: a folder that does not exist yet.
+            parts: open segments, each with the rows to take, rising; None takes all. Their rows
+                are numbered through in this order. They may be closed afterwards.
+            config: how to build and search.
+            refit: fit the rotation again on all rows; None does so when there are enough new rows
+                (indexer.building.merge.GROWTH), or no part has a rotation of this kind.
+            provenance, tuning, progress: as for `build` and `rebuild`.
 
         Raises:
             SegmentError: the folder exists, or a part is closed or was altered.
             SegmentConfigError: the prefix is wider than the vectors.
-            VectorError: no rows, parts of different widths, or rows that a part has not.
-            OSError: the disk does not take it.
+            VectorError: no rows, parts of different widths, or row numbers that a part lacks.
+            OSError: the folder could not be written.
         """
-        made = write_merged(
+        manifest = write_merged(
             Path(path),
             [segment._part(rows) for segment, rows in parts],
             config,
@@ -134,8 +127,8 @@ class Segment:
             tuning=tuning,
             progress=progress,
         )
-        kept = made.rotation_sha256
-        same = (part for part, _ in parts if part.manifest.rotation_sha256 == kept)
+        rotation = manifest.rotation_sha256
+        same = (part for part, _ in parts if part.manifest.rotation_sha256 == rotation)
         return cls.open(path, rotation_of=next(same, None))
 
     @classmethod
@@ -146,30 +139,21 @@ class Segment:
         device: Device | str = Device.CPU,
         rotation_of: "Segment | None" = None,
     ) -> Self:
-        """Open a folder after checking it: format, sizes, and the checksums of all but the vectors.
+        """Open a folder after checking its format, its sizes and all checksums but the vectors'.
 
-        The vectors are mapped, not read: their size and header are checked here, their checksum
-        by `verify`. On the device "gpu" scans without a filter run there; graphs stay on the CPU.
-
-        `rotation_of` is an open segment; if it has the same rotation, the two share it in memory.
+        The vectors are mapped: their size and header are checked here, their checksum by `verify`.
+        On the device "gpu" scans without a filter run there; graphs stay on the CPU. An open
+        segment `rotation_of` that has the same rotation shares it in memory.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown.
         """
         folder = Path(path)
-        try:
-            text = (folder / MANIFEST).read_bytes()
-        except FileNotFoundError:
-            raise SegmentError(f"{folder / MANIFEST} is missing: {folder} is no segment") from None
-        manifest = Manifest.from_json(text, str(folder / MANIFEST))
+        manifest, checksum = read_manifest(folder)
         shared = None
-        if (
-            rotation_of is not None
-            and rotation_of.manifest.rotation_sha256 == manifest.rotation_sha256
-        ):
-            shared = rotation_of._opened().turn
-        parts = Parts.open(folder, manifest, Device(device), shared)
-        return cls(folder, manifest, hashlib.sha256(text).hexdigest(), parts)
+        if rotation_of and rotation_of.manifest.rotation_sha256 == manifest.rotation_sha256:
+            shared = rotation_of._opened().rotation
+        return cls(folder, manifest, checksum, Parts.open(folder, manifest, Device(device), shared))
 
     def rebuild(
         self,
@@ -179,34 +163,27 @@ class Segment:
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Write a segment of the same vectors that is searched another way, and open it.
+        """Write a segment of the same vectors with another index config, and open it.
 
-        The vectors and the rotation are linked where the file system can, and verified.
+        The vectors and the rotation are hard-linked where the file system can, and verified.
 
         Args:
-            path: the folder to make; must not exist.
-            config: the new recipe, of the same rotation and storage.
-            tuning: what the operating point is founded on, kept in the manifest.
-            progress: called with the step, rows just done and rows in all.
+            path: a folder that does not exist yet.
+            config: the new index config and operating point; same rotation and storage.
+            tuning: how the operating point was measured, kept in the manifest.
+            progress: as for `build`.
 
         Raises:
             SegmentError: the folder exists, or this segment was altered.
             SegmentConfigError: another rotation or storage.
         """
-        rewrite_segment(
-            Path(path),
-            self._opened().file,
-            self._basis(),
-            self.manifest,
-            config,
-            tuning=tuning,
-            progress=progress,
-        )
+        source = self._opened().file, self._basis(), self.manifest
+        rewrite_segment(Path(path), *source, config, tuning=tuning, progress=progress)
         return self.open(path, rotation_of=self)
 
     @property
     def rows(self) -> int:
-        """How many vectors there are; they are numbered from 0."""
+        """Number of vectors; row numbers start at 0."""
         return self.manifest.rows
 
     @property
@@ -216,47 +193,45 @@ class Segment:
 
     @property
     def lists(self) -> int:
-        """The k-means lists of an IVF's coarse stage; 0 for other structures."""
+        """Number of k-means lists of an IVF; 0 for other structures."""
         return self._opened().coarse.lists
 
     @property
     def config(self) -> SegmentConfig:
-        """How this segment is searched."""
+        """Index config and operating point of this segment or view."""
         return self._config
 
     def rotate(self, queries: npt.ArrayLike) -> Floats:
-        """Queries (q, D) as unit rows in the basis of the stored rows, float32.
+        """Queries (q, D) as float32 unit rows in the basis of the stored rows.
 
-        Raises:
-            VectorError: not (q, D), empty, zero or not finite.
+        Raises VectorError for queries that are not (q, D), empty, zero or not finite.
         """
         unit = unit_rows(queries, dim=self.dim)
-        turn = self._opened().turn
-        return unit if turn is None else turn.apply(unit)
+        rotation = self._opened().rotation
+        return unit if rotation is None else rotation.apply(unit)
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> RowNumbers:
-        """Candidates for rotated queries (q, D), from their prefix alone.
+        """Candidates for rotated queries (q, D), found by their prefix.
 
         Args:
             rotated: what `rotate` returned.
             size: candidates per query, >= 1.
-            allowed: the rows that may be found: Allowed, made once for many searches, or row
-                numbers, strictly rising; None for all.
+            allowed: the rows that may be found: an Allowed, which many searches can reuse, or
+                strictly rising row numbers; None for all.
 
         Returns:
             (q, size) int64 with exactly min(size, number of allowed rows) rows per query, then -1.
 
         Raises:
-            VectorError: size < 1, or `allowed` is no rising set of this segment's rows.
+            VectorError: size < 1, or `allowed` is not a rising set of this segment's rows.
         """
         size = result_size("shortlist", size, self.rows)
-        only = self._opened().restricted(allowed)
-        return searching.shortlist(self._opened(), self._config, rotated, size, only)
+        return self._shortlist(rotated, size, self._opened().restricted(allowed))
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
-        """Exact cosines of the candidates (q, s), the best k; padded with -1 and -inf."""
+        """The best k candidates (q, s) by full-width cosine, padded with -1 and -inf."""
         return rerank(self._opened().file, rotated, candidates, result_size("k", k, self.rows))
 
     def search(
@@ -266,19 +241,15 @@ class Segment:
         shortlist: int | None = None,
         allowed: Allowed | npt.ArrayLike | None = None,
     ) -> SearchResult:
-        """The best k rows of each query: rerank ∘ shortlist ∘ rotate.
+        """The best k rows (q, k) by (-full-width cosine, row): rerank ∘ shortlist ∘ rotate.
 
-        Where the coarse stage could save nothing (a shortlist of all allowed rows, or a filter
-        that leaves few), all of them are scored and the result is `exact`'s.
+        Where the shortlist would hold all allowed rows, or few are allowed, the search is `exact`.
 
         Args:
             queries: (q, D), any length > 0.
             k: rows per query, >= 1; with fewer allowed rows the rest is padding.
-            shortlist: candidates to score, the configured number if None; raised to k.
+            shortlist: candidates to score, at least k; None takes the configured number.
             allowed: the rows that may be found, as for `shortlist`.
-
-        Returns:
-            (q, k) rows and full-width cosines, sorted by (-score, row).
 
         Raises:
             VectorError: bad queries, k, shortlist or allowed rows.
@@ -286,72 +257,113 @@ class Segment:
         wanted = self._config.shortlist if shortlist is None else shortlist
         k = result_size("k", k, self.rows)
         size = max(at_least_one("shortlist", wanted), k)
-        only = self._opened().restricted(allowed)
+        parts, config = self._opened(), self._config
+        only = parts.restricted(allowed)
         rotated = self.rotate(queries)
-        return searching.search(self._opened(), self._config, rotated, k, size, only)
+        available = parts.available(only)
+        unselective = only is not None and not parts.coarse.selects
+        if available <= size or (only is not None and available <= EXACT_ALLOWED) or unselective:
+            return self._exact(rotated, k, only)
+        if config.stages or not parts.coarse.walks(available):
+            candidates = self._shortlist(rotated, size, only)
+            for width, keep in config.stages:
+                candidates = narrow(parts.file, rotated, candidates, width, max(keep, k))
+            return rerank(parts.file, rotated, candidates, k)
+        result = parts.cascade.search(rotated, k, size, config.effort, only)
+        short = np.flatnonzero(result.rows[:, -1] < 0)  # the walk ended before it found k rows
+        if short.size:
+            candidates = self._shortlist(rotated[short], size, only)
+            full = rerank(parts.file, rotated[short], candidates, k)
+            result.rows[short], result.scores[short] = full.rows, full.scores
+        return result
 
     def exact(
         self, queries: npt.ArrayLike, k: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> SearchResult:
-        """The best k of all (allowed) rows, proven.
+        """The true best k of all (allowed) rows.
 
-        With bounds only rows that can be among the best are read; `read` says how many.
+        With bounds, only rows that can be among the best are read; `read` counts them.
         """
         k = result_size("k", k, self.rows)
         only = self._opened().restricted(allowed)
-        return searching.exact(self._opened(), self._config, self.rotate(queries), k, only)
+        return self._exact(self.rotate(queries), k, only)
+
+    def _shortlist(self, rotated: Floats, size: int, only: Allowed | None) -> RowNumbers:
+        parts = self._opened()
+        within, available = parts.searched(only), parts.available(only)
+        if size < available:
+            coarse = parts.scanner("coarse", size, only is not None)
+            head = rotated[:, : self._config.prefix]
+            return coarse.shortlist(head, size, only, self._config.effort)
+        every = np.full((len(rotated), size), -1, np.int64)
+        every[:, :available] = np.arange(available) if within is None else within.rows
+        return every
+
+    def _exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
+        parts = self._opened()
+        within, available = parts.searched(only), parts.available(only)
+        startable = only is None or parts.coarse.selects
+        if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
+            size = min(max(k, self._config.shortlist), available)
+            start = self._shortlist(rotated, size, only)
+            proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, within)
+            return replace(proof.result, proven=True, read=proof.read)
+        result = scan(parts.full_scan(within), parts.file, rotated, k, available, parts.slack)
+        return replace(result, proven=True, read=np.full(len(rotated), available))
 
     def prefix_rows(self, p: int) -> Prefixes:
         """The re-normalised prefixes of all rows."""
         return Prefixes(self._opened().file, p)
 
     def take(self, rows: RowNumbers) -> Floats:
-        """Stored rows as they lie, rotated: row numbers of any shape (...) to (..., D) float32."""
+        """Stored (rotated) rows: row numbers of any shape (...) to (..., D) float32."""
         return self._opened().file.take(rows)
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
-        """Stored rows in the encoder's own basis: (n,) rising row numbers to (n, D) float32."""
-        turn = self._opened().turn
+        """Stored rows in the encoder's basis: (n,) rising row numbers to (n, D) float32."""
+        rotation = self._opened().rotation
         stored = self._opened().file.take(row_numbers(rows, self.rows))
-        return stored if turn is None else stored @ turn.matrix.T
+        return stored if rotation is None else stored @ rotation.matrix.T
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
-        """Rows (all by default) as `vectors` gives them, in blocks (n, D), while all are verified.
+        """Rows (all by default) in the encoder's basis, verified as they are read: blocks (n, D).
 
         Raises:
-            SegmentError: a row is no unit vector; at the end, the file was altered.
+            SegmentError: a row is not a unit vector; at the end, the file was altered.
         """
-        turn = self._opened().turn
+        rotation = self._opened().rotation
         for _, stored in self._part(rows).blocks():
-            yield stored if turn is None else stored @ turn.matrix.T
+            yield stored if rotation is None else stored @ rotation.matrix.T
 
     def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
-        """The same rows searched by another recipe; its coarse stage is built in memory.
+        """The same rows with another index config, whose coarse stage is built in memory.
 
-        Rotation and storage stay as they are. Where only the operating point differs (shortlist,
-        effort, stages), the coarse stage is this one's.
+        Where only the operating point differs (shortlist, effort, stages), the coarse stage is
+        shared with this segment. The rotation and the storage stay as they are.
 
         Args:
-            config: the recipe.
-            kept: the rows that the view may find, for a trial; its coarse stage holds no others.
-                None for all.
+            config: the index config and operating point.
+            kept: the rows that the view may find, and its coarse stage holds; None for all.
         """
         config = config.fitting(self.rows, self.dim)
         parts = self._opened()
         if kept is not None or config.coarse_stage() != self._config.coarse_stage():
-            parts = parts.with_coarse(config, parts.searched(parts.restricted(kept)))
+            rows = parts.searched(parts.restricted(kept))
+            numbers = None if rows is None else rows.rows
+            coarse = build_coarse(self.prefix_rows(config.prefix), config, kept=numbers)
+            parts = parts.with_coarse(coarse, rows)
         return self._view(config, parts)
 
     def unbounded(self) -> "Segment":
-        """The same without bounds: exact search scores every row at full width."""
+        """This segment without bounds: exact search scores every row at full width."""
         return self._view(self._config, self._opened()._replace(bounds=None))
 
     def remapped(self, vectors: Path) -> "Segment":
-        """The same over a copy of its rows' file, mapped now: none of its pages has been read."""
+        """This segment over a copy of its vectors file, mapped now: no page of it has been read."""
         return self._view(self._config, self._opened().remapped(vectors))
 
     def _view(self, config: SegmentConfig, parts: Parts) -> "Segment":
-        view = copy(self)  # shares what is mapped; closing one leaves the other open
+        view = copy(self)  # shares the maps; closing one leaves the other open
         view._config, view._parts = config, parts
         return view
 
@@ -361,15 +373,10 @@ class Segment:
         Raises:
             SegmentError: naming the first file that differs.
         """
-        if not (self.path / MANIFEST).is_file() or (
-            sha256(self.path / MANIFEST) != self.manifest_sha256
-        ):
-            raise SegmentError(f"{self.path / MANIFEST} is missing or changed since it was opened")
-        for name in self.manifest.files:
-            check_file(self.path, self.manifest, name, contents=True)
+        verify_files(self.path, self.manifest, self.manifest_sha256)
 
     def close(self) -> None:
-        """Let go of the mapped file and the coarse index; searching afterwards is an error."""
+        """Release the mapped files; searching afterwards is an error."""
         self._parts = None
 
     def __enter__(self) -> Self:
@@ -379,8 +386,8 @@ class Segment:
         self.close()
 
     def _basis(self) -> Basis:
-        turn = self._opened().turn
-        return Basis.of(self.path, self.manifest, None if turn is None else turn.matrix)
+        rotation = self._opened().rotation
+        return Basis.of(self.path, self.manifest, None if rotation is None else rotation.matrix)
 
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)

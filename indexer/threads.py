@@ -1,8 +1,8 @@
-"""How many threads the native calls of this process may use together.
+"""A budget of threads that all native calls of this process share.
 
-faiss shares a batch out over OpenMP threads, as many as there are cores in every call. Ten callers
-at once would run ten times that: each call here takes its threads from one budget, waits while
-none is free, and gives them back.
+By default every faiss call starts as many OpenMP threads as there are cores, so ten callers at once
+would run ten times as many. Here each call takes threads from one budget, waits while none is free,
+and returns them.
 """
 
 import os
@@ -26,17 +26,17 @@ class ThreadBudget:
         self._freed = Condition()
 
     def after_fork(self) -> None:
-        """In a forked child: nobody holds threads, and calls get one each.
+        """In a forked child: no threads are in use, and every call gets one.
 
-        OpenMP's other threads stayed with the parent, and a parallel call of the thread that forked
-        would wait for them for ever. A higher limit set afterwards is at the caller's risk.
+        The other threads of OpenMP exist in the parent only, and a parallel call would wait for
+        them for ever. A higher limit set afterwards is at the caller's risk.
         """
         self._freed = Condition()
         self._limit, self._used = 1, 0
 
     @property
     def limit(self) -> int:
-        """Threads that may be in use at once; those in use already are not taken away."""
+        """Threads that may be in use at once; lowering it does not stop running calls."""
         return self._limit
 
     @limit.setter
@@ -46,11 +46,11 @@ class ThreadBudget:
             self._freed.notify_all()
 
     @contextmanager
-    def take(self, most: int) -> Iterator[int]:
-        """As many threads as are free, at least 1 and at most `most`; waits while none is."""
+    def take(self, limit: int) -> Iterator[int]:
+        """Take the free threads, at least 1 and at most `limit`; wait while none is free."""
         with self._freed:
             self._freed.wait_for(lambda: self._used < self._limit)
-            taken = max(1, min(most, self._limit - self._used))
+            taken = max(1, min(limit, self._limit - self._used))
             self._used += taken
         try:
             yield taken
@@ -61,14 +61,14 @@ class ThreadBudget:
 
 
 def available_cores() -> int:
-    """The cores this process may run on."""
+    """Number of cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 threads = ThreadBudget(available_cores())
-"""The budget of this process. `threads.limit = 4` leaves the other cores to others."""
+"""The budget of this process. `threads.limit = 4` leaves the other cores free."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
     os.register_at_fork(after_in_child=threads.after_fork)

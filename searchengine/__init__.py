@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from searchengine.corpus.files import Document
+    from searchengine.corpus.documents import Document
     from searchengine.engine import Hit, SearchEngine
 
 # Module names of the last release, until the next one.
@@ -17,7 +17,7 @@ __all__ = ["Document", "Hit", "SearchEngine"]
 def __getattr__(name: str) -> object:
     """Load the engine when it is first asked for, so that `import searchengine` stays light."""
     if name == "Document":
-        from searchengine.corpus.files import Document
+        from searchengine.corpus.documents import Document
 
         return Document
     if name in __all__:

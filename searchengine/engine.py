@@ -1,4 +1,4 @@
-"""The engine: questions in, documents out. The only place that knows encoder and collection.
+"""SearchEngine: queries in, documents out. Nothing else knows both encoder and collection.
 
 engine = SearchEngine.create("papers.index")
 engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
@@ -18,11 +18,9 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import DataFrame, Document, checked_patches
 from searchengine.errors import CollectionError, QueryError
-from searchengine.ingest.adding import AddOptions, AddSummary, add
 from searchengine.ingest.encoding import (
-    PassageReader,
     TextEncoder,
     as_array,
     check_built_by,
@@ -32,19 +30,22 @@ from searchengine.ingest.encoding import (
     load_built_by,
     renamed,
 )
-from searchengine.ingest.passages import PassageConfig
-from searchengine.ingest.records import DataFrame, as_documents, checked_patches, explaining
-from searchengine.ingest.settings import Blueprint
-from searchengine.maintenance import upkeep as care
+from searchengine.ingest.ingestion import add
+from searchengine.ingest.passages import PassageConfig, PassageReader
+from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
+from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
-from searchengine.query import hits as answers
-from searchengine.query.coalescing import Coalescer
-from searchengine.query.questions import QuestionEncoder, Questions, parted
-from searchengine.query.ranking import nearest_to, rank
-from searchengine.query.request import Mode, Options, Query
-from searchengine.query.results import Hit, Hits
+from searchengine.query.request import (
+    Coalescer,
+    Options,
+    Query,
+    QuestionEncoder,
+    Questions,
+    split_queries,
+)
+from searchengine.query.search import Hit, Hits, hits, nearest_to, rank
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
@@ -57,8 +58,8 @@ __all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
 class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    A forked child's engine opens the collection again by itself, and an engine that is sent to
-    another process (pickled) is opened there; see docs/processes.md.
+    In a forked child it opens the collection again by itself, and a pickled one is opened in the
+    process that unpickles it; see docs/processes.md.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SearchEngine:
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
-        self._given, self._runtime = encoder, runtime
+        self._encoder_argument, self._runtime = encoder, runtime
         self._lock, self._loading = Lock(), Lock()
         self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
         self._encoder: TextEncoder | None = None
@@ -79,17 +80,17 @@ class SearchEngine:
         forks.inherit(self)
 
     def after_fork(self) -> None:
-        """In a forked child: locks of its own, for the parent's may be held for ever."""
+        """In a forked child: new locks, because the parent's may be locked for ever."""
         self._lock, self._loading = Lock(), Lock()
         self._together = WeakValueDictionary()
         if self._encoder is not None:
             self._questions = QuestionEncoder(self._encoder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To another process goes how to open it there."""
-        given = getattr(self._given, "source", None) or self._given
-        opened = partial(SearchEngine.open, wait=self.collection.wait, runtime=self._runtime)
-        return opened, (self.collection.path, given)
+        """Pickled as the arguments of `open`."""
+        encoder = getattr(self._encoder_argument, "source", None) or self._encoder_argument
+        reopen = partial(SearchEngine.open, wait=self.collection.wait, runtime=self._runtime)
+        return reopen, (self.collection.path, encoder)
 
     @classmethod
     def create(
@@ -103,16 +104,17 @@ class SearchEngine:
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
-        """Make an empty collection.
+        """Create an empty collection.
 
         `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
         fingerprint and encode. `wait`: as for `open`. The others: see searchengine.ingest.settings.
         Raises CollectionError when the folder is in use.
         """
         loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
-        built = Blueprint.for_encoder(loaded, config, passages, tokenizer)
-        made = Collection.create(Path(path), built.settings(loaded), built.tokenizer, wait)
-        return cls(made, loaded)
+        settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
+        stored = settings.as_stored(loaded)
+        collection = Collection.create(Path(path), stored, settings.tokenizer, wait)
+        return cls(collection, loaded)
 
     @classmethod
     def open(
@@ -123,11 +125,10 @@ class SearchEngine:
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
-        """Open a collection. Its own encoder is loaded on first use unless another source is given.
+        """Open a collection. Loads its encoder on first use, from `encoder` if that is not None.
 
-        Where another is writing, writing raises CollectionBusy at once, or after `wait` seconds.
-        `runtime`: what runs the encoder. Raises CollectionError (none there, or damaged) and
-        EncoderMismatch.
+        While another process writes, writing raises CollectionBusy now or after `wait` seconds.
+        `runtime`: runs the encoder. Raises CollectionError (missing or damaged), EncoderMismatch.
         """
         collection = Collection(Path(path), wait)
         try:
@@ -153,8 +154,8 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
 
-        If several processes create it at once, one does, and the others open it. `wait`: as for
-        `open`. Raises CollectionError when a collection there was built with other settings.
+        If several processes do so at the same time, one creates it and the others open it. `wait`:
+        as for `open`. Raises CollectionError if the collection there has other settings.
         """
         database = Path(path) / "documents.db"
         if not database.exists():
@@ -164,11 +165,11 @@ class SearchEngine:
             try:
                 return cls.create(path, loaded, config, passages=cut, tokenizer=words, wait=wait)
             except CollectionError:
-                if not database.exists():  # else another process has made it just now
+                if not database.exists():  # else another process has created it just now
                     raise
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
-            engine._blueprint().check_asked(path, config, passages, tokenizer, layers)
+            engine._settings().check_compatible(path, config, passages, tokenizer, layers)
         except BaseException:
             engine.close()
             raise
@@ -185,14 +186,14 @@ class SearchEngine:
             return self._encoder
 
     def runs_on(self) -> str:
-        """What runs the encoder, or why nothing does."""
+        """The runtime of the encoder, or the reason why it cannot run."""
         try:
             return str(getattr(self.encoder, "runs_on", "made in Python"))
         except (CollectionError, TrainerError) as error:
             return str(error)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raise EncoderMismatch for a state of the collection that another encoder built."""
+        """Raise EncoderMismatch if another encoder built a state of the collection."""
         if self._encoder is not None:
             check_built_by(self._encoder, settings["encoder"], self.collection.path)
 
@@ -201,8 +202,8 @@ class SearchEngine:
         self.collection.renamed = renamed(encoder)
         self._encoder, self._questions = encoder, QuestionEncoder(encoder)
 
-    def _blueprint(self) -> Blueprint:
-        return Blueprint.from_settings(self.collection.settings)
+    def _settings(self) -> CollectionSettings:
+        return CollectionSettings.from_stored(self.collection.settings)
 
     def add(
         self,
@@ -215,34 +216,29 @@ class SearchEngine:
     ) -> AddSummary:
         """Encode and commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
 
-        A document replaces the one stored under its key; where only its metadata has changed, or
-        nothing, it is not encoded again. What is added can be found when this returns.
+        A document replaces the one stored under its key. If only its metadata has changed, or
+        nothing, it is not encoded again. All documents can be found when this returns.
 
         Args:
-            documents: taken as a stream. Those with neither text nor title are left out.
+            documents: read as a stream. Those with neither text nor title are left out.
             skip_bad: leave out malformed documents and keys that occur twice.
-            commit_every: None commits all or none; a number commits after so many new documents,
-                and after an interruption the same call goes on after the last commit.
-            progress: called with the documents just read and the tokens just encoded.
-            building: called with what is done to vectors then: its name, rows just done and in all.
+            commit_every: new documents per commit; None: all or none. After an interruption the
+                same call continues after the last commit.
+            progress: progress callback: documents just read, tokens just encoded.
+            building: progress callback of the index: step, rows just done, rows in all.
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit.
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
-        self.collection.follow()  # by whose settings documents are read
-        reading = PassageReader(self.encoder, self._blueprint().passages)
+        self.collection.follow()  # the folder may have been replaced, with other settings
+        reader = PassageReader(self.encoder, self._settings().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
-        malformed = LeftOut()
-        given = as_documents(documents, malformed if skip_bad else None)
-        with explaining(malformed):
-            summary = add(self.collection, given, reading, options)
-        summary.bad.extend(malformed)
-        return summary
+        return add(self.collection, documents, reader, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
-        """Delete documents by key, or all that match a filter; how many there were."""
+        """Delete documents by key, or all that match a filter; returns how many."""
         if isinstance(keys, str):
             raise QueryError("delete takes a list of keys; put one key into a list")
         if (keys is None) == (where is None):
@@ -254,9 +250,9 @@ class SearchEngine:
     def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
-        As in a JSON merge patch (RFC 7396), None removes. It stays when the same document is added
-        again, until the source changes that field. All or none: raises QueryError on an unknown key
-        and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold.
+        As in a JSON merge patch (RFC 7396), None removes. The change is kept when the same document
+        is added again, until the source changes that field. All or none: raises QueryError on an
+        unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold.
         """
         self.collection.update(checked_patches(metadata))
 
@@ -265,10 +261,10 @@ class SearchEngine:
         self.collection.index_fields(names)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
-        """Write all segments as one: without what was deleted, the rotation fitted anew.
+        """Merge all segments into one, without deleted rows and with a new rotation.
 
-        With `retune` the operating point is found again, for the goal it was found for, or the
-        default one. Readers go on meanwhile. `progress` as `building` of `add`.
+        `retune`: tune again, for the same goal as before, or the default one. Readers go on
+        meanwhile. `progress` as `building` of `add`.
         """
         self.collection.optimize(progress)
         if retune:
@@ -300,8 +296,8 @@ class SearchEngine:
 
     def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
         dim = self.collection.settings["encoder"]["dim"]
-        questions, vectors = parted(queries, asked, dim)
-        if questions and asked.mode != Mode.TEXT:
+        questions, vectors = split_queries(queries, asked, dim)
+        if questions and not asked.by_words:
             _ = self.encoder  # which loads it
             vectors = self._questions.at(asked.layers).encode(questions)
         with self.collection.reading() as snapshot:
@@ -309,7 +305,7 @@ class SearchEngine:
             if not count or not snapshot.rows:
                 return [Hits(proven=True) for _ in range(count)]
             rankings = rank(snapshot, asked, questions, vectors)
-            return answers.hits(snapshot, rankings, questions, by_words=asked.mode == Mode.TEXT)
+            return hits(snapshot, rankings, questions, by_words=asked.by_words)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -319,7 +315,7 @@ class SearchEngine:
         asked = Query.of(k, options)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, asked, checked_key(key))
-            return answers.hits(snapshot, rankings, None)[0]
+            return hits(snapshot, rankings, None)[0]
 
     def tune(
         self,
@@ -329,19 +325,19 @@ class SearchEngine:
         on_step: Callable[[str], None] | None = None,
         building: Progress | None = None,
     ) -> Tuning:
-        """Find the cheapest recipe that holds a recall target, and search by it from now on.
+        """Find the cheapest index config that meets a recall target, and use it from now on.
 
-        All segments are replaced in one commit, or nothing changes; later ones are built alike.
+        All segments are replaced in one commit, or nothing changes; later ones use it too.
 
         Args:
-            queries: questions like those that will be asked, drawn at random; at least
-                indexer.tuning.tune.queries_needed. None takes documents for questions.
-            goal: what to hold, and what to make cheap; indexer.tuning.tune says how it is shown.
-            on_step: told what is being done.
-            building: as for `add`, while the segments are built anew.
+            queries: a random sample of the queries to expect, at least
+                indexer.tuning.tune.queries_needed; None takes documents as queries.
+            goal: the recall target, and what to minimize; see indexer.tuning.tune.
+            on_step: progress callback: a message for each step.
+            building: as for `add`, while the segments are rebuilt.
 
-        Raises QueryError (too few documents, an empty question), TuneError (too few questions, or a
-        target that cannot be shown to hold), CollectionError (changed by another meanwhile).
+        Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
+        target that cannot be shown), CollectionError (changed by another process meanwhile).
         """
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
@@ -353,44 +349,44 @@ class SearchEngine:
         return tune_collection(self.collection, encode, queries, goal, on_step, building)
 
     def stats(self) -> Stats:
-        """What the collection holds and how it is searched."""
+        """Size and settings of the collection."""
         with self.collection.reading() as snapshot:
-            return care.stats(snapshot)
+            return stats.stats(snapshot)
 
     def warm(self) -> int:
-        """Load the encoder and read all files, so that no search waits. Their bytes."""
+        """Load the encoder and read all files, so that no search waits; returns bytes."""
         self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
-            return care.warm(snapshot)
+            return check.warm(snapshot)
 
     def refresh(self) -> None:
-        """See what others have committed, or the collection that has taken the place of this one.
+        """Show what other processes have committed, or the collection that replaced this one.
 
-        Raises EncoderMismatch if another encoder built that, CollectionError if there is none; then
-        the state shown stays.
+        Raises EncoderMismatch (another encoder built it) and CollectionError (missing); then the
+        present state stays.
         """
         self.collection.refresh()
 
     def verify(self) -> None:
-        """Check files, checksums and tables. Raises CollectionError on the first fault."""
-        care.verify(self.collection)
+        """Check files, checksums and tables. Raises CollectionError on the first error."""
+        check.verify(self.collection)
 
     repair = staticmethod(repair)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""
-        care.backup(self.collection, Path(path))
+        copies.backup(self.collection, Path(path))
 
     def export(self, path: str | Path) -> int:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
 
-        Returns the number of documents. Raises CollectionError when the folder is there.
+        Returns the number of documents. Raises CollectionError if the folder exists.
         """
         with self.collection.reading() as snapshot:
-            return care.export(snapshot, Path(path))
+            return copies.export(snapshot, Path(path))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.collection.close()
 
     def __enter__(self) -> "SearchEngine":

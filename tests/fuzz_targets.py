@@ -27,7 +27,8 @@ from indexer.errors import IndexerError
 from indexer.segment import Segment
 from indexer.storage.manifest import FileEntry, Manifest, _checksum
 from searchengine import SearchEngine
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
 from searchengine.evaluate.judgements import read_qrels, read_queries
 from searchengine.storage.filters.language import compile_sql, parse

@@ -50,8 +50,9 @@ GROUPS = {
         "searchengine/storage/documents/changes.py",
         "searchengine/storage/writer.py",
         "searchengine/storage/snapshot.py",
-        "searchengine/ingest/adding.py",
-        "searchengine/maintenance/upkeep.py",
+        "searchengine/ingest/ingestion.py",
+        "searchengine/maintenance/check.py",
+        "searchengine/maintenance/copies.py",
     ],
     "trainer": [
         "trainer/training/losses/contrastive.py",

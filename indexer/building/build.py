@@ -1,4 +1,4 @@
-"""Writing a segment: rotate, store, index, and only then the manifest."""
+"""Writing a segment: rotate, store, index, and the manifest last."""
 
 import os
 import shutil
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
+from indexer.building.coarse import build_coarse
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds
-from indexer.storage.basis import Basis, turned
+from indexer.storage.basis import Basis, rotate
 from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
 from indexer.storage.manifest import (
     BOUNDS,
@@ -35,15 +35,15 @@ _SPOOL = "spool.tmp"
 _BOUNDS_SAMPLE = 20_000  # whole rows, held in float64 at once
 
 ROTATION_SAMPLE = 100_000
-"""Most rows that a rotation is fitted on; more are sampled evenly."""
+"""Maximum rows that a rotation is fitted on; more are sampled evenly."""
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many rows were just done, and of how many."""
+"""Called with the step, the rows just done and the total."""
 
 
 class _Source(Protocol):
-    """Unit rows that can be walked and sampled, in blocks of the same sizes whatever came in."""
+    """Unit rows to iterate over and to sample, in blocks of equal size."""
 
     rows: int
 
@@ -53,7 +53,7 @@ class _Source(Protocol):
 
 
 class _Array:
-    """Rows that are already in one array."""
+    """Rows of one array."""
 
     def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
         self._vectors = vectors
@@ -68,13 +68,13 @@ class _Array:
             try:
                 yield unit_rows(self._vectors[numbers])
             except VectorError:
-                for _ in self.blocks():  # fails too, and names the row by its number in the array
+                for _ in self.blocks():  # fails too, and names the row of the array
                     pass
                 raise
 
 
 class _Spool:
-    """Rows that come as a stream, written to a temporary file of the segment's own folder."""
+    """Rows of a stream, written to a temporary file in the folder of the segment."""
 
     def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
         with VectorWriter(path, dim, Storage.FLOAT32) as writer:
@@ -137,25 +137,25 @@ def rewrite_segment(
 
 
 def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str]) -> None:
-    """Raise SegmentConfigError if a recipe asks for other stored rows than there are."""
+    """Raise SegmentConfigError if a config needs other stored rows than a segment has."""
     for name in names:
-        made, asked = getattr(stored, name), getattr(config, name)
-        if made != asked:
+        old, new = getattr(stored, name), getattr(config, name)
+        if old != new:
             raise SegmentConfigError(
-                f"{name} is {made} in the stored vectors, got {asked}; index again to change it"
+                f"{name} must be {old}, as in the stored vectors, got {new}; "
+                "index again to change it"
             )
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Where to write a segment; its folder gets its name, `path`, when the block has filled it.
+    """A temporary folder, which gets the name `path` when the block succeeds.
 
-    It is synced then, or removed if the block fails. It is filled under a name that nothing else
-    can have: if another folder takes the place of the one above it meanwhile, nothing there is
-    written over.
+    It is then synced; if the block fails, it is removed. The temporary name is unique, so nothing
+    is overwritten even if another folder takes the place of the parent meanwhile.
     """
     if path.exists():
-        raise SegmentError(f"{path} already exists and segments never change: name a new folder")
+        raise SegmentError(f"{path} already exists and segments never change; name a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
     with open_folder(path.parent) as parent:
@@ -183,20 +183,20 @@ def finish_segment(
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Build what is searched over vectors (and a rotation) that are there, and the manifest.
+    """Build the coarse stage, the bounds and the manifest over stored vectors.
 
     Args:
         stored: the rows, in the folder of the new segment.
-        entry: size and checksum of their file, as they were written or verified.
-        config: the recipe.
-        basis: what the rows are stored in; its file is in that folder too.
+        entry: size and checksum of their file, as written or verified.
+        config: the config, before it is fitted to the number of rows.
+        basis: the basis of the rows; its file is in that folder too.
         provenance, tuning: for the manifest.
-        progress: hears of rows "Building".
+        progress: called with the step "Building".
     """
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
-    heard = progress or silent
-    files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, heard)}
+    report = progress or silent
+    files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, report)}
     if basis.entry is not None:
         files[ROTATION] = basis.entry
     if config.bounds:
@@ -220,25 +220,25 @@ def finish_segment(
     return manifest
 
 
-def silent(_doing: str, _done: int, _total: int) -> None:
-    """No progress is wanted."""
+def silent(_step: str, _done: int, _total: int) -> None:
+    """Ignore progress."""
 
 
 def _write_coarse(
-    path: Path, stored: VectorFile, config: SegmentConfig, heard: Progress
+    path: Path, stored: VectorFile, config: SegmentConfig, report: Progress
 ) -> FileEntry:
-    """Build what is searched first, and force it to the disk."""
+    """Build the coarse stage and force it to the disk."""
     prefixes = Prefixes(stored, config.prefix)
     storage = _PLAIN.get(config.code)
     if config.structure is Structure.FLAT and storage is not None:
-        # Its file is laid out as that of the vectors: written row by row, memory stays bounded.
+        # Its file has the layout of the vectors file: written row by row, memory stays bounded.
         with VectorWriter(path, config.prefix, storage, stored.rows) as writer:
             for block in prefixes.blocks():
                 rows = np.ascontiguousarray(block, DTYPES[storage])
                 writer.append_stored(rows.view(np.uint8))
-                heard("Building", len(block), stored.rows)
+                report("Building", len(block), stored.rows)
             return writer.seal()
-    coarse = CoarseIndex.build(prefixes, config, lambda done: heard("Building", done, stored.rows))
+    coarse = build_coarse(prefixes, config, lambda done: report("Building", done, stored.rows))
     coarse.save(path)
     sync_file(path)
     return FileEntry.of(path)
@@ -251,17 +251,17 @@ def _write_vectors(
     progress: Progress,
     adopted: Basis | None,
 ) -> tuple[VectorFile, FileEntry, Basis]:
-    """Store the unit rows in their basis: the adopted one, or one fitted on all of them."""
+    """Store the unit rows in their basis: the adopted one, or one fitted on them."""
     dim, stream = _opened(vectors)
     config.check_buildable(dim)
     expected = len(vectors) if isinstance(vectors, np.ndarray) else None
     with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
         if adopted is not None or config.rotation is RotationKind.IDENTITY:
             basis = _linked(adopted, dim, path)
-            turning = basis.turning()
+            matrix = basis.from_encoder()
             for block in stream:
-                if turning is not None:
-                    block = turned(unit_rows(block, dim=dim, first=writer.rows), turning)
+                if matrix is not None:
+                    block = rotate(unit_rows(block, dim=dim, first=writer.rows), matrix)
                 writer.append(block)
         else:
             spool = path / _SPOOL
@@ -271,9 +271,9 @@ def _write_vectors(
             else:
                 source = _Spool(spool, stream, dim)
             basis = Basis.fitted(source.sample, source.rows, config, path)
-            turning = basis.turning()
+            matrix = basis.from_encoder()
             for block in source.blocks():
-                writer.append(turned(block, turning))
+                writer.append(rotate(block, matrix))
                 progress("Rotating", len(block), source.rows)
             del source  # unmap before the file goes
             spool.unlink(missing_ok=True)
@@ -282,21 +282,21 @@ def _write_vectors(
 
 
 def _linked(adopted: Basis | None, dim: int, path: Path) -> Basis:
-    """The adopted basis, its file in the folder; the identity if there is none."""
+    """The adopted basis, its file linked into the folder; for None the identity."""
     if adopted is None or adopted.matrix is None:
         return Basis()
     if len(adopted.matrix) != dim:
         raise VectorError(
-            f"vectors must be {len(adopted.matrix)} wide, as those of the segment whose rotation "
-            f"is taken, got {dim}"
+            f"vectors must have {len(adopted.matrix)} dimensions like the segment whose rotation "
+            f"is linked, got {dim}"
         )
     return adopted.linked(path)
 
 
 def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:
-    """The width of the vectors, and all of them as blocks, the first one included."""
+    """The dimension of the vectors, and all of them as blocks."""
     if isinstance(vectors, np.ndarray):
-        unit_rows(vectors[:1])  # names what is wrong with the whole array, not with a block of it
+        unit_rows(vectors[:1])  # an error names the whole array, not a block of it
         blocks = (vectors[i : i + BLOCK_ROWS] for i in range(0, len(vectors), BLOCK_ROWS))
         return vectors.shape[1], blocks
     stream = iter(vectors)

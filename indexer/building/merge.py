@@ -1,4 +1,4 @@
-"""Several segments written as one: rows are copied as they lie wherever the basis stays."""
+"""Merging segments: rows are copied byte for byte where the basis stays the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, evenly_in_blocks
+from indexer.arrays import Doubles, Floats, RowNumbers, evenly_in_blocks
 from indexer.building.build import (
     ROTATION_SAMPLE,
     Progress,
@@ -18,29 +18,29 @@ from indexer.building.build import (
 )
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
-from indexer.storage.basis import Basis, Wide, turned
+from indexer.storage.basis import Basis, rotate
 from indexer.storage.manifest import VECTORS, FileEntry, Manifest
 from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
 
 GROWTH = 4
-"""How many times as many rows as a rotation was fitted on make it worth fitting anew.
+"""A rotation is fitted again when the rows have grown by this factor since it was fitted.
 
-To fit is to store every row in another basis, rounded once more: with four times as many each time
-a row passes through at most nine bases before ROTATION_SAMPLE, from where there is no more to
-learn; and while fewer rows than numbers were seen, most of the basis is arbitrary.
+Fitting stores every row in another basis and rounds it again. With a factor of four a row passes
+through at most nine bases before ROTATION_SAMPLE, beyond which a sample is used anyway. While a
+basis was fitted on fewer rows than dimensions, most of it is arbitrary.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What goes into a merged segment from one of those before it.
+    """The rows of one segment that go into a merged one.
 
     Attributes:
-        file: its stored rows.
+        file: the stored rows of the segment.
         checksum: of the whole file, from its manifest.
-        rows: which of them, rising; None for all.
-        basis: what they are stored in.
-        config: its recipe.
+        rows: the rows to take, rising; None for all.
+        basis: the basis of the stored rows.
+        config: the config of the segment.
     """
 
     file: VectorFile
@@ -51,16 +51,16 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many rows it gives."""
+        """Number of rows to take."""
         return self.file.rows if self.rows is None else self.rows.size
 
     def blocks(self) -> Iterator[tuple[npt.NDArray[np.uint8], Floats]]:
-        """Its rows, a block at a time: as stored, and as float32. Good only when all were taken.
+        """The rows in blocks, as stored and as float32, verified when the iterator has ended.
 
-        The whole file is read, for its checksum is that of all rows.
+        The whole file is read, because its checksum covers all rows.
 
         Raises:
-            SegmentError: a row is no unit vector; at the end, the checksum does not match.
+            SegmentError: a row is not a unit vector; at the end, the checksum does not match.
         """
         for first, stored in self.file.verified(self.checksum):
             numbers = np.arange(first, first + len(stored))
@@ -74,7 +74,7 @@ class Part:
                 yield stored, rows
 
     def take(self, inside: RowNumbers) -> Floats:
-        """Some of its rows by their place among them. Raises SegmentError for no unit vectors."""
+        """Rows by their position among those to take. SegmentError if one is not a unit vector."""
         numbers = inside if self.rows is None else self.rows[inside]
         rows = self.file.take(numbers)
         check_unit(self.file.path, rows, self.file.storage, numbers)
@@ -100,11 +100,11 @@ def write_merged(
     for part in parts:
         if part.file.dim != dim:
             raise VectorError(
-                f"segments of one width can be merged, got {dim} and {part.file.dim} "
+                f"merged segments must have equal dimensions, got {dim} and {part.file.dim} "
                 f"({part.file.path.parent})"
             )
     config.check_buildable(dim)
-    heard = progress or silent
+    report = progress or silent
     kept = _kept(parts, config, refit)
     with new_folder(path) as folder:
         if kept is None:
@@ -112,22 +112,22 @@ def write_merged(
             basis = Basis.fitted(lambda: _sample(parts), rows, config, folder)
         else:
             basis = kept.linked(folder)
-        stored, entry = _write(folder, parts, config, basis, heard)
+        stored, entry = _write(folder, parts, config, basis, report)
         return finish_segment(
             stored, entry, config, basis, provenance, tuning=tuning, progress=progress
         )
 
 
 def outgrown(rows: int, fitted_on: int) -> bool:
-    """Whether a rotation is fitted on so few of these rows that it is worth fitting it anew.
+    """Whether a rotation should be fitted again, now that there are `rows` rows.
 
-    Never one that was not fitted on any (`fitted_on` 0): the identity suits all rows alike.
+    Never the identity, which was not fitted (`fitted_on` 0).
     """
     return 0 < fitted_on < ROTATION_SAMPLE and rows >= GROWTH * fitted_on
 
 
 def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> Basis | None:
-    """The basis that the merged rows can be stored in; None if it shall be fitted on them."""
+    """The basis to keep for the merged rows; None to fit one on them."""
     if config.rotation is RotationKind.IDENTITY:
         return Basis()
     held: dict[str | None, int] = {}
@@ -143,45 +143,45 @@ def _kept(parts: Sequence[Part], config: SegmentConfig, refit: bool | None) -> B
 
 
 def _sample(parts: Sequence[Part]) -> Iterator[Floats]:
-    """At most ROTATION_SAMPLE of all rows, evenly spread, in the encoder's own basis."""
+    """At most ROTATION_SAMPLE of all rows, evenly spread, in the encoder's basis."""
     ends = np.cumsum([part.size for part in parts])
-    back = _Turnings(Basis())
+    back = _Rotations(Basis())
     for numbers in evenly_in_blocks(int(ends[-1]), ROTATION_SAMPLE):
         cuts = np.searchsorted(numbers, ends)
         pieces = np.split(numbers, cuts[:-1])
         for part, end, piece in zip(parts, ends, pieces, strict=True):
             if piece.size:
                 inside = piece - (end - part.size)
-                yield turned(part.take(inside), back.of(part.basis))
+                yield rotate(part.take(inside), back.of(part.basis))
 
 
 def _write(
     path: Path, parts: Sequence[Part], config: SegmentConfig, basis: Basis, progress: Progress
 ) -> tuple[VectorFile, FileEntry]:
-    """Store the rows in the basis: byte for byte those that are stored in it already."""
-    total, turnings = sum(part.size for part in parts), _Turnings(basis)
+    """Store the rows in the basis; those already stored in it are copied byte for byte."""
+    total, rotations = sum(part.size for part in parts), _Rotations(basis)
     with VectorWriter(path / VECTORS, parts[0].file.dim, config.storage, total) as writer:
         for part in parts:
-            turning = turnings.of(part.basis)
-            verbatim = turning is None and part.file.storage is config.storage
+            matrix = rotations.of(part.basis)
+            verbatim = matrix is None and part.file.storage is config.storage
             for stored, rows in part.blocks():
                 if verbatim:
                     writer.append_stored(stored)
                 else:
-                    writer.append(turned(rows, turning))
+                    writer.append(rotate(rows, matrix))
                 progress("Merging", len(rows), total)
         entry = writer.seal()
     return VectorFile(path / VECTORS, writer.rows, writer.dim, config.storage), entry
 
 
-class _Turnings:
-    """What turns rows into one basis, by the basis they come from: a D x D product each."""
+class _Rotations:
+    """Matrices that rotate rows into one basis, by the basis of the rows: a D x D product each."""
 
     def __init__(self, target: Basis) -> None:
         self._target = target
-        self._made: dict[str | None, Wide | None] = {}
+        self._matrices: dict[str | None, Doubles | None] = {}
 
-    def of(self, basis: Basis) -> Wide | None:
-        if basis.key not in self._made:
-            self._made[basis.key] = basis.turning_into(self._target)
-        return self._made[basis.key]
+    def of(self, basis: Basis) -> Doubles | None:
+        if basis.key not in self._matrices:
+            self._matrices[basis.key] = basis.into(self._target)
+        return self._matrices[basis.key]

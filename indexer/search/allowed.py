@@ -1,24 +1,32 @@
-"""Which rows a search may find, made ready once."""
+"""Filters: which rows of a segment a search may find."""
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import RowNumbers, row_numbers
+from indexer.arrays import Floats, Mask, RowNumbers, row_numbers
 from indexer.errors import VectorError
-from indexer.faiss_calls import Mask, bitmap
+from indexer.faiss_calls import bitmap
+
+POST_FILTER_SHARE = 0.75
+"""From this share of allowed rows, a scan covers all rows and drops the others afterwards: a
+selector takes faiss three times as long as the scan itself."""
+
+Scan = Callable[[Floats, int, Any], tuple[Floats, RowNumbers]]
+"""Queries, a size and a selector (None for all rows) to scores and rows."""
 
 
 class Allowed:
-    """Some rows of a segment. It never changes, and several threads may search with it at once.
+    """The rows of a segment that may be found. Immutable, and safe to use from several threads.
 
-    What a search needs of it is made when it is first needed, and kept: a collection with deleted
-    rows restricts every search, always to the same ones. Made by `of` or `without`.
+    Create it with `of` or `without`. What a search derives from it is computed on first use and
+    kept, because a collection with deleted rows restricts every search to the same rows.
 
     Attributes:
-        total: how many rows the segment has.
-        size: how many of them are allowed.
+        total: number of rows of the segment.
+        size: number of allowed rows.
     """
 
     __slots__ = ("__weakref__", "_mask", "_rows", "_selector", "size", "total")
@@ -32,17 +40,17 @@ class Allowed:
 
     @classmethod
     def of(cls, rows: npt.ArrayLike, total: int) -> Self:
-        """These rows of a segment of `total`: strictly rising numbers, none is fine.
+        """Allow these rows of a segment of `total`: strictly rising numbers, possibly none.
 
         Raises:
-            VectorError: they are not rising, or lie outside the segment.
+            VectorError: they do not rise, or are outside the segment.
         """
         numbers = row_numbers(rows, total).copy()
         return cls(total, numbers.size, numbers, None)
 
     @classmethod
     def without(cls, rows: npt.ArrayLike, total: int) -> Self:
-        """All rows of a segment of `total` but these: strictly rising numbers.
+        """Allow all rows of a segment of `total` except these: strictly rising numbers.
 
         Raises:
             VectorError: as `of`.
@@ -54,7 +62,7 @@ class Allowed:
 
     @property
     def rows(self) -> RowNumbers:
-        """Their numbers, rising: (size,) int64, read-only."""
+        """The allowed row numbers, rising: (size,) int64, read-only."""
         if self._rows is None:
             self._rows = np.flatnonzero(self.mask)
             self._rows.flags.writeable = False
@@ -72,12 +80,12 @@ class Allowed:
 
     @property
     def share(self) -> float:
-        """The allowed part of all rows, 0 to 1."""
+        """Allowed rows as a fraction of all, 0 to 1."""
         return self.size / self.total
 
     @property
     def selector(self) -> Any:
-        """The same for faiss, which only reads it; None where every row is allowed."""
+        """The allowed rows as a faiss selector; None where every row is allowed."""
         if self._selector is None and self.size < self.total:
             self._selector = bitmap(self.mask)
         return self._selector
@@ -87,10 +95,10 @@ class Allowed:
 
 
 def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowed | None:
-    """What a caller hands in for a segment of `total` rows: row numbers are checked, once.
+    """The filter of a caller, checked for a segment of `total` rows; None for no filter.
 
     Raises:
-        VectorError: rows of a segment of another size, or as Allowed.of.
+        VectorError: an Allowed for another number of rows, or as Allowed.of.
     """
     if allowed is None:
         return None
@@ -98,7 +106,35 @@ def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowe
         return Allowed.of(allowed, total)
     if allowed.total != total:
         raise VectorError(
-            f"the allowed rows are of a segment of {allowed.total} rows, this one has {total}: "
-            "make them for this segment"
+            f"allowed rows must be of a segment of {total} rows, got {allowed.total} rows; "
+            "create them for this segment"
         )
     return allowed
+
+
+def scan_allowed(
+    scan: Scan,
+    selector: Callable[[Allowed], Any],
+    queries: Floats,
+    size: int,
+    allowed: Allowed,
+) -> tuple[Floats, RowNumbers]:
+    """Scores and rows (q, size) of a scan restricted to allowed rows, of which there are >= size.
+
+    Args:
+        scan: scans all rows, or those of a selector.
+        selector: the selector of allowed rows that `scan` takes.
+    """
+    if allowed.share < POST_FILTER_SHARE:
+        return scan(queries, size, selector(allowed))
+    # Twice as many rows as needed if the excluded rows were spread evenly.
+    wider = size + min(allowed.total - allowed.size, round(2 * size / allowed.share) - size + 10)
+    scores, rows = scan(queries, wider, None)
+    kept = allowed.mask[rows]
+    order = np.argsort(~kept, axis=1, kind="stable")[:, :size]
+    scores = np.take_along_axis(scores, order, axis=1)
+    rows = np.take_along_axis(rows, order, axis=1)
+    short = np.flatnonzero(np.count_nonzero(kept, axis=1) < size)
+    if short.size:
+        scores[short], rows[short] = scan(queries[short], size, selector(allowed))
+    return scores, rows

@@ -1,20 +1,19 @@
-"""Exact search, proven: only rows that can be among the best k are read at full width.
+"""Exact search with a certificate: only rows that can be among the best k are read in full.
 
-Cut a row x into a prefix x_p and the tail x_t after it. Keep an 8-bit code x' of the prefix and,
-of everything that the code leaves out, nothing but lengths. By Cauchy and Schwarz
+Cut a row x into a prefix x_p and the tail x_t after it. Store an 8-bit code x' of the prefix, and
+only the lengths of what the code leaves out. By Cauchy and Schwarz
 
     <q, x>  <=  <q_p, x'> + |q_p| |x_p - x'| + |q_t| |x_t|,
 
-and the right side is itself an inner product, of (q_p, |q_p|, |q_t|) with (x', |x_p - x'|, |x_t|):
+and the right side is an inner product too, of (q_p, |q_p|, |q_t|) with (x', |x_p - x'|, |x_t|):
 one scan of short codes bounds every score from above, as a vector-approximation file does with
-cells (Weber, Schek and Blott 1998). A row bounded below the k-th best score of any k rows at hand
-cannot be one of the best k; the others are scored. A tail cut into blocks, each with its length,
-was no tighter than a longer prefix: after a rotation by energy the tails of all rows are alike.
+cells (Weber, Schek and Blott 1998). A row whose bound is below the k-th best score found so far
+cannot be among the best k; the others are scored. A tail cut into blocks, each with its length,
+was no tighter than a longer prefix: after a rotation by energy the tails of all rows are similar.
 
-The query is rounded to 8 bits too, which adds a term of the same kind, so that the whole scan is
-a sum of products of small integers: it is exact, and twice as fast as one of floats. Lengths are
-rounded up. What is left of rounding is that of the float32 scores of `rerank`, for which the
-bounds hold: see Bounds.score_slack.
+The query is rounded to 8 bits too, which adds a term of the same kind. The whole scan is then a sum
+of products of small integers: it is exact, and twice as fast as one of floats. Lengths are rounded
+up. The only rounding left is that of the float32 scores of `rerank`: see Bounds.score_slack.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,50 +24,52 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one
-from indexer.config import BOUNDS_DIMS
+from indexer.arrays import Doubles, Floats, Mask, RowNumbers, at_least_one
+from indexer.config import MAX_BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
 from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
-from indexer.search.rerank import RowStore, SearchResult, rerank
+from indexer.search.search import CoarseIndex, RowStore, SearchResult, rerank
 
 LENGTHS = 3
-"""Lengths in a code after its prefix: what the code leaves out of it, the tail, the code itself.
-A prefix of 32 n - 3 numbers makes a code that faiss compares as integers."""
+"""Lengths in a code after its prefix: of what the code leaves out, of the tail, of the code itself.
+A prefix of 32 n - 3 dimensions makes a code that faiss compares as integers."""
 
-LONGEST = 1.01
-"""No row is longer than this: rows are of length one, rounded to float16."""
+MAX_LENGTH = 1.01
+"""Maximum length of a row: rows have length one, rounded to float16."""
 
-ROOM = np.array([16.0, 1.25, 1.25])
-"""How far lengths may go beyond the sample's; most for what the code leaves out, for a single
-number outside its range lengthens that. The steps of a length are so fine that it costs nothing."""
+LENGTH_MARGIN = np.array([16.0, 1.25, 1.25])
+"""Factors by which lengths may exceed those of the sample. The first is the largest, because a
+single value outside its range makes the rounding longer. The steps of a length are so fine that it
+costs nothing."""
 
-FEW = 1 / 400
-"""Up to this share of all rows candidates are gathered one by one; more are filtered by a scan."""
+EXACT_ALLOWED = 1000
+"""A filter that leaves at most so many rows: all are scored, without a coarse stage."""
 
-ROUNDING = 32
-"""Rows taken beyond k from a scan, whose rounding differs from rerank's in the last bits."""
+GATHER_SHARE = 1 / 400
+"""Up to this share of all rows, candidates are gathered one by one; more are filtered by a scan."""
 
-_EXACT = 2.0**24  # whole numbers below it are float32 numbers
-_UP = 1 + 1e-9  # outweighs the rounding of the few float64 operations behind a length
+EXTRA_ROWS = 32
+"""Rows beyond k that a scan returns, because its rounding differs from that of `rerank`."""
+
+_EXACT_INTEGERS = 2.0**24  # float32 is exact for whole numbers below it
+_ROUND_UP = 1 + 1e-9  # outweighs the rounding of the few float64 operations behind a length
 _TINY = 1e-30
-
-Doubles = npt.NDArray[np.float64]
 
 
 class Bounds:
-    """An upper bound of every row's score, from width + 3 bytes a row and 8 for its number.
+    """An upper bound of every row's score, from width + 3 bytes per row and 8 for its number.
 
     faiss compares a flat scalar quantizer with a limit by unpacking one row after the other (590
-    ns a row at 192 numbers), and an inverted list in one pass over the codes (15 ns). So the codes
-    lie in two lists, both always searched: the second has the few rows with lengths outside the
-    sample's ranges, which are candidates whatever comes out. The centroids hold these ranges.
+    ns per row at 192 dimensions), and an inverted list in one pass over the codes (15 ns). So the
+    codes are stored in two lists, which are both always searched: the second has the few rows with
+    lengths outside the ranges of the sample, which are always candidates. The centroids hold these
+    ranges.
 
     Attributes:
-        rows, dim: how many rows are bounded, and how wide they are.
-        width: how many leading numbers of each are kept as 8-bit codes.
-        score_slack: no float32 score of a unit query is further than this from the true product.
+        rows, dim: number of rows, and their dimensions.
+        width: leading dimensions of each row that are stored as 8-bit codes.
+        score_slack: maximum error of a float32 score of a unit query.
     """
 
     def __init__(self, index: Any, dim: int) -> None:
@@ -84,12 +85,13 @@ class Bounds:
 
     @classmethod
     def build(cls, blocks: Iterable[Floats], width: int, sample: Floats) -> Self:
-        """Bound rows that arrive in blocks (n_i, D), exactly as the vectors file gives them back.
+        """Bound rows in blocks (n_i, D), exactly as the vectors file returns them.
 
         Args:
             blocks: float32 rows of length one, in row order. Their energy should fall along the
-                numbers (storage.rotation), for of the numbers after `width` only lengths are kept.
-            width: dimensions kept as codes, 1 to min(D, BOUNDS_DIMS); 32 n - 3 is scanned fastest.
+                dimensions (storage.rotation), because only the length of the tail is stored.
+            width: dimensions kept as codes, 1 to min(D, MAX_BOUNDS_DIMS). 32 n - 3
+                is scanned fastest.
             sample: (n, D) of these rows, n >= 1. It sets the ranges of the codes; rows far
                 outside them cannot be bounded and are always candidates.
 
@@ -97,28 +99,27 @@ class Bounds:
             VectorError: `width` is out of range, the sample is empty, a block is of another
                 width, a row is longer than one, or there are no rows.
         """
-        most = min(sample.shape[-1], BOUNDS_DIMS) if sample.ndim else 0
+        most = min(sample.shape[-1], MAX_BOUNDS_DIMS) if sample.ndim else 0
         if sample.ndim != 2 or not len(sample) or not 1 <= width <= most:
             raise VectorError(
                 "bounds need a sample (n, D) with n >= 1 and a width from 1 to D and "
-                f"{BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
+                f"{MAX_BOUNDS_DIMS}, got shape {sample.shape} and width {width}"
             )
         dim = sample.shape[1]
         code = _Code.fit(sample, width)
         index = _empty(code)
         for block in blocks:
-            if block.ndim != 2 or block.shape[1] != dim or not (_norms(block) <= LONGEST).all():
+            if block.ndim != 2 or block.shape[1] != dim or not (_norms(block) <= MAX_LENGTH).all():
                 raise VectorError(
-                    f"bounds are of rows (n, {dim}) of length one: got a block of shape "
-                    f"{block.shape}, or a longer row; build them from what the vectors file holds"
+                    f"bounds need rows (n, {dim}) of length one, got shape {block.shape} "
+                    "or a longer row; build them from the vectors file"
                 )
             codes, fits = code.encode(block)
             ids = np.arange(index.ntotal, index.ntotal + len(block))
             for number, part in enumerate((fits, ~fits)):
-                some, of = codes[part], ids[part]
-                index.invlists.add_entries(
-                    number, len(of), faiss.swig_ptr(of), faiss.swig_ptr(some)
-                )
+                list_ids, list_codes = ids[part], codes[part]
+                pointers = faiss.swig_ptr(list_ids), faiss.swig_ptr(list_codes)
+                index.invlists.add_entries(number, len(list_ids), *pointers)
             index.ntotal += len(ids)
         if index.ntotal == 0:
             raise VectorError("bounds need at least one row, got none")
@@ -126,10 +127,10 @@ class Bounds:
 
     @classmethod
     def open(cls, path: Path, dim: int) -> Self:
-        """Map a saved file. The caller has verified its checksum, and knows the rows' width D.
+        """Map a saved file. The caller has verified its checksum and passes the rows' dimensions.
 
         Raises:
-            SegmentError: faiss cannot read it, or it holds no bounds of rows D wide.
+            SegmentError: faiss cannot read it, or it holds no bounds of such rows.
         """
         index = read_index(path, mapped=True)
         ours = isinstance(index, faiss.IndexIVFScalarQuantizer) and index.nlist == 2
@@ -138,7 +139,7 @@ class Bounds:
         return cls(index, dim)
 
     def save(self, path: Path) -> None:
-        """Write the codes to a file. OSError if the disk does not take it."""
+        """Write the codes to a file. OSError if it cannot be written."""
         write_index(self._index, path)
 
     def candidates(
@@ -169,10 +170,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """The true best k, and what it took.
+    """The true best k, and the number of rows read for it.
 
     Attributes:
-        result: rows and scores, as a rerank of all rows would give them.
+        result: rows and scores, as from a rerank of all rows.
         read: (q,) int64 rows whose full-width vector was read, each counted once.
     """
 
@@ -189,16 +190,16 @@ def certify(
     found: RowNumbers,
     allowed: Allowed | None = None,
 ) -> Certified:
-    """Turn any answer into the exact one.
+    """Turn any result into the exact one.
 
     Args:
         bounds: of the rows of `store`.
         store: the full-width rows.
-        full: the same rows, mapped by faiss: filters the candidates where they are many.
+        full: the same rows, mapped by faiss, to filter many candidates.
         rotated: (q, D) float32 unit queries in the basis of the rows.
         k: rows per query, >= 1.
-        found: (q, s) row numbers without repeats in a line, -1 for none: the answer to start from.
-            The better its k-th score, the fewer rows are read; the result is the same.
+        found: (q, s) row numbers without repeats per query, -1 for padding, to start from. The
+            better its k-th score, the fewer rows are read; the result is the same.
         allowed: the rows that may be found; None for all.
 
     Returns:
@@ -218,25 +219,25 @@ def certify(
     for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
         query = rotated[i : i + 1]
         read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
-        if rows.size > FEW * bounds.rows:
+        if rows.size > GATHER_SHARE * bounds.rows:
             rows = _filtered(full, query, k, rows, bounds.score_slack)
-        one = rerank(store, query, rows[None], k)
-        best_rows[i], best_scores[i] = one.rows[0], one.scores[0]
+        best = rerank(store, query, rows[None], k)
+        best_rows[i], best_scores[i] = best.rows[0], best.scores[0]
     return Certified(SearchResult(best_rows, best_scores), read)
 
 
 def _filtered(
     full: CoarseIndex, query: Floats, k: int, rows: RowNumbers, slack: float
 ) -> RowNumbers:
-    """Those of `rows` that can be among the best k of a query (1, D), by faiss's own scores.
+    """The rows that can be among the best k of a query (1, D), by the scores of faiss.
 
-    faiss's score of a row and rerank's each lie within `slack` of the true one. Once the k-th
-    score and the last one asked for are further apart than both can err at both ends, no row
-    beyond the last can be among the best k.
+    The scores of faiss and of `rerank` each differ from the true one by at most `slack`. Once the
+    k-th score and the last one returned differ by more than both errors at both ends, no row beyond
+    the last can be among the best k.
     """
     gap = 4 * slack * float(np.linalg.norm(query))
     parameters = faiss.SearchParameters(sel=selector_of(rows, full.rows))
-    size = k + ROUNDING
+    size = k + EXTRA_ROWS
     while size < rows.size:
         with native_threads(1):
             scores, best = full.index.search(query, size, params=parameters)
@@ -256,8 +257,8 @@ def scan(
 ) -> SearchResult:
     """The best k of `available` rows, from a scan whose scores may be off by `slack`.
 
-    A row beyond those that the scan gives can be among the best k only while the k-th exact score
-    and the last are closer than both can err at both ends; for such queries more are asked for.
+    A row that the scan did not return can be among the best k only while the k-th exact score and
+    the last differ by less than both errors at both ends. For such queries more rows are scanned.
 
     Args:
         shortlist: rotated queries and a size to rows (q, size), by a scan of all available rows.
@@ -267,10 +268,10 @@ def scan(
     rows = np.full((len(rotated), k), -1, np.int64)
     scores = np.full(rows.shape, -np.inf, np.float32)
     pending = np.arange(len(rotated))
-    size = min(k + ROUNDING, available)
-    while pending.size:
-        some = rotated[pending]
-        found = rerank(store, some, shortlist(some, size), size)
+    size = min(k + EXTRA_ROWS, available)
+    while pending.size and available:
+        batch = rotated[pending]
+        found = rerank(store, batch, shortlist(batch, size), size)
         kept = min(k, size)
         rows[pending, :kept], scores[pending, :kept] = found.rows[:, :kept], found.scores[:, :kept]
         if size == available:
@@ -281,20 +282,20 @@ def scan(
 
 
 def score_slack(dim: int) -> float:
-    """No float32 score of a unit query of `dim` numbers is further than this from the true one.
+    """Maximum error of a float32 score of a unit query with `dim` dimensions.
 
-    An inner product of n float32 numbers is off by at most n / 2^24 |q| |x|, terms of higher order
-    apart (Higham 2002), in whatever order it is summed up.
+    An inner product of n float32 values is off by at most n / 2^24 |q| |x|, terms of higher order
+    apart (Higham 2002), in any order of summation.
     """
-    return 1.1 * (dim + 2) * 2.0**-24 * LONGEST
+    return 1.1 * (dim + 2) * 2.0**-24 * MAX_LENGTH
 
 
 class _Code:
     """How rows and queries become bytes.
 
     The prefix of a row is middle + step * s with whole numbers s in [-128, 127]; a length is
-    unit * (s + 128), rounded up. Ranges (2, width + 3) are the middles, then three zeros, over
-    the steps, then three units.
+    unit * (s + 128), rounded up. Ranges (2, width + 3): the middles and three zeros in the first
+    row, the steps and three units in the second.
     """
 
     def __init__(self, ranges: Floats) -> None:
@@ -305,20 +306,20 @@ class _Code:
 
     @classmethod
     def fit(cls, sample: Floats, width: int) -> Self:
-        """Ranges that hold all rows of a sample (n, D), and somewhat more."""
+        """Ranges that hold all rows of a sample (n, D), with a margin."""
         low, high = sample[:, :width].min(axis=0), sample[:, :width].max(axis=0)
         ranges = np.zeros((2, width + LENGTHS), np.float32)
         ranges[0, :width] = (low + high) / 2
         ranges[1] = _TINY
         ranges[1, :width] = np.maximum((high - low) / 255, _TINY)
-        most = ROOM * cls(ranges)._parts(sample)[1].max(axis=0)
+        most = LENGTH_MARGIN * cls(ranges)._parts(sample)[1].max(axis=0)
         ranges[1, width:] = np.maximum(most / 255, _TINY)
         return cls(ranges)
 
-    def encode(self, rows: Floats) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    def encode(self, rows: Floats) -> tuple[npt.NDArray[np.uint8], Mask]:
         """Codes (n, width + 3) of rows (n, D), and which rows have lengths within the ranges."""
         steps, lengths = self._parts(rows)
-        counts = np.ceil(_UP * lengths / self.unit)
+        counts = np.ceil(_ROUND_UP * lengths / self.unit)
         codes = np.concatenate([steps + 128, counts.clip(0, 255)], axis=1)
         return codes.astype(np.uint8), (counts <= 255).all(axis=1)
 
@@ -335,12 +336,14 @@ class _Code:
         grain = max(np.abs(scaled).max(), (lengths * self.unit[:2]).max(), _TINY**2) / 127
         whole = np.rint(scaled / grain)
         rest = np.linalg.norm(scaled / grain - whole)
-        weights = np.ceil(_UP * np.append(lengths / grain, rest) * self.unit)
+        weights = np.ceil(_ROUND_UP * np.append(lengths / grain, rest) * self.unit)
         small = np.minimum(weights, 127)
-        # What a weight has beyond 127 is lent to every row in full: a length counts to 255.
+        # The part of a weight above 127 is added in full for every row: a length counts to 255.
         lent = 128 * small.sum() + 255 * (weights - small).sum()
         limit = np.floor((at_least - 1e-9 - head @ self.middle) / grain - lent) - 1
-        return np.append(whole, small).astype(np.float32), float(np.clip(limit, -_EXACT, _EXACT))
+        return np.append(whole, small).astype(np.float32), float(
+            np.clip(limit, -_EXACT_INTEGERS, _EXACT_INTEGERS)
+        )
 
     def _parts(self, rows: Floats) -> tuple[Doubles, Doubles]:
         """Whole steps (n, width) of the prefix, and lengths (n, 3)."""

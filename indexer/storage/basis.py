@@ -1,4 +1,4 @@
-"""The basis that stored rows lie in: a rotation, how well founded it is, and its file."""
+"""The basis of stored rows: a rotation, the number of rows it was fitted on, and its file."""
 
 import io
 from collections.abc import Callable, Iterable
@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import Floats
+from indexer.arrays import Doubles, Floats
 from indexer.config import RotationKind, SegmentConfig
 from indexer.storage import rotation
 from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
 
-Wide = npt.NDArray[np.float64]
-
-FEW = 8
-"""Rows that are turned by one thread."""
+SINGLE_THREAD_ROWS = 8
+"""Up to so many rows are rotated by one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Basis:
     Attributes:
         matrix: R, float32; None is the identity.
         fitted_on: rows that R was fitted on, all or a sample of them; 0 for the identity.
-        file, entry: where R lies, and the file's size and checksum.
+        file, entry: the file of R, and its size and checksum.
     """
 
     matrix: Floats | None = None
@@ -37,7 +34,7 @@ class Basis:
 
     @classmethod
     def of(cls, folder: Path, manifest: Manifest, matrix: Floats | None) -> Self:
-        """The basis of a segment's rows."""
+        """The basis of a segment."""
         if matrix is None:
             return cls()
         return cls(matrix, manifest.fitted_on, folder / ROTATION, manifest.files[ROTATION])
@@ -50,17 +47,17 @@ class Basis:
         config: SegmentConfig,
         folder: Path,
     ) -> Self:
-        """Fit the rotation that a recipe names and save it in a segment's folder, synced.
+        """Fit the rotation of a config and save it in a segment's folder, synced.
 
         Args:
-            sample: gives blocks (n_i, D) of unit rows in the encoder's own basis; may be asked
+            sample: returns blocks (n_i, D) of unit rows in the encoder's basis; may be called
                 twice.
-            rows: how many there are, or the sample was taken from.
-            config: the recipe.
-            folder: where rotation.npy goes.
+            rows: number of rows that the sample was taken from.
+            config: the index config.
+            folder: the folder for rotation.npy.
 
         Raises:
-            SegmentConfigError: a block of the recipe ends beyond D.
+            SegmentConfigError: a block of the config ends beyond D.
         """
         if config.rotation is RotationKind.IDENTITY:
             return cls()
@@ -76,10 +73,10 @@ class Basis:
         return cls(matrix, rows, folder / ROTATION, entry)
 
     def linked(self, folder: Path) -> Self:
-        """The same basis with its file in another folder too.
+        """The same basis, its file linked into another folder.
 
         Raises:
-            SegmentError: the file was altered. Its checksum goes into the new manifest as it is.
+            SegmentError: the file was altered. The new manifest takes over its checksum.
         """
         if self.file is None or self.entry is None:
             return self
@@ -88,33 +85,33 @@ class Basis:
 
     @property
     def key(self) -> str | None:
-        """Equal for equal rotations: the checksum of the file."""
+        """The checksum of the file: equal for equal rotations."""
         return None if self.entry is None else self.entry.sha256
 
-    def turning(self) -> Wide | None:
-        """What turns rows of the encoder's own basis into this one; None leaves them as they are.
+    def from_encoder(self) -> Doubles | None:
+        """The matrix that rotates rows of the encoder's basis into this one; None: the identity.
 
         In float64, so that a product is rounded once: BLAS sums a row in an order that depends on
         its place in the block, and in float32 equal rows would be stored as different ones.
         """
         return None if self.matrix is None else self.matrix.astype(np.float64)
 
-    def turning_into(self, other: "Basis") -> Wide | None:
-        """What turns rows of this basis into another one; None leaves them as they are."""
+    def into(self, other: "Basis") -> Doubles | None:
+        """The matrix that rotates rows of this basis into another; None: the identity."""
         if self.key == other.key:
             return None
-        back, turn = self.turning(), other.turning()
-        if back is None or turn is None:
-            return turn if back is None else back.T
-        return back.T @ turn
+        mine, theirs = self.from_encoder(), other.from_encoder()
+        if mine is None or theirs is None:
+            return theirs if mine is None else mine.T
+        return mine.T @ theirs
 
 
-def turned(block: Floats, turning: Wide | None) -> Floats:
-    """Rows (n, D) in another basis, see Basis.turning; not re-normalised."""
-    if turning is None:
+def rotate(block: Floats, matrix: Doubles | None) -> Floats:
+    """Rows (n, D) rotated by a matrix of Basis, None for the identity; not re-normalised."""
+    if matrix is None:
         return block
     wide = block.astype(np.float64)
-    # BLAS wakes a thread for every core, and a few rows then wait for the slowest: 14 ms, not 0.1.
-    few = len(block) <= FEW
-    product = np.einsum("nd,de->ne", wide, turning) if few else wide @ turning
+    # BLAS wakes a thread per core, and a few rows then wait for the slowest: 14 ms instead of 0.1.
+    single = len(block) <= SINGLE_THREAD_ROWS
+    product = np.einsum("nd,de->ne", wide, matrix) if single else wide @ matrix
     return np.asarray(product, np.float32)

@@ -13,7 +13,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# What a file system without F_FULLFSYNC answers; any other error is the disk's.
+# Errors of a file system without F_FULLFSYNC; any other error comes from the disk.
 _REFUSED = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
 
 
@@ -26,8 +26,8 @@ def sha256(path: Path) -> str:
 def sync(descriptor: int) -> None:
     """Force an open file or folder to the disk.
 
-    On macOS fsync leaves the bytes in the drive's own cache, which a power cut empties. F_FULLFSYNC
-    has the drive write them; where the file system does not know it, fsync is all there is.
+    On macOS fsync leaves the bytes in the drive's cache, which a power cut empties. F_FULLFSYNC
+    makes the drive write them; where the file system does not support it, fsync is used.
     """
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
@@ -59,7 +59,7 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int | None]:
-    """A descriptor of a folder, which stays that folder's when others take its name.
+    """A descriptor of a folder, which stays valid when another folder takes its name.
 
     None on Windows, which has no such descriptors: names are looked up again there.
     """
@@ -74,12 +74,12 @@ def open_folder(path: Path) -> Iterator[int | None]:
 
 
 def below(path: Path, descriptor: int | None) -> Path:
-    """How to name something in the folder of a descriptor, in calls that take `dir_fd`."""
+    """The path for calls that take `dir_fd`: relative to the folder of the descriptor, if any."""
     return path if descriptor is None else Path(path.name)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file that never changes; a copy where the file system has no links."""
+    """Hard-link an immutable file; copy it where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a segment is, written in it: manifest.json. Unknown formats are refused."""
+"""manifest.json: what a segment holds. Unknown formats are refused."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ from indexer.storage.durable import link_or_copy, sha256, sync_file
 
 FORMAT = 3
 READABLE = (1, 2, 3)
-"""Formats this version opens. 2 added settings of the recipe, the bounds file and the tuning; 3
-says what the rotation was fitted on, which may be rows of another segment."""
+"""Formats that this version opens. 2 added fields of the config, the bounds file and the tuning; 3
+added the number of rows that the rotation was fitted on, maybe those of another segment."""
 METRIC = "cosine"
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
@@ -22,12 +22,12 @@ ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
 BOUNDS = "bounds.faiss"
 
-MOST_ROWS = 2**40
-MOST_DIM = 2**20
-"""No segment is larger: so many bytes of float32 rows can still be counted in a file's header."""
+MAX_ROWS = 2**40
+MAX_DIM = 2**20
+"""Maximum shape of a segment: a file's header can still count the bytes of its float32 rows."""
 
-_MOST_BYTES = 2**63 - 1
-_LONGEST_NAME = 255
+_MAX_BYTES = 2**63 - 1
+_MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FileEntry:
     sha256: str
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 0, _MOST_BYTES)
+        whole("size", self.size, 0, _MAX_BYTES)
         _text("sha256", self.sha256)
 
     @classmethod
@@ -48,7 +48,7 @@ class FileEntry:
 
     @classmethod
     def written(cls, path: Path, data: bytes) -> Self:
-        """Write a new file, synced. The checksum is that of `data`, whatever the disk keeps."""
+        """Write a new file and sync it. The checksum is that of `data`, not of the disk."""
         path.write_bytes(data)
         sync_file(path)
         return cls(len(data), hashlib.sha256(data).hexdigest())
@@ -77,17 +77,17 @@ class Manifest:
     Attributes:
         rows, dim: the shape of the stored vectors.
         config: how the segment was built and is searched; names the rotation.
-        vectors_file, vectors_offset, vectors_dtype: where the rows lie: (rows, dim) numbers of
-            that numpy dtype, after `vectors_offset` bytes of the file.
-        files: every other file of the folder, the vectors' too, by name.
+        vectors_file, vectors_offset, vectors_dtype: where the rows are stored: (rows, dim) values
+            of that numpy dtype, after `vectors_offset` bytes of the file.
+        files: every file of the folder except the manifest, by name.
         provenance: where the vectors came from, e.g. the encoder's fingerprint.
-        tuning: what the operating point is founded on (tuning.tune), None if it was not tuned.
-        fitted_on: rows that the rotation was fitted on (a sample of them, if they are many), which
-            may be those of another segment; 0 for the identity.
+        tuning: how the operating point was measured (tuning.tune); None if it was not tuned.
+        fitted_on: rows that the rotation was fitted on (or sampled from), maybe those of another
+            segment; 0 for the identity.
 
     Raises:
-        SegmentConfigError: at construction, on a value that no segment has; or a file named that
-            does not lie in the folder itself.
+        SegmentConfigError: at construction, for an impossible value, or the name of a file outside
+            the folder.
     """
 
     rows: int
@@ -102,15 +102,15 @@ class Manifest:
     fitted_on: int = 0
 
     def __post_init__(self) -> None:
-        whole("rows", self.rows, 1, MOST_ROWS)
-        whole("dim", self.dim, 1, MOST_DIM)
-        whole("offset", self.vectors_offset, 0, _MOST_BYTES)
-        whole("fitted_on", self.fitted_on, 0, MOST_ROWS)
+        whole("rows", self.rows, 1, MAX_ROWS)
+        whole("dim", self.dim, 1, MAX_DIM)
+        whole("offset", self.vectors_offset, 0, _MAX_BYTES)
+        whole("fitted_on", self.fitted_on, 0, MAX_ROWS)
         _text("dtype", self.vectors_dtype)
         for name in (self.vectors_file, *self.files):
             _plain_name(name)
         if self.tuning is not None and not isinstance(self.tuning, Mapping):
-            raise SegmentConfigError(f"tuning must go by name, got {shown(self.tuning)}")
+            raise SegmentConfigError(f"tuning must be a mapping, got {shown(self.tuning)}")
 
     @property
     def rotation_sha256(self) -> str | None:
@@ -119,7 +119,7 @@ class Manifest:
         return None if entry is None else entry.sha256
 
     def to_json(self) -> str:
-        """The text of manifest.json; its last key is the checksum of all that precedes it."""
+        """The text of manifest.json; its last key is the checksum of all others."""
         values: dict[str, Any] = {
             "format": FORMAT,
             "metric": METRIC,
@@ -147,8 +147,8 @@ class Manifest:
         """The inverse of `to_json`.
 
         Raises:
-            SegmentError: naming `source`: no JSON, another format version, altered, or a value
-                missing or out of place.
+            SegmentError: naming `source`: not JSON, an unknown format, altered, or a value is
+                missing or invalid.
         """
         try:
             values = json.loads(text)
@@ -157,7 +157,7 @@ class Manifest:
                 f"{source} is not valid JSON ({shortened(str(error))}); restore it"
             ) from error
         if not isinstance(values, dict) or "format" not in values:
-            raise SegmentError(f"{source} is not the manifest of a segment: it names no format")
+            raise SegmentError(f"{source} is not the manifest of a segment: it has no format")
         if isinstance(values["format"], bool) or values["format"] not in READABLE:
             raise SegmentError(
                 f"{source} has format {shown(values['format'])} and this version reads formats "
@@ -166,7 +166,7 @@ class Manifest:
         stated = values.pop("sha256", None)
         try:
             sound = stated == _checksum(values)
-        except (UnicodeEncodeError, RecursionError):  # what cannot be written was not
+        except (UnicodeEncodeError, RecursionError):  # it cannot have been written like this
             sound = False
         if not sound:
             raise SegmentError(f"{source} was altered after it was written; restore it")
@@ -175,7 +175,7 @@ class Manifest:
         except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
             what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
             raise SegmentError(
-                f"{source} lacks a value or holds a wrong one: {shortened(what)}; index again"
+                f"{source} has a missing or invalid value: {shortened(what)}; index again"
             ) from error
 
     @classmethod
@@ -203,7 +203,7 @@ class Manifest:
 
 
 def altered(path: Path) -> SegmentError:
-    """What to raise for a file whose bytes are not those that its checksum was taken of."""
+    """The error for a file that does not match its checksum."""
     return SegmentError(
         f"{path} does not match its checksum: it was altered; restore it or index again"
     )
@@ -220,7 +220,7 @@ def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
     try:
         entry.check(target)
     except SegmentError:
-        entry.check(source)  # names the file that is at fault, not the link
+        entry.check(source)  # names the damaged file, not the link
         raise
 
 
@@ -230,11 +230,11 @@ def _text(name: str, value: Any) -> None:
 
 
 def _plain_name(name: Any) -> None:
-    """Raise SegmentConfigError unless a file of this name lies in the folder, on any system."""
-    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+    """Raise SegmentConfigError unless the name is a plain file name on every system."""
+    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
     if not text or name == ".." or PureWindowsPath(name).name != name:
         raise SegmentConfigError(
-            f"a segment's files have plain names and lie in its folder, got {shown(name)}"
+            f"a segment's files must have plain names without a folder, got {shown(name)}"
         )
 
 

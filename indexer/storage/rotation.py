@@ -1,9 +1,8 @@
-"""The orthogonal turn that packs the most energy into the first numbers of every vector.
+"""The rotation that packs the most energy into the first dimensions of every vector.
 
-An orthogonal matrix leaves every full-width cosine as it was, so the turn costs no accuracy; but
-the best p-dimensional prefix, in the sense of the energy it keeps, is spanned by the leading
-eigenvectors of X^T X (Eckart and Young 1936; uncentred principal components, for cosine does not
-subtract the mean).
+An orthogonal matrix does not change full-width cosines, so the rotation costs no accuracy. The
+p-dimensional prefix that keeps the most energy is spanned by the leading eigenvectors of X^T X
+(Eckart and Young 1936; uncentred principal components, because cosine does not subtract the mean).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,20 +11,18 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats
+from indexer.arrays import Doubles, Floats, prefix
 from indexer.errors import SegmentConfigError, VectorError
 from indexer.faiss_calls import faiss, native_threads
-from indexer.storage.prefix import prefix
 
 Blocks = Iterable[npt.NDArray[np.floating]]
-_Wide = npt.NDArray[np.float64]
 
 
-A_THREAD = 64
-"""Queries turned by a thread: it does so in less time than it takes to wake another."""
+QUERIES_PER_THREAD = 64
+"""Queries rotated per thread: this takes less time than waking another thread."""
 
 
-class Turn:
+class Rotation:
     """A rotation R (D, D), applied to queries as x @ R."""
 
     def __init__(self, matrix: Floats) -> None:
@@ -37,15 +34,15 @@ class Turn:
         self._pointer = faiss.swig_ptr(self._rows)
 
     def apply(self, queries: Floats) -> Floats:
-        """(q, D) float32 turned, in one thread for every so many queries.
+        """Rotate queries (q, D) float32, in one thread per QUERIES_PER_THREAD of them.
 
-        A BLAS would wake a thread for every core, and few queries then wait for the slowest: on a
-        busy machine 1 ms instead of 0.02 for one, up to 13 instead of 0.1 for sixteen.
+        BLAS would wake a thread per core, and a few queries then wait for the slowest: on a busy
+        machine 1 ms instead of 0.02 for one, up to 13 instead of 0.1 for sixteen.
         """
         if len(queries) > 1:
-            with native_threads(-(-len(queries) // A_THREAD)):
-                turned: Floats = self._linear.apply(queries)
-            return turned
+            with native_threads(-(-len(queries) // QUERIES_PER_THREAD)):
+                rotated: Floats = self._linear.apply(queries)
+            return rotated
         query, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)
         pointers = faiss.swig_ptr(out), faiss.swig_ptr(query), self._pointer
         faiss.fvec_inner_products_ny(*pointers, out.size, out.size)
@@ -72,56 +69,57 @@ def pca(blocks: Blocks) -> Floats:
 
 
 def blockwise(blocks: Blocks, ends: Sequence[int]) -> Floats:
-    """`pca` within blocks of numbers, so that each block keeps its span.
+    """`pca` within blocks of dimensions, so that each block keeps its span.
 
-    A prefix that a model was trained for (Matryoshka) then holds the same numbers as before,
-    turned among themselves: its scores stay, and shorter prefixes within it get better.
+    A prefix that a model was trained for (Matryoshka) then spans the same space as before: its
+    scores stay, and shorter prefixes within it improve.
 
     Args:
         blocks: arrays (n_i, D) of finite rows.
-        ends: where each block of numbers ends, rising, below or at D; the rest is one block more.
+        ends: where each block of dimensions ends, rising, at most D; the rest is the last block.
 
     Raises:
         VectorError: as `pca`. SegmentConfigError: a block ends beyond D.
     """
     energy = _energy(blocks)
-    few, dim = len(energy) < energy.shape[1], energy.shape[1]
+    dim = energy.shape[1]
+    rows_only = len(energy) < dim
     if ends[-1] > dim:
         raise SegmentConfigError(
             f"blocks end at {ends[-1]}, beyond the width of the vectors, {dim}"
         )
-    turn = np.zeros((dim, dim))
+    matrix = np.zeros((dim, dim))
     for start, end in pairwise(sorted({0, *ends, dim})):
         part = energy[:, start:end]
-        turn[start:end, start:end] = _leading(_energy([part]) if few else part[start:end])
-    return turn.astype(np.float32)
+        matrix[start:end, start:end] = _leading(_energy([part]) if rows_only else part[start:end])
+    return matrix.astype(np.float32)
 
 
-def itq(turn: Floats, blocks: Blocks, p: int) -> Floats:
-    """`turn`, then the first `p` numbers turned among themselves so that signs lose least.
+def itq(rotation: Floats, blocks: Blocks, p: int) -> Floats:
+    """`rotation`, then a rotation of the first `p` dimensions that makes their signs most accurate.
 
-    After `pca` the leading numbers hold most of the energy, and 1 bit each is badly spent;
-    iterative quantization turns the prefix until its signs are as near to it as they get (Gong and
-    Lazebnik 2011). Its span, and so the energy it keeps, stays.
+    After `pca` the leading dimensions hold most of the energy, and 1 bit for each is a bad code.
+    Iterative quantization rotates the prefix so that its signs are as close to it as possible (Gong
+    and Lazebnik 2011). The prefix keeps its span, and so its energy.
 
     Args:
-        turn: (D, D) float32, what `pca` returned.
-        blocks: arrays (n_i, D) of rows, not yet turned; their prefixes are held in memory.
-        p: numbers of the prefix.
+        rotation: (D, D) float32, the result of `pca`.
+        blocks: arrays (n_i, D) of rows before the rotation; their prefixes are held in memory.
+        p: dimensions of the prefix.
     """
     fitted = faiss.ITQMatrix(p)
-    heads = [prefix(np.asarray(block, np.float32) @ turn[:, :p], p) for block in blocks]
+    heads = [prefix(np.asarray(block, np.float32) @ rotation[:, :p], p) for block in blocks]
     fitted.train(np.concatenate(heads))
     inner = faiss.vector_to_array(fitted.A).reshape(p, p)
-    turned = turn.astype(np.float64)
-    turned[:, :p] = turned[:, :p] @ _orthonormal(inner.astype(np.float64).T)
-    return turned.astype(np.float32)
+    matrix = rotation.astype(np.float64)
+    matrix[:, :p] = matrix[:, :p] @ _orthonormal(inner.astype(np.float64).T)
+    return matrix.astype(np.float32)
 
 
-def _energy(blocks: Blocks) -> _Wide:
+def _energy(blocks: Blocks) -> Doubles:
     """All rows X (n, D) where n <= D / 2, else X^T X (D, D); in float64."""
-    gram: _Wide | None = None
-    held: list[_Wide] = []
+    gram: Doubles | None = None
+    held: list[Doubles] = []
     rows, dim = 0, 0
     for block in blocks:
         wide = np.asarray(block, dtype=np.float64)
@@ -132,23 +130,24 @@ def _energy(blocks: Blocks) -> _Wide:
         held.append(wide)
         if 2 * rows <= dim:
             continue
-        for each in held:
-            product = each.T @ each
+        for rows_held in held:
+            product = rows_held.T @ rows_held
             gram = product if gram is None else gram + product
         held.clear()
     if gram is not None:
         return gram
     if rows == 0:
-        raise VectorError("a rotation cannot be fitted on no rows")
+        raise VectorError("a rotation needs at least one row to be fitted on, got none")
     return np.concatenate(held)
 
 
-def _leading(energy: _Wide) -> _Wide:
+def _leading(energy: Doubles) -> Doubles:
     """Eigenvectors of X^T X as columns, in descending order of energy, largest entries positive.
 
-    Of few rows X, only those with energy are sought, in the span of the rows: X^T = Q R, and an
-    eigenvector w of R R^T, which is n x n, makes one, Q w. The rest of Q completes them. (768 wide,
-    one thread: 11 ms and not 64 for 12 rows, 26 for 100, 42 and not 74 for 300.)
+    If X itself is given, having few rows, only eigenvectors in the span of its rows are computed:
+    X^T = Q R, and an eigenvector w of R R^T, which is n x n, gives one, Q w. The rest of Q
+    completes them. (768 dimensions, one thread: 11 ms instead of 64 for 12 rows, 26 for 100, 42
+    instead of 74 for 300.)
     """
     rows = len(energy)
     if rows < energy.shape[1]:
@@ -163,8 +162,8 @@ def _leading(energy: _Wide) -> _Wide:
     return np.ascontiguousarray(vectors * signs)
 
 
-def _orthonormal(matrix: _Wide) -> _Wide:
-    """The nearest orthogonal matrix: what float32 has rounded away is put back."""
+def _orthonormal(matrix: Doubles) -> Doubles:
+    """The nearest orthogonal matrix, which removes the rounding of float32."""
     left, _, right = np.linalg.svd(matrix)
-    nearest: _Wide = left @ right
+    nearest: Doubles = left @ right
     return nearest

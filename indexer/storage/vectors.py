@@ -1,9 +1,9 @@
-"""The full-width rows: one file, mapped by numpy and by faiss alike.
+"""The full-width rows: one file, mapped by numpy and by faiss.
 
 The file is what faiss writes for a float16 scalar quantizer (or a flat float32 index) over the
-inner product: a short header, then the rows and nothing else. The header is laid out here rather
-than asked of faiss, so that rows can be streamed to disk and read back with numpy alone; a test
-holds it equal to faiss's own, byte for byte.
+inner product: a short header, then the rows and nothing else. The header is written here rather
+than by faiss, so that rows can be streamed to disk and read back with numpy alone; a test compares
+it with that of faiss, byte for byte.
 """
 
 import hashlib
@@ -19,19 +19,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, unit_rows
+from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly_in_blocks, prefix, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.storage.durable import sync
 from indexer.storage.manifest import FileEntry, altered
-from indexer.storage.prefix import prefix
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 
 _READ = 1 << 22  # bytes read and hashed at a time
 _INNER_PRODUCT = 0
 _QT_FP16 = 4
-_UNUSED = 1 << 20  # two fields that faiss keeps for old readers
+_UNUSED = 1 << 20  # two fields that faiss writes for old readers
 
 
 def header(rows: int, dim: int, storage: Storage) -> bytes:
@@ -67,16 +66,16 @@ def as_floats(raw: npt.NDArray[np.uint8], storage: Storage) -> Floats:
 
 
 def check_unit(path: Path, rows: Floats, storage: Storage, numbers: RowNumbers) -> None:
-    """Raise SegmentError where a stored row (n, D) is no unit vector, naming file and row.
+    """Raise SegmentError if a stored row (n, D) is not a unit vector, naming file and row.
 
-    Rounding to the storage moves a norm by at most half a unit in the last place of a number, and
-    adding up D squares in float32 by D of its own.
+    Rounding to the storage changes a norm by at most half a unit in the last place of a value, and
+    summing D squares in float32 by at most D units in the last place of float32.
     """
     half_unit = 2.0**-11 if storage is Storage.FLOAT16 else 2.0**-24
-    most = 2 * half_unit + rows.shape[1] * 2.0**-24
+    tolerance = 2 * half_unit + rows.shape[1] * 2.0**-24
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        wrong = ~(np.abs(norms - 1) <= most)  # NaN is wrong too
+        wrong = ~(np.abs(norms - 1) <= tolerance)  # NaN is wrong too
     if wrong.any():
         i = int(wrong.argmax())
         raise SegmentError(
@@ -86,20 +85,20 @@ def check_unit(path: Path, rows: Floats, storage: Storage, numbers: RowNumbers) 
 
 
 class VectorWriter:
-    """Writes unit rows block by block, and hashes them on the way.
+    """Writes unit rows block by block and hashes them.
 
-    The checksum is that of the bytes as they were given, so what a disk does to them afterwards is
-    found by whoever compares.
+    The checksum is that of the bytes before they were written, so a later comparison also finds
+    what the disk changed.
     """
 
     def __init__(self, path: Path, dim: int, storage: Storage, rows: int | None = None) -> None:
-        """`rows`: how many will come. If nobody knows yet, `seal` has to read the file again."""
+        """`rows`: the number of rows, if it is known. If not, `seal` reads the file again."""
         self.path = path
         self.dim = dim
         self.storage = storage
         self.rows = 0
         self._expected = rows
-        self._hash = hashlib.sha256()  # of the rows alone while their number is not known
+        self._hash = hashlib.sha256()  # of the rows only, while their number is unknown
         self._file = path.open("xb")
         head = header(rows or 0, dim, storage)
         self._file.write(head)
@@ -116,15 +115,15 @@ class VectorWriter:
         self._put(unit.astype(DTYPES[self.storage]).view(np.uint8))
 
     def append_stored(self, rows: npt.NDArray[np.uint8]) -> None:
-        """Add rows as another file of this width and storage holds them (VectorFile.raw)."""
+        """Add rows in the bytes of another file of the same width and storage."""
         self._put(np.ascontiguousarray(rows))
 
     def seal(self) -> FileEntry:
-        """Force everything to the disk and close; the file's size and checksum.
+        """Force everything to the disk and close. Returns the file's size and checksum.
 
         Raises:
-            VectorError: no rows, or not as many as were announced.
-            SegmentError: the file does not give back what was written.
+            VectorError: no rows, or another number than announced.
+            SegmentError: the file does not contain what was written.
         """
         if self.rows == 0:
             raise VectorError("a segment needs at least one vector, got none")
@@ -147,7 +146,7 @@ class VectorWriter:
         self.rows += len(rows)
 
     def _read_back(self, head: bytes) -> "hashlib._Hash":
-        """The checksum of the whole file, whose rows are compared with what was written."""
+        """The checksum of the whole file, after its rows were compared with what was written."""
         whole, rows = hashlib.sha256(head), hashlib.sha256()
         with self.path.open("rb", buffering=0) as file:
             if file.read(len(head)) != head:
@@ -167,15 +166,15 @@ class VectorWriter:
 
 
 class VectorFile:
-    """Sealed rows, mapped read-only; nothing is loaded until it is asked for.
+    """Sealed rows, mapped read-only; nothing is loaded before it is used.
 
     Attributes:
-        rows, dim, storage: what the file holds.
+        rows, dim, storage: shape and number format of the rows.
         offset: bytes before the first row.
 
     Raises:
-        SegmentError: at construction, if the file is missing, of another size, or its header
-            is not the one that these rows, this width and this storage have.
+        SegmentError: at construction, if the file is missing, or its size or header does not fit
+            these rows, this width and this storage.
     """
 
     def __init__(self, path: Path, rows: int, dim: int, storage: Storage) -> None:
@@ -203,19 +202,19 @@ class VectorFile:
         self.offset = len(expected)
         self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
-            # Rows of a shortlist lie far apart: reading ahead of each read the whole file once
-            # (a first search 54 ms instead of 8: 100 rows of 83,000, 384 wide).
+            # Rows of a shortlist are far apart: read-ahead would read the whole file (the first
+            # search took 54 ms instead of 8: 100 rows of 83,000, 384 dimensions).
             self._map.madvise(mmap.MADV_RANDOM)
-        # As bytes, for the header's odd length leaves every number unaligned.
+        # As bytes, because the odd length of the header leaves every value unaligned.
         mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
         self._bytes = mapped.reshape(rows, width)
 
     def take(self, rows: RowNumbers | slice, width: int | None = None) -> Floats:
-        """The first `width` numbers (all by default) of the rows asked for, as float32.
+        """The first `width` dimensions (all by default) of these rows, as float32.
 
         Args:
             rows: row numbers of any shape (...), each in [0, rows); or a slice.
-            width: how many leading numbers of each row; not re-normalised.
+            width: leading dimensions of each row; not re-normalised.
 
         Returns:
             (..., width) float32, C-contiguous, a copy.
@@ -223,7 +222,7 @@ class VectorFile:
         dtype = np.dtype(DTYPES[self.storage])
         end = (self.dim if width is None else width) * dtype.itemsize
         if isinstance(rows, slice):
-            self._want(rows)
+            self._read_ahead(rows)
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]
@@ -232,20 +231,19 @@ class VectorFile:
         return as_floats(raw, self.storage)
 
     def verified(self, checksum: str) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """All rows in order as stored, read once, hashed as they are read.
+        """All rows in order as stored, read once and hashed as they are read.
 
-        What was given counts only when the iterator has ended without an error.
+        The rows are verified only when the iterator has ended without an error.
 
         Args:
             checksum: hexadecimal SHA-256 of the whole file.
 
         Yields:
-            the number of the first row, and at most BLOCK_ROWS rows (n, bytes a row), overwritten
-            by the next ones.
+            the number of the first row, and at most BLOCK_ROWS rows (n, bytes per row) in a buffer
+            that the next block overwrites.
 
         Raises:
-            SegmentError: at the end, the bytes are not those of the checksum; or the file has
-                become shorter.
+            SegmentError: at the end, the checksum does not match; or the file was truncated.
         """
         hashed = hashlib.sha256(self._read(0, bytearray(self.offset)))
         width = self._bytes.shape[1]
@@ -258,7 +256,7 @@ class VectorFile:
             raise altered(self.path)
 
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
-        """Fill a buffer from the file, not from its map: a read can fail where a map kills."""
+        """Fill a buffer from the file, not from its map, whose errors would kill the process."""
         size = memoryview(into).nbytes
         if hasattr(os, "preadv"):
             read = os.preadv(self._descriptor, [into], start)
@@ -266,7 +264,7 @@ class VectorFile:
             memoryview(into).cast("B")[:] = self._map[start : start + size]
             read = size
         if read != size:
-            raise SegmentError(f"{self.path} has become shorter: restore it or index again")
+            raise SegmentError(f"{self.path} was truncated: restore it or index again")
         return into
 
     def blocks(self, width: int | None = None) -> Iterator[Floats]:
@@ -279,10 +277,10 @@ class VectorFile:
         """At most `count` rows, evenly spread, BLOCK_ROWS at a time, cut to `width`."""
         for numbers in evenly_in_blocks(self.rows, count):
             yield self.take(numbers, width)
-            self.release()  # the system maps sixteen pages where one is touched
+            self.release()  # the system maps sixteen pages for one that is read
 
-    def _want(self, rows: slice) -> None:
-        """Have the system read these rows in one go."""
+    def _read_ahead(self, rows: slice) -> None:
+        """Ask the system to read these rows at once."""
         first, last, _ = rows.indices(self.rows)
         if hasattr(mmap, "MADV_WILLNEED") and first < last:
             width = self._bytes.shape[1]
@@ -291,9 +289,9 @@ class VectorFile:
             self._map.madvise(mmap.MADV_WILLNEED, start, self.offset + last * width - start)
 
     def release(self) -> None:
-        """Let go of the pages read so far, which else count as this process's memory.
+        """Release the pages read so far, so that they do not count as this process's memory.
 
-        They stay in the system's cache. A walk over the whole file is bounded by it.
+        They stay in the system's cache. This bounds the memory of a pass over the whole file.
         """
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -301,22 +299,22 @@ class VectorFile:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """The re-normalised first `width` numbers of every row of a file."""
+    """The re-normalised first `width` dimensions of every row of a file."""
 
     file: VectorFile
     width: int
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self.file.rows
 
     def take(self, rows: RowNumbers) -> Floats:
-        """Those of some rows: (n,) row numbers to (n, width)."""
+        """The prefixes of these rows: (n,) row numbers to (n, width)."""
         return prefix(self.file.take(rows, self.width), self.width)
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
-        """All of them, BLOCK_ROWS at a time, by row number or in another order."""
+        """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""
         for start in range(0, self.rows, BLOCK_ROWS):
             part = slice(start, min(start + BLOCK_ROWS, self.rows))
             rows = part if order is None else order[part]
@@ -324,6 +322,6 @@ class Prefixes:
             self.file.release()
 
     def sample(self, count: int) -> Floats:
-        """At most `count` of them, evenly spread."""
+        """At most `count` prefixes, evenly spread."""
         parts = self.file.sample(count, self.width)
         return np.concatenate([prefix(part, self.width) for part in parts])

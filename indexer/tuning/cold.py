@@ -1,4 +1,4 @@
-"""The first query on rows that are on the disk and nowhere else."""
+"""Time of the first query on rows that are on the disk but not in memory."""
 
 import mmap
 import os
@@ -16,11 +16,10 @@ from indexer.tuning.points import OperatingPoint
 
 
 class ColdRows:
-    """Copies of some segments' rows, whose pages can be dropped from the page cache.
+    """Copies of the vectors files of segments, whose pages can be dropped from the page cache.
 
-    The coarse stage stays in memory, where it belongs; what is cold are the full-width rows, of
-    which a search reads the shortlist's alone. The segments' own files cannot be dropped while
-    they are mapped, hence the copies.
+    The coarse stage stays in memory; only the full-width rows are cold, of which a search reads the
+    shortlist. The files of the open segments are mapped and cannot be dropped, hence the copies.
     """
 
     def __init__(self, copies: Sequence[Path]) -> None:
@@ -29,7 +28,7 @@ class ColdRows:
     @classmethod
     @contextmanager
     def copied(cls, segments: Sequence[Segment], folder: Path) -> Iterator["ColdRows"]:
-        """Copies in a new folder, for a block. OSError where the disk does not take them."""
+        """Copies in a new folder, for a block. OSError if they cannot be written."""
         folder.mkdir()
         try:
             copies = []
@@ -37,17 +36,17 @@ class ColdRows:
                 copy = folder / f"{number}.faiss"
                 shutil.copyfile(segment.path / segment.manifest.vectors_file, copy)
                 with copy.open("rb") as file:
-                    os.fsync(file.fileno())  # a page that is not written yet cannot be dropped
+                    os.fsync(file.fileno())  # a dirty page cannot be dropped
                 copies.append(copy)
             yield cls(copies)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def first(self, point: OperatingPoint, query: Floats) -> tuple[float, int]:
-        """Seconds of one query (1, D) on a fresh map without a page in memory, and pages read.
+        """Seconds of one query (1, D) on a new map without a page in memory, and pages read.
 
-        Pages are what the process had read from the disk, read ahead or wanted: 0 means that the
-        system would not drop them, as where the folder lies in memory.
+        Pages include read-ahead. 0 means that the system did not drop them, e.g. because the folder
+        is stored in memory.
         """
         for copy in self._copies:
             _drop(copy)
@@ -66,17 +65,17 @@ class ColdRows:
 
 
 def _read() -> int:
-    """Pages that this process has had read from the disk; where that is not told, major faults."""
+    """Pages that this process has read from the disk; if unknown, its major page faults."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
-        told = next(line for line in lines if line.startswith("read_bytes"))
-        return int(told.split()[1]) // mmap.PAGESIZE
+        read_bytes = next(line for line in lines if line.startswith("read_bytes"))
+        return int(read_bytes.split()[1]) // mmap.PAGESIZE
     except (OSError, StopIteration):
         return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def _drop(path: Path) -> None:
-    """Ask the system to forget the pages of a file that nobody maps; macOS cannot be asked."""
+    """Drop the cached pages of an unmapped file, where the system can; macOS cannot."""
     if not hasattr(os, "posix_fadvise"):
         return
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""How sure a mean over queries is: a bound that holds at any number of them.
+"""Confidence bounds for a mean recall, valid for any number of queries.
 
-A mean recall measured on a sample of queries is right on average only, and the best of many
-measured points is too good on average. The bound below needs neither a normal distribution nor
-many queries; the choice below may try any number of points.
+The mean recall of a sample of queries is unbiased, but the best of many measured points is too high
+on average. The bound below needs neither a normal distribution nor many queries, and the choice
+below may try any number of points.
 
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023);
 Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then Test" (2021).
@@ -15,9 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import Doubles
 from indexer.errors import VectorError
-
-_Values = npt.NDArray[np.float64]
 
 _STAKE = 0.75
 """Largest share of the capital that one value may lose: the paper's truncation c. With 200 to 500
@@ -31,7 +30,7 @@ _COUNTED = 100_000
 
 
 def lower_bound(values: npt.ArrayLike, confidence: float) -> float:
-    """What the mean of the distribution that `values` come from exceeds, with this confidence.
+    """A lower bound of the mean of the distribution of `values`, with this confidence.
 
     The largest mean m that the betting test of `holds` rejects: none above it is rejected, since
     the capital falls with m.
@@ -66,9 +65,9 @@ def lower_bound(values: npt.ArrayLike, confidence: float) -> float:
 def holds(values: npt.ArrayLike, target: float, confidence: float) -> bool:
     """Whether the values show, with this confidence, that their true mean exceeds `target`.
 
-    One bets against "the mean is at most m": K_t = prod_{i <= t} (1 + lambda_i (x_i - m)). If that
-    is true the capital K does not grow on average, and by Ville's inequality it reaches 1 / alpha
-    at any t with a probability of at most alpha. The same as `lower_bound` > target, at one
+    The test bets against "the mean is at most m": K_t = prod_{i <= t} (1 + lambda_i (x_i - m)). If
+    that is true the capital K does not grow on average, and by Ville's inequality it reaches 1 /
+    alpha at any t with a probability of at most alpha. The same as `lower_bound` > target, at one
     fortieth of the work.
 
     Args:
@@ -85,9 +84,9 @@ def holds(values: npt.ArrayLike, target: float, confidence: float) -> bool:
 
 
 def smallest_sample(target: float, confidence: float) -> int:
-    """How many values it takes to show a mean above `target`, where all of them are 1.
+    """Number of values needed to show a mean above `target`, if all of them are 1.
 
-    Fewer cannot show it, whatever they are. Beyond _COUNTED the number returned is up to a
+    Fewer values cannot show it. Beyond _COUNTED the number returned is up to a
     twentieth too low.
 
     Raises:
@@ -119,8 +118,8 @@ def certified(points: Iterable[npt.ArrayLike], target: float, confidence: float)
 
     Args:
         points: values of each point, as for `lower_bound`, from the safest point to the cheapest.
-            The order of the points is set without looking at these values. An iterator is read no
-            further than to the first point that does not hold.
+            The order of the points must not depend on these values. An iterator is read up to the
+            first point that does not hold.
         target, confidence: as for `holds`.
 
     Returns:
@@ -137,13 +136,13 @@ def certified(points: Iterable[npt.ArrayLike], target: float, confidence: float)
     return last
 
 
-def _rejected(mean: float, values: _Values, bets: _Values, confidence: float) -> bool:
+def _rejected(mean: float, values: Doubles, bets: Doubles, confidence: float) -> bool:
     """Whether the capital ever reached 1 / alpha; each factor of it falls, or stays, as m grows."""
     gains = np.log1p(np.minimum(bets, _STAKE / float(mean)) * (values - mean))
     return bool(np.cumsum(gains).max() >= -math.log1p(-confidence))
 
 
-def _bets(values: _Values, confidence: float) -> _Values:
+def _bets(values: Doubles, confidence: float) -> Doubles:
     """The predictable plug-in: lambda_i = sqrt(2 log(1 / alpha) / (n var_{i-1})), untruncated.
 
     The variance is that of the values before i, with one pseudo-value 1/2 of variance 1/4 at the
@@ -155,11 +154,11 @@ def _bets(values: _Values, confidence: float) -> _Values:
     means = (0.5 + np.cumsum(values)) / counts
     variances = (0.25 + np.cumsum((values - means) ** 2)) / counts
     before = np.concatenate(([0.25], variances[:-1]))
-    bets: _Values = np.sqrt(-2 * math.log1p(-confidence) / (len(values) * before))
+    bets: Doubles = np.sqrt(-2 * math.log1p(-confidence) / (len(values) * before))
     return bets
 
 
-def _checked(values: npt.ArrayLike) -> _Values:
+def _checked(values: npt.ArrayLike) -> Doubles:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

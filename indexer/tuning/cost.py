@@ -1,28 +1,94 @@
-"""What a query costs, counted and not timed: multiply-adds, and bytes that are touched."""
+"""What an index config costs: bytes of a segment before it is built, and work of a query.
+
+Both are counted, not timed: bytes by the file formats, multiply-adds by the counters of faiss.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from indexer.arrays import Floats
-from indexer.config import RotationKind, Structure
+from indexer.building.coarse import empty
+from indexer.config import RotationKind, SegmentConfig, Structure
 from indexer.faiss_calls import faiss
-from indexer.search.allowed import Allowed
-from indexer.search.coarse import MOSTLY
-from indexer.search.searching import EXACT_ALLOWED
+from indexer.search.allowed import POST_FILTER_SHARE, Allowed
+from indexer.search.exact import EXACT_ALLOWED
 from indexer.segment import Segment
 from indexer.storage.vectors import DTYPES
-from indexer.tuning.footprint import footprint
 from indexer.tuning.points import OperatingPoint
+
+_ID = 8  # bytes of a row number in a list or a map of faiss
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of a segment of `rows` rows.
+
+    Attributes:
+        rows: number of rows.
+        code: bytes of one code of the coarse stage.
+        hot_row: bytes per row that should fit in memory, because every search may read them:
+            codes, links and ids of the coarse stage.
+        cold_row: bytes per row of the full-width file and of the bounds, if any. A search reads
+            them for the shortlist only.
+        fixed: bytes that do not depend on the rows: the rotation, if any.
+    """
+
+    rows: int
+    code: int
+    hot_row: float
+    cold_row: int
+    fixed: int
+
+    @property
+    def hot(self) -> int:
+        """Bytes that should stay in memory: rotation and coarse stage."""
+        return self.fixed + round(self.rows * self.hot_row)
+
+    @property
+    def cold(self) -> int:
+        """Bytes that may stay on the disk."""
+        return self.rows * self.cold_row
+
+
+def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
+    """The bytes of a segment of `rows` vectors with `dim` dimensions. Nothing is built.
+
+    Raises:
+        SegmentConfigError: the config does not fit the vectors.
+    """
+    config = config.fitting(rows, dim)
+    index = empty(config, rows)
+    graph = isinstance(index, faiss.IndexHNSW | faiss.IndexNSG)
+    code = (index.storage if graph else index).sa_code_size()
+    m = config.hnsw_m
+    links = {
+        Structure.FLAT: 0.0,
+        Structure.IVF: _ID + 4.0 * config.prefix * getattr(index, "nlist", 0) / rows,
+        # Level 0 has 2 m links of 4 bytes; 1 row in m is on level 1 with m links, and so on. Then
+        # the row's level (4), where its links begin (8), and its number.
+        Structure.HNSW: 8 * m + 4 * m / (m - 1) + 12 + _ID,
+        Structure.NSG: 4.0 * m + _ID,
+    }[config.structure]
+    # Three lengths and the row's number: see indexer.search.exact.
+    bounds = min(config.bounds, dim) + 3 + _ID if config.bounds else 0
+    return Footprint(
+        rows=rows,
+        code=code,
+        hot_row=code + links,
+        cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize + bounds,
+        # As read, transposed, and the copy of faiss.
+        fixed=0 if config.rotation is RotationKind.IDENTITY else 3 * 4 * dim * dim,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one query, in the mean.
+    """The mean cost of one query.
 
     Attributes:
-        multiply_adds: of numbers, whatever their format.
-        bytes_read: of codes, links and rows; what is met twice counts twice.
+        multiply_adds: multiply-adds of values of any format.
+        bytes_read: bytes of codes, links and rows; repeated reads count again.
     """
 
     multiply_adds: float
@@ -35,10 +101,10 @@ def exhaustive(rows: int, dim: int) -> float:
 
 
 def cost(point: OperatingPoint, queries: Floats) -> Cost | None:
-    """Count what queries (q, D) meet on their way; graphs and lists are asked (faiss's statistics).
+    """The mean cost of queries (q, D), from faiss's statistics for graphs and lists.
 
-    The rotation's D² multiply-adds are part of it, but of an exact scan, which could do without;
-    so are the stages of a funnel. None for NSG, which does not count.
+    It includes the D² multiply-adds of the rotation, except for an exact scan, which needs none,
+    and the stages of a funnel. None for NSG, of which faiss keeps no statistics.
     """
     if any(segment.config.structure is Structure.NSG for segment in point.segments):
         return None
@@ -52,15 +118,15 @@ def _segment_cost(
 ) -> Cost:
     config, dim = segment.config, segment.dim
     width = np.dtype(DTYPES[config.storage]).itemsize
-    turn = 0 if config.rotation is RotationKind.IDENTITY else dim * dim
+    rotation = 0 if config.rotation is RotationKind.IDENTITY else dim * dim
     rows = segment.rows if live is None else live.size
     size = max(point.shortlist or config.shortlist, point.k)
-    few = live is not None and rows <= EXACT_ALLOWED
-    if point.shortlist is None or size >= rows or few:
+    exact = live is not None and rows <= EXACT_ALLOWED
+    if point.shortlist is None or size >= rows or exact:
         return Cost(exhaustive(rows, dim), float(rows) * dim * width)
-    met, links = _met(segment, live, queries, size)
+    compared, links = _compared(segment, live, queries, size)
     code = footprint(config, segment.rows, dim).code
-    adds, touched = met * config.prefix, met * code + links
+    adds, touched = compared * config.prefix, compared * code + links
     if config.structure is Structure.IVF:  # the centroids
         adds += segment.lists * config.prefix
         touched += 4.0 * segment.lists * config.prefix
@@ -68,13 +134,15 @@ def _segment_cost(
         adds, touched = adds + size * stage, touched + size * stage * width
         size = max(keep, point.k)
     return Cost(
-        adds + size * dim + turn,
-        touched + size * dim * width + 4.0 * turn,
+        adds + size * dim + rotation,
+        touched + size * dim * width + 4.0 * rotation,
     )
 
 
-def _met(segment: Segment, live: Allowed | None, queries: Floats, size: int) -> tuple[float, float]:
-    """Codes compared by a query, and bytes of links followed for it, in the mean."""
+def _compared(
+    segment: Segment, live: Allowed | None, queries: Floats, size: int
+) -> tuple[float, float]:
+    """Mean number of codes that a query is compared with, and bytes of links read for it."""
     structure, count = segment.config.structure, len(queries)
     if structure is Structure.HNSW:
         faiss.cvar.hnsw_stats.reset()
@@ -84,7 +152,7 @@ def _met(segment: Segment, live: Allowed | None, queries: Floats, size: int) -> 
     if structure is Structure.IVF:
         faiss.cvar.indexIVF_stats.reset()
         segment.shortlist(segment.rotate(queries), size, live)
-        met = faiss.cvar.indexIVF_stats.ndis / count
-        return met, 8.0 * met  # a row number beside every code
-    scanned = segment.rows if live is None or live.share >= MOSTLY else live.size
+        compared = faiss.cvar.indexIVF_stats.ndis / count
+        return compared, 8.0 * compared  # a row number beside every code
+    scanned = segment.rows if live is None or live.share >= POST_FILTER_SHARE else live.size
     return float(scanned), 0.0

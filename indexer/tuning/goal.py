@@ -1,4 +1,4 @@
-"""What a tuning is asked for, and what it found."""
+"""The goal of a tuning, and its result."""
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -10,7 +10,7 @@ from indexer.errors import TuneError, VectorError
 
 
 class Objective(StrEnum):
-    """What "cheapest" means."""
+    """What the tuning minimises."""
 
     LATENCY = "latency"  # median time of one query alone
     THROUGHPUT = "throughput"  # time of a query in a batch
@@ -18,14 +18,14 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked for.
+    """A recall target and what to minimise.
 
     Attributes:
-        recall: the mean recall@k to exceed, in (0, 1).
-        confidence: with what confidence, in (0, 1).
-        k: neighbours sought.
-        objective: what to make cheap.
-        max_ram: bytes that rotation and coarse stage of all segments may take; None for any.
+        recall: mean recall@k to exceed, in (0, 1).
+        confidence: confidence that the target is met, in (0, 1).
+        k: neighbours per query.
+        objective: the time to minimise.
+        max_ram: maximum bytes of rotation and coarse stage of all segments; None: no limit.
     """
 
     recall: float = 0.95
@@ -55,13 +55,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One operating point, measured on the queries that were searched over.
+    """One operating point, measured on the queries that were not held out.
 
     Attributes:
-        config: recipe and operating point.
+        config: index config and operating point.
         recall: mean recall@k.
-        ms: milliseconds a query: the median alone, or the mean in a batch, by the objective.
-        hot_row: bytes a row that should stay in memory.
+        ms: milliseconds per query: the median alone, or the mean in a batch, by the objective.
+        hot_row: bytes per row that should stay in memory.
     """
 
     config: SegmentConfig
@@ -70,7 +70,7 @@ class Point:
     hot_row: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; of the recipe, what varies."""
+        """Plain values; of the config, the fields that vary."""
         names = ("prefix", "structure", "code", "shortlist", "effort")
         return {name: self.config.as_dict()[name] for name in names} | {
             "recall": round(self.recall, 4),
@@ -81,17 +81,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found, and what it is founded on.
+    """The result of a tuning, and how it was measured.
 
     Attributes:
-        config: the recipe and its operating point.
-        goal: what was asked for; `goal.recall` is exceeded with `goal.confidence`.
+        config: the index config and operating point.
+        goal: the goal; `goal.recall` is exceeded with `goal.confidence`.
         recall: mean recall@k on the held-out queries.
         ms: as in Point.
-        rows, queries, held_out: rows searched; queries given; those that decided.
+        rows, queries, held_out: numbers of rows searched, of all queries, of held-out queries.
         source: where the queries came from: "given" or "documents".
-        tried: operating points measured.
-        curve: all of them.
+        tried: number of operating points measured.
+        curve: all operating points.
     """
 
     config: SegmentConfig
@@ -106,7 +106,7 @@ class Tuning:
     curve: tuple[Point, ...] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the manifest keeps: plain values, ready for JSON."""
+        """Plain values for the manifest."""
         kept = {
             name: getattr(self, name)
             for name in ("recall", "ms", "rows", "queries", "held_out", "source", "tried")

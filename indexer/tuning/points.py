@@ -1,7 +1,7 @@
-"""Operating points of segments, searched one query at a time: what they find, and how fast.
+"""Operating points of segments, measured: recall and time per query.
 
-Only the public searches are called, from outside: what is timed is what users get, rotation and
-merging included. Threads are left as they are set.
+Only the public search is called, so the times are those of users, with rotation and merging. The
+number of threads is not changed.
 """
 
 import time
@@ -9,38 +9,36 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one
+from indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
 
-Seconds = npt.NDArray[np.float64]
-Shares = npt.NDArray[np.float64]
-
 WARM_UP = 10
-"""Queries that are searched before those that count."""
+"""Queries that are searched before those that are timed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """A way to search some segments together.
+    """A way to search several segments together.
 
     Attributes:
-        segments: searched in turn; their results are merged, and rows numbered through them all.
+        segments: searched in turn; results are merged, and rows numbered through all segments.
         live: the rows of each that may be found; None for all.
         k: neighbours sought.
-        shortlist: rows of each segment that are scored at full width; 0 is each one's own number,
-            None scores every row.
+        shortlist: rows of each segment that are scored at full width; 0 takes the number that each
+            segment is configured with, None scores every row.
     """
 
     segments: tuple[Segment, ...]
     live: tuple[Allowed | None, ...]
     k: int
     shortlist: int | None
-    _bases: list[int] = field(init=False, repr=False, compare=False)  # not again in what is timed
+    _bases: list[int] = field(
+        init=False, repr=False, compare=False
+    )  # computed once, not in timed calls
 
     def __post_init__(self) -> None:
         if not self.segments:
@@ -53,44 +51,46 @@ class OperatingPoint:
 
     def search(self, queries: Floats) -> SearchResult:
         """The k best rows of queries (q, D)."""
-        found = []
+        results = []
         for segment, live in zip(self.segments, self.live, strict=True):
             if self.shortlist is None:
-                found.append(segment.exact(queries, self.k, live))
+                results.append(segment.exact(queries, self.k, live))
             else:
-                found.append(segment.search(queries, self.k, self.shortlist or None, live))
-        return merge(found, self._bases, self.k)
+                results.append(segment.search(queries, self.k, self.shortlist or None, live))
+        return merge(results, self._bases, self.k)
 
-    def one_by_one(self, queries: Floats) -> tuple[RowNumbers, Seconds]:
-        """Rows (q, k) and seconds (q,) of queries that come one after the other."""
+    def one_by_one(self, queries: Floats) -> tuple[RowNumbers, Doubles]:
+        """Rows (q, k) and seconds (q,) of queries searched one after the other."""
         for i in range(min(WARM_UP, len(queries))):
             self.search(queries[i : i + 1])
-        found, seconds = [], np.empty(len(queries))
+        rows, seconds = [], np.empty(len(queries))
         for i in range(len(queries)):
             begin = time.perf_counter()
-            found.append(self.search(queries[i : i + 1]).rows)
+            rows.append(self.search(queries[i : i + 1]).rows)
             seconds[i] = time.perf_counter() - begin
-        return np.concatenate(found), seconds
+        return np.concatenate(rows), seconds
 
     def at_once(self, queries: Floats) -> tuple[RowNumbers, float]:
-        """Rows (q, k) and seconds of queries that come in one call."""
+        """Rows (q, k) and seconds of queries searched in one call."""
         begin = time.perf_counter()
-        found = self.search(queries).rows
-        return found, time.perf_counter() - begin
+        rows = self.search(queries).rows
+        return rows, time.perf_counter() - begin
 
 
-def recalls(found: RowNumbers, exact: RowNumbers) -> Shares:
-    """The share of the exact rows that was found, |found & exact| / |exact|, of every query.
+def recalls(found: RowNumbers, exact: RowNumbers) -> Doubles:
+    """recall@k of every query: |found & exact| / |exact|.
 
     Args:
-        found, exact: (q, k) row numbers; -1 is padding and counts on neither side. Queries without
-            an exact row are left out.
+        found, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact
+            row are left out.
 
     Raises:
         VectorError: different numbers of queries, or no query has an exact row.
     """
     if len(found) != len(exact):
-        raise VectorError(f"recall needs equal query counts, got {len(found)} and {len(exact)}")
+        raise VectorError(
+            f"found and exact must have equal query counts, got {len(found)} and {len(exact)}"
+        )
     shares = [
         len(truth & set(line[line >= 0].tolist())) / len(truth)
         for line, target in zip(found, exact, strict=True)

@@ -1,51 +1,51 @@
-"""The cheapest recipe and operating point that hold a recall target, with a confidence bound.
+"""The cheapest index config and operating point that meet a recall target, with confidence.
 
-Half of the queries are searched over: which prefix, structure, shortlist and effort. The other
-half, which that search never saw, decides. From a ladder of operating points, the most careful
-first, each is tested for a true mean recall above the target (a betting bound, see
-tuning.confidence), down to the first that fails: fixed-sequence testing, which allows any number
-of points at the full confidence. A ladder that fails at its first point hands what is left of the
-permitted error, halved, to the next best. A shortlist of all rows finds every neighbour and needs
-no test: up to SCANNED rows it is tried last, so that a tuning that starts also ends.
+Half of the queries choose what to try: prefix, structure, shortlist and effort. The other half is
+held out and decides. From a ladder of operating points, the most careful first, each is tested for
+a true mean recall above the target (a betting bound, see tuning.confidence), until one fails:
+fixed-sequence testing, which allows any number of points at the full confidence. If the first point
+of a ladder fails, half of the remaining permitted error goes to the next ladder. A shortlist of all
+rows finds every neighbour and needs no test: up to MAX_FLAT_ROWS rows it is tried last, so that
+every tuning has a result.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, unit_rows
+from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment
-from indexer.tuning.candidates import EFFORTS, Kept, Questions, candidates
 from indexer.tuning.confidence import certified, holds, smallest_sample
-from indexer.tuning.footprint import footprint
+from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal, Objective, Point, Tuning
+from indexer.tuning.grid import EF_SEARCHES, Kept, Questions, candidates
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
 MIN_QUERIES = 100
-"""Queries below which ranks and times mean little, however low the target."""
-_ALONE = 200  # queries timed one by one
-
-Recalls = npt.NDArray[np.float64]
+"""Minimum number of queries: with fewer, ranks and times mean little for any target."""
+_TIMED_QUERIES = 200  # queries timed one by one
 
 
 def queries_needed(goal: Goal) -> int:
-    """Queries below which nothing can be shown for a goal, even if they find all neighbours.
+    """Minimum number of queries to confirm a goal, if they find all neighbours.
 
-    Half of them are held out, and the first recipe is tested at half of the permitted error.
+    Half of them are held out, and the first config is tested at half of the permitted error.
     """
     return max(MIN_QUERIES, 2 * smallest_sample(goal.recall, 1 - (1 - goal.confidence) / 2))
 
 
 def check_queries(count: int, goal: Goal) -> None:
-    """Raise TuneError where so many queries cannot show what the goal states."""
+    """Raise TuneError if `count` queries are too few to confirm the goal."""
     needed = queries_needed(goal)
     if count < needed:
         raise TuneError(
@@ -61,34 +61,39 @@ def tune(
     goal: Goal | None = None,
     *,
     live: Sequence[Allowed | None] | None = None,
+    self_queries: npt.ArrayLike | None = None,
+    configs: Sequence[SegmentConfig] | None = None,
+    on_step: Callable[[str], None] | None = None,
     own: npt.ArrayLike | None = None,
     recipes: Sequence[SegmentConfig] | None = None,
-    on_step: Callable[[str], None] | None = None,
 ) -> Tuning:
-    """Find the cheapest recipe and operating point; nothing is written.
+    """Find the cheapest index config and operating point; nothing is written.
 
     Args:
-        segments: searched together, by one recipe.
-        queries: (q, D), like those that will be asked: drawn at random, not chosen. At least
-            `queries_needed`; three times as many for a recipe that misses half of what it may.
-        goal: what is asked for.
-        live: the rows of each segment that can be found, none of them empty; None for all. What
-            is tuned is a segment without the others.
-        own: (q,) the row that each query was made of, numbered through all segments; None where
-            the queries are no rows. These rows are left out of everything that is measured: a
-            graph finds the neighbours of its own nodes too easily (recall 0.96 instead of 0.92 at
-            efSearch 24; 20,000 real sentences).
-        recipes: what to try; by default what suits the data. Shortlist and effort are tried
-            anyway.
-        on_step: told what is being done.
+        segments: searched together, with one config.
+        queries: (q, D), a random sample of the queries to expect. At least `queries_needed`; three
+            times as many to confirm a config that misses half of what the goal permits.
+        goal: the recall to exceed and what to minimise.
+        live: the rows of each segment that can be found, none of them empty; None for all. The
+            tuning measures segments without the other rows.
+        self_queries: (q,) the row that each query is a copy of, numbered through all segments; None
+            if the queries are not rows. These rows are excluded from all measurements: a graph
+            finds the neighbours of its nodes too easily (recall 0.96 instead of 0.92 at ef_search
+            24; 20,000 real sentences).
+        configs: index configs to try; by default those that suit the data. Shortlists and efforts
+            are tried for each.
+        on_step: called with a message for each step.
+        own, recipes: former names of `self_queries` and `configs`, for one more release.
 
     Raises:
-        TuneError: no segment, too few queries, more neighbours than rows, no recipe within
-            max_ram, or none that holds the target (never so up to SCANNED rows).
+        TuneError: no segment, too few queries, more neighbours than rows, no config within
+            max_ram, or none that meets the target (not up to MAX_FLAT_ROWS rows).
         VectorError: queries of another width, or not finite.
     """
+    self_queries = _renamed("own", own, "self_queries", self_queries)
+    configs = _renamed("recipes", recipes, "configs", configs)
     goal = goal or Goal()
-    said = on_step or (lambda _: None)
+    report = on_step or (lambda _: None)
     if not segments:
         raise TuneError("tuning needs at least one segment, got none; build one first")
     vectors = unit_rows(queries, dim=segments[0].dim)
@@ -97,38 +102,38 @@ def tune(
     rows = sum(sizes)
     if goal.k > rows:
         raise TuneError(f"k must be at most the {rows} rows there are, got {goal.k}")
-    kept = _kept(segments, live, own)
-    said(f"exact search of {len(vectors)} queries over {rows} rows")
-    found = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
-    asked = Questions(vectors, _merged(found, segments, goal.k).rows)
+    kept = _kept(segments, live, self_queries)
+    report(f"exact search of {len(vectors)} queries over {rows} rows")
+    exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
+    questions = Questions(vectors, _merged(exact, segments, goal.k).rows)
     # The order of the held-out queries must not depend on them either: confidence.lower_bound.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
-    seen, held_out = (asked.part(part) for part in np.array_split(shuffled, 2))
+    seen, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
     ladders: list[list[_Step]] = []
-    for config, shortlists in candidates(segments, sizes, kept, seen, goal, recipes):
-        said(f"building {config.structure} {config.code} over {config.prefix} numbers")
-        # As they will be built: without deleted rows a segment may be too small for the structure.
+    for config, shortlists in candidates(segments, sizes, kept, seen, goal, configs):
+        report(f"building {config.structure} {config.code} over {config.prefix} dimensions")
+        # As they will be built: without deleted rows a segment may be too small for a structure.
         views = [
             s.over(config.fitting(size, s.dim), rows)
             for s, size, rows in zip(segments, sizes, kept, strict=True)
         ]
         for size in shortlists:
-            said(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
+            report(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
             point = replace(config, shortlist=size)
-            # What costs twice the best so far would not be chosen.
+            # A point that costs twice the best so far would not be chosen.
             likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
-            most = 2 * min(likely, default=float("inf"))
-            ladders.append(list(_ladder(views, sizes, point, seen, held_out, goal, most)))
-        del views  # before the next is built: it may take much memory
+            max_ms = 2 * min(likely, default=float("inf"))
+            ladders.append(list(_ladder(views, sizes, point, seen, held_out, goal, max_ms)))
+        del views  # before the next one is built: they may take much memory
     curve = tuple(step.point for ladder in ladders for step in ladder)
-    best = _decide(ladders, goal, said)
+    best = _decide(ladders, goal, report)
     if best is None:
-        reached = max(curve, key=lambda point: point.recall)
+        highest = max(curve, key=lambda point: point.recall)
         raise TuneError(
-            f"no recipe was shown to exceed recall@{goal.k} {goal.recall} with confidence "
+            f"no config was shown to exceed recall@{goal.k} {goal.recall} with confidence "
             f"{goal.confidence} on {len(held_out.vectors)} held-out queries; the best mean on the "
-            f"others was {reached.recall:.4f} (prefix {reached.config.prefix}, shortlist "
-            f"{reached.config.shortlist}): give more queries, a lower target, or use exact search"
+            f"others was {highest.recall:.4f} (prefix {highest.config.prefix}, shortlist "
+            f"{highest.config.shortlist}): give more queries, a lower target, or use exact search"
         )
     return Tuning(
         config=best.point.config,
@@ -138,7 +143,7 @@ def tune(
         rows=rows,
         queries=len(vectors),
         held_out=len(held_out.vectors),
-        source="given" if own is None else "documents",
+        source="given" if self_queries is None else "documents",
         tried=len(curve),
         curve=curve,
     )
@@ -150,14 +155,14 @@ class _Step:
 
     Attributes:
         point: as measured on the queries seen.
-        likely: whether the target would be shown if those were the held-out ones.
+        likely: whether the queries seen would confirm the target.
         sealed: recall of each held-out query, not looked at before the decision.
         exact: whether all rows are scored, so that the recall is 1 and needs no test.
     """
 
     point: Point
     likely: bool
-    sealed: Recalls
+    sealed: Doubles
     exact: bool = False
 
 
@@ -168,14 +173,14 @@ def _ladder(
     seen: Questions,
     held_out: Questions,
     goal: Goal,
-    most: float,
+    max_ms: float,
 ) -> Iterator[_Step]:
-    """Points of one recipe and shortlist, from the cheapest to the most careful.
+    """Points of one config and shortlist, from the cheapest to the most careful.
 
-    It ends where half of what the target permits to miss is missed no longer, or where a query
-    costs more than `most` milliseconds.
+    It ends when less than half of the permitted misses are left, or where a query
+    costs more than `max_ms` milliseconds.
     """
-    efforts: Sequence[int] = [e for e in EFFORTS if e >= config.shortlist] or [config.shortlist]
+    efforts: Sequence[int] = [e for e in EF_SEARCHES if e >= config.shortlist] or [config.shortlist]
     if config.structure is Structure.IVF:
         lists = max(view.lists for view in views)
         efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
@@ -191,12 +196,12 @@ def _ladder(
         likely = exact or holds(reached, goal.recall, goal.confidence)
         sealed = _recalls(searched, held_out, goal.k)
         yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed, exact)
-        if reached.mean() >= (1 + goal.recall) / 2 or ms > most:
+        if reached.mean() >= (1 + goal.recall) / 2 or ms > max_ms:
             return
 
 
 def _decide(
-    ladders: Sequence[Sequence[_Step]], goal: Goal, said: Callable[[str], None]
+    ladders: Sequence[Sequence[_Step]], goal: Goal, report: Callable[[str], None]
 ) -> _Step | None:
     """The cheapest point that the held-out queries confirm, ladder by ladder."""
     likely = [
@@ -213,12 +218,12 @@ def _decide(
         last = certified((step.sealed for step in careful_first), goal.recall, 1 - permitted)
         if last is not None:
             return careful_first[last]
-        said("the held-out queries do not confirm it; trying the next recipe")
+        report("the held-out queries do not confirm it; trying the next config")
     return None
 
 
 def _sizes(segments: Sequence[Segment], live: Sequence[Allowed | None] | None) -> list[int]:
-    """How many rows of each segment can be found."""
+    """Number of rows of each segment that can be found."""
     parts = [None] * len(segments) if live is None else live
     return [s.rows if only is None else only.size for s, only in zip(segments, parts, strict=True)]
 
@@ -226,10 +231,10 @@ def _sizes(segments: Sequence[Segment], live: Sequence[Allowed | None] | None) -
 def _kept(
     segments: Sequence[Segment],
     live: Sequence[Allowed | None] | None,
-    own: npt.ArrayLike | None,
+    self_queries: npt.ArrayLike | None,
 ) -> Kept:
-    """The rows that are neither deleted nor queries."""
-    queries = np.array([], np.int64) if own is None else np.asarray(own, np.int64)
+    """The rows that are neither deleted nor used as queries."""
+    queries = np.asarray([] if self_queries is None else self_queries, np.int64)
     kept: list[RowNumbers | None] = []
     first = 0
     for segment, only in zip(segments, live or [None] * len(segments), strict=True):
@@ -238,28 +243,28 @@ def _kept(
         kept.append(None if rows.size == segment.rows else rows)
         first += segment.rows
         if not rows.size:
-            raise TuneError("all rows of a segment were made into queries; take fewer of them")
+            raise TuneError("all rows of a segment are used as queries; use fewer rows as queries")
     return kept
 
 
-def _recalls(segments: Sequence[Segment], asked: Questions, k: int) -> Recalls:
-    """recall@k of each query (q,) float64; a batch of them is searched at once."""
-    found = _search(segments, asked.vectors, k).rows
+def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubles:
+    """recall@k of each query (q,) float64; they are searched in one batch."""
+    result = _search(segments, questions.vectors, k)
     shares = [
         np.isin(truth[truth >= 0], rows).sum() / max(1, (truth >= 0).sum())
-        for truth, rows in zip(asked.truth, found, strict=True)
+        for truth, rows in zip(questions.truth, result.rows, strict=True)
     ]
     return np.asarray(shares, np.float64)
 
 
-def _cost(segments: Sequence[Segment], asked: Questions, goal: Goal) -> float:
-    """Milliseconds a query: the median of queries alone, or the mean in one batch."""
+def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> float:
+    """Milliseconds per query: the median of single queries, or the mean in one batch."""
     if goal.objective is Objective.THROUGHPUT:
         begin = time.perf_counter()
-        _search(segments, asked.vectors, goal.k)
-        return (time.perf_counter() - begin) * 1e3 / len(asked.vectors)
+        _search(segments, questions.vectors, goal.k)
+        return (time.perf_counter() - begin) * 1e3 / len(questions.vectors)
     times = []
-    for query in asked.vectors[:_ALONE]:
+    for query in questions.vectors[:_TIMED_QUERIES]:
         begin = time.perf_counter()
         _search(segments, query[None], goal.k)
         times.append(time.perf_counter() - begin)
@@ -273,3 +278,11 @@ def _search(segments: Sequence[Segment], queries: Floats, k: int) -> SearchResul
 def _merged(results: Sequence[SearchResult], segments: Sequence[Segment], k: int) -> SearchResult:
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1].tolist()
     return merge(results, bases, k)
+
+
+def _renamed(old: str, former: Any, new: str, value: Any) -> Any:
+    """The value of a keyword that was renamed, given under either name."""
+    if former is None:
+        return value
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
+    return former

@@ -9,13 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers
+from indexer.arrays import Doubles, Floats, RowNumbers
 from indexer.building.build import Progress
-from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
+from indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
 from indexer.segment import Segment
-from indexer.tuning.cost import cost, exhaustive
-from indexer.tuning.footprint import footprint
-from indexer.tuning.points import OperatingPoint, Seconds
+from indexer.tuning.cost import cost, exhaustive, footprint
+from indexer.tuning.points import OperatingPoint
 from searchengine.bench.grid import Grid, Recipe, kind_of
 from searchengine.bench.results import CONFIGURED, Kind
 from searchengine.bench.subject import Subject
@@ -34,7 +33,7 @@ class Contestant(Protocol):
     def about(self) -> dict[str, Any]:
         """The fields of its results.Row that are known before anything is measured."""
 
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Seconds]:
+    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
         """Rows (count, k) and seconds (count,) of the first queries, one at a time."""
 
     def at_once(self, count: int) -> tuple[RowNumbers, float]:
@@ -57,7 +56,7 @@ class Ours:
     about: dict[str, Any]
     numbers: RowNumbers | None = None
 
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Seconds]:
+    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
         """As Contestant."""
         found, seconds = self.point.one_by_one(self.queries[:count])
         return self._named(found), seconds
@@ -96,9 +95,9 @@ class Field:
         dim = subject.segments[0].dim
         self._add_exact()
         self._add_configured()
-        if subject.rows < SMALL:
+        if subject.rows < FLAT_BELOW:
             self.missing["graphs, lists and baselines"] = (
-                f"fewer than {SMALL:,} rows are scanned one and all"
+                f"fewer than {FLAT_BELOW:,} rows are scanned one and all"
             )
         for recipe in grid.cascades(self._own, subject.rows):
             self._add(recipe, subject.segments, None)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from indexer.config import SMALL, Code, RotationKind, SegmentConfig, Structure
+from indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
 from indexer.errors import SegmentConfigError
 from searchengine.bench.results import Kind
 from searchengine.errors import QueryError
@@ -85,7 +85,7 @@ class Grid:
             for value in values:
                 if not low <= value <= high:
                     raise QueryError(f"{name} must be between {low} and {high} here, got {value}")
-        if rows < SMALL:  # graphs and lists save nothing here
+        if rows < FLAT_BELOW:  # graphs and lists save nothing here
             structures, codes, baselines = (Structure.FLAT,), (Code.FP16,), False
         for width, _ in (stage for stages in funnels or () for stage in stages):
             if not 1 <= width <= dim:

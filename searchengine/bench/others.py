@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import RowNumbers, unit_rows
+from indexer.arrays import Doubles, RowNumbers, unit_rows
 from indexer.building.build import Progress
-from indexer.tuning.points import Seconds
 from searchengine.bench.contestants import Contestant, live_numbers, unrotated
 from searchengine.bench.peers import Peer, PeerFailed, peer_files
 from searchengine.bench.results import Kind
@@ -41,7 +40,7 @@ class Other:
             "build_s": peer.build_s,
         }
 
-    def one_by_one(self, count: int) -> tuple[RowNumbers, Seconds]:
+    def one_by_one(self, count: int) -> tuple[RowNumbers, Doubles]:
         """As Contestant."""
         found, seconds = self._peer.round(self._number, count)
         return self._named(found), seconds

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.arrays import RowNumbers, evenly
+from indexer.arrays import Doubles, RowNumbers, evenly
 from indexer.building.build import Progress
 from indexer.tuning.cold import ColdRows
-from indexer.tuning.points import Seconds, recalls
+from indexer.tuning.points import recalls
 from searchengine.bench.contestants import Contestant, Field, Ours
 from searchengine.bench.grid import Grid
 from searchengine.bench.growth import PARTS, growth
@@ -26,7 +26,7 @@ from searchengine.evaluate.significance import intervals
 TIMED = 100
 """Queries timed one by one in a round."""
 PATIENCE = 4.0
-"""Seconds that one operating point may take of a round; a slow one gets fewer queries, but at least
+"""Doubles that one operating point may take of a round; a slow one gets fewer queries, but at least
 FEWEST. And seconds after which no more cold queries of it are tried."""
 FEWEST = 20
 FINALISTS = 8
@@ -73,7 +73,7 @@ class _Entry:
     recall: tuple[float, float, float]
     ndcg: float | None
     count: int
-    rounds: list[Seconds] = field(default_factory=list)
+    rounds: list[Doubles] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
     cold: list[tuple[float, int]] = field(default_factory=list)
 

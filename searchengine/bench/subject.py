@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.arrays import Floats, RowNumbers, evenly, unit_rows
+from indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
 from indexer.config import SegmentConfig
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
-from indexer.tuning.points import Shares
 from searchengine.bench.results import Spread
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
@@ -49,7 +48,7 @@ class Subject:
     queries: Floats
     encoder: str | None = None
     encode_ms: Spread | None = None
-    judge: Callable[[RowNumbers], Shares] | None = None
+    judge: Callable[[RowNumbers], Doubles] | None = None
     judged: int = 0
 
     @property
@@ -160,7 +159,7 @@ def _encode_ms(engine: SearchEngine, texts: list[str]) -> Spread:
     return Spread.of([1e3 * each for each in seconds[len(seconds) // 2 :]])
 
 
-def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Shares]:
+def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Doubles]:
     """nDCG@10 of every question, of rows numbered through the segments."""
     from searchengine.evaluate.retrieval import ndcg_10
 
@@ -168,10 +167,10 @@ def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNu
     starts = np.concatenate([[0], ends[:-1]])
     shift = np.array([row.base for row in snapshot.segments]) - starts
 
-    def judge(rows: RowNumbers) -> Shares:
+    def judge(rows: RowNumbers) -> Doubles:
         segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
         ids = np.where(rows < 0, -1, rows + shift[segment])
-        found: Shares = ndcg_10(snapshot, keys, ids, qrels)
+        found: Doubles = ndcg_10(snapshot, keys, ids, qrels)
         return found
 
     return judge

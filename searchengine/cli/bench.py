@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from indexer.config import Code, Structure
+from indexer.config import BUILDABLE, Code
 from searchengine.cli.options import AS_JSON, ENCODER, Numbers, Several, Stages, runs
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--shortlists", type=Numbers(), help="Sizes [default: 20,50,100,200,500].")
 @click.option(
     "--structures",
-    type=Several(Structure),
-    help="Some of flat, hnsw, ivf, nsg [default: the first three].",
+    type=Several(BUILDABLE),
+    help="Some of flat, hnsw, ivf [default: all].",
 )
 @click.option(
     "--codes", type=Several(Code), help="Of the prefix: fp32, fp16, int8, … [default: int8]."

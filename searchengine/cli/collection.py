@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from indexer.config import Code, RotationKind, Structure
+from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.fields import INDEXED
 from searchengine.cli.options import (
     AS_JSON,
@@ -21,7 +21,7 @@ from searchengine.cli.options import (
     tell_compiling,
 )
 from searchengine.cli.signals import Terminated
-from searchengine.corpus.files import LeftOut
+from searchengine.corpus.documents import LeftOut
 from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, UnknownFields
 from searchengine.storage.documents.lexical import Tokenizer
 
@@ -33,7 +33,7 @@ COMMIT_EVERY = 5000
 @COLLECTION
 @click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
 @click.option("--prefix", type=click.IntRange(1), help="Numbers of the shortlist [default: 64].")
-@click.option("--structure", type=choice(Structure), help="[default: flat]")
+@click.option("--structure", type=choice(BUILDABLE), help="[default: flat]")
 @click.option("--code", type=choice(Code), help="Of the prefix [default: fp16].")
 @click.option("--rotation", type=choice(RotationKind), help="[default: pca]")
 @SHORTLIST
@@ -117,9 +117,9 @@ def index(
     """
     from searchengine.cli.console import counted, indexing, note, show_json
     from searchengine.corpus.columns import Columns
+    from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import check_corpus, count_records, read_corpus
     from searchengine.engine import SearchEngine
-    from searchengine.ingest.records import explaining
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
@@ -178,14 +178,18 @@ def index(
         "repeated": summary.repeated,
         "bad": malformed,
     }
-    names = ("added", "changed", "relabelled", "unchanged")
+    names = ("added", "changed", "metadata_updated", "unchanged")
     counts = {name: getattr(summary, name) for name in names}
     if as_json:
         left = {name: asdict(some) for name, some in left_out.items()}
         now = {"documents": documents_now, "seconds": seconds}
-        show_json({"collection": str(collection), **counts, **now, **left})
+        former = {"relabelled": summary.metadata_updated}  # for one more release
+        show_json({"collection": str(collection), **counts, **former, **now, **left})
         return
-    did = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0 added"
+    did = (
+        ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+        or "0 added"
+    )
     now_there = counted(documents_now, "document")
     note(f"{did} in {collection}, {now_there} now, in {seconds} s")
     for name, some in left_out.items():
@@ -271,7 +275,8 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
         stats = engine.stats()
         runs_on = engine.runs_on()
     if as_json:
-        show_json(asdict(stats) | {"engine": runs_on})
+        former = {"recipe": stats.index_config}  # for one more release
+        show_json(asdict(stats) | former | {"engine": runs_on})
         return
     from searchengine.maintenance.tuning import described
 

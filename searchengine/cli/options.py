@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,11 @@ class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
 
 
 class Several(click.ParamType[tuple[str, ...]]):
-    """Some of an enum's values with commas between: flat,hnsw."""
+    """Values of an enum with commas between: flat,hnsw."""
 
-    def __init__(self, kinds: type[StrEnum]) -> None:
+    def __init__(self, kinds: Iterable[StrEnum]) -> None:
         self.name = "NAME,NAME,…"
-        self._kinds = kinds
+        self._kinds = {kind.value: kind for kind in kinds}
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -70,9 +70,9 @@ class Several(click.ParamType[tuple[str, ...]]):
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(dict.fromkeys(self._kinds(part.strip()) for part in value.split(",")))
-        except ValueError:
-            choices = ", ".join(kind.value for kind in self._kinds)
+            return tuple(dict.fromkeys(self._kinds[part.strip()] for part in value.split(",")))
+        except KeyError:
+            choices = ", ".join(self._kinds)
             self.fail(f"expected some of {choices} with commas between, got {value!r}", param, ctx)
 
 
@@ -139,7 +139,7 @@ TRUST = click.option(
 )
 
 
-def choice(kinds: type[StrEnum]) -> click.Choice[str]:
+def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
     """One of an enum's values, which is what help texts show and users type."""
     return click.Choice([kind.value for kind in kinds])
 

@@ -1,7 +1,7 @@
-"""Which fields of a file hold the key, the title and the text.
+"""The fields of a file that hold the key, the title and the text.
 
-Without options they are named `_id` (or `id`), `title` and `text`. A file whose text cannot be
-found by name is refused: it would otherwise be indexed by its titles alone.
+By default they are `_id` (or `id`), `title` and `text`. A file without its text field is refused:
+otherwise its titles alone would be indexed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,9 +22,9 @@ class Columns:
     """Names of fields, matched without regard to case; None: the default name.
 
     Attributes:
-        text: holds the text [`text`].
-        title: holds the title [`title`].
-        id: holds the key [`_id`, or else `id`].
+        text: field of the text [`text`].
+        title: field of the title [`title`].
+        id: field of the key [`_id`, or else `id`].
     """
 
     text: str | None = None
@@ -35,18 +35,18 @@ class Columns:
         chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
         if len(set(chosen)) < len(chosen):
             raise CorpusError(
-                "one field cannot serve twice; give --text-field, --title-field and --id-field "
-                f"different names, got {', '.join(map(repr, chosen))}"
+                "--text-field, --title-field and --id-field must name different fields, "
+                f"got {', '.join(map(repr, chosen))}"
             )
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Option → field, for the options that are given."""
+        """Option → field, for the options in use."""
         named = {"text": self.text, "title": self.title, "id": self.id}
         return {f"--{option}-field": name for option, name in named.items() if name is not None}
 
     def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
-        """The fields, the chosen ones under their default names.
+        """The fields, with default names for the chosen ones.
 
         Args:
             fields: those of a header or record.
@@ -74,7 +74,7 @@ class Columns:
         return names
 
     def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
-        """A record, its chosen fields under their default names. Raises CorpusError."""
+        """A record, with default names for the chosen fields. Raises CorpusError."""
         fields = list(record)
         names = self.names(fields, place, strict=strict)
         return {new: record[old] for old, new in zip(fields, names, strict=True)}
@@ -85,7 +85,7 @@ def check_text(names: Collection[str], fields: Collection[str], place: str) -> N
 
     Args:
         names: the first record's fields, under their default names.
-        fields: the same as the file has them.
+        fields: the same, as named in the file.
         place: "file:line", for the message.
     """
     if "text" in names or set(names) - {"_id", "id"} == {"title"}:
@@ -102,7 +102,7 @@ def _unknown(place: str, what: str) -> UnknownFields:
 
 
 def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
-    """Where a field is: the same name, or else the only one that differs in case alone."""
+    """The position of a field: the same name, or else the only one that differs in case alone."""
     if name in fields:
         return fields.index(name)
     similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]

@@ -4,7 +4,7 @@ JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoti
 gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
 `title`, `text`, or as corpus.columns has them; every other field becomes metadata. Text is
 UTF-8. A table's cells that read like numbers (12, -3.50; not 007 or 1e3) or true and false become
-what they read like. What the key of a document is: docs/keys.md.
+numbers and truth values. How keys are chosen: docs/keys.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB.
 """
@@ -14,11 +14,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from searchengine.corpus.columns import Columns, check_text
+from searchengine.corpus.documents import Document
 from searchengine.corpus.lines import (
     LONGEST,
     OnBad,
@@ -27,126 +28,19 @@ from searchengine.corpus.lines import (
     read_jsonl,
     read_lines,
     report,
-    some_fields,
     too_long,
 )
 from searchengine.corpus.tables import DIALECTS, read_table
 from searchengine.errors import CorpusError, QueryError
 
-_QUICK_BYTES = 1 << 28  # what is read twice without a user noticing
-_REMEMBERED = 1000  # of what is left out, so that memory stays bounded
-_DEEPEST = 100  # JSON's levels; Python and SQLite have limits of their own, not the same everywhere
+_QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _TEXT_SUFFIXES = {".txt", ".md"}
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text with a key of its own.
-
-    Attributes:
-        key, text, title, metadata: what is stored.
-        origin: where it came from, for error messages.
-        root: absolute path of the folder that the key is relative to, for a text file; else "".
-        derived: the key was computed from the content of the record.
-
-    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
-    """
-
-    key: str
-    text: str
-    title: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    origin: str = field(default="", compare=False)
-    root: str = field(default="", compare=False)
-    derived: bool = field(default=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name in ("key", "text", "title"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                self._refuse(f"{name} must be text, got {type(value).__name__}")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                self._refuse(f"{name} holds half a surrogate pair, which is no character")
-        if not self.key.strip():
-            self._refuse("the key is empty; give every document an _id")
-        try:
-            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
-            written.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            at = _unwritable(self.metadata)
-            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
-        brackets = written.count("[") + written.count("{")
-        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
-            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise bad(self.origin or f"document {self.key!r:.80}", reason)
-
-    @classmethod
-    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
-        """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
-
-        Where there are both, `_id` is the key and `id` is metadata. `key` serves when the record
-        has none of its own.
-        """
-        if not isinstance(record, Mapping):
-            what = type(record).__name__
-            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
-        rest = dict(record)
-        field_name = "_id" if "_id" in rest else "id"
-        name: Any = rest.pop(field_name, key)
-        if isinstance(name, int) and not isinstance(name, bool):
-            name = str(name)
-        if name is None or name == "":
-            raise bad(origin or "document", "no _id; give every document one")
-        if "text" not in rest and "title" not in rest:
-            where = origin or f"document {name!r:.80}"
-            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
-        title, text = rest.pop("title", None), rest.pop("text", None)
-        return cls(
-            key=name,
-            text="" if text is None else text,
-            title="" if title is None else title,
-            metadata=rest,
-            origin=origin,
-        )
-
-    @property
-    def full_text(self) -> str:
-        """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""
-        return f"{self.title} {self.text}".strip()
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of title and text: documents with equal ones are encoded alike."""
-        return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
-
-
-@dataclass(slots=True)
-class LeftOut:
-    """What was left out: how many, and the first of them."""
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, what: str) -> None:
-        """One more."""
-        self.count += 1
-        if len(self.first) < _REMEMBERED:
-            self.first.append(what)
-
-    def extend(self, other: "LeftOut") -> None:
-        """Those of another, too."""
-        self.count += other.count
-        self.first += other.first[: _REMEMBERED - len(self.first)]
-
-
 def check_corpus(path: str | Path) -> Path:
-    """The path of a corpus that exists. Raises CorpusError."""
+    """The path of an existing corpus. Raises CorpusError."""
     path = Path(path)
     try:
         if not path.exists():
@@ -166,17 +60,17 @@ def read_corpus(
 ) -> Iterator[Document]:
     """Stream the documents of a file or folder in order.
 
-    A malformed record raises CorpusError ("file:line: …"); with `on_bad` the error is handed over
-    and reading goes on. A missing or unreadable file, or one without a text field, always raises.
+    A malformed record raises CorpusError ("file:line: …"), or is passed to `on_bad`, and reading
+    goes on. A missing or unreadable file, or one without a text field, always raises.
     A named pipe is read as it fills.
 
     Args:
         path: the file or folder.
         on_bad: called with the error of every malformed record.
         key_prefix: text put before the keys of text files and of records without an id.
-        record_keys: what the key of a record without an id is: "content", a hash of the record;
-            or "position", its number in the file, for collections that were made so.
-        columns: which fields hold text, title and key.
+        record_keys: the key of a record without an id: "content", a hash of the record; or
+            "position", its number in the file, for collections of older versions.
+        columns: the fields that hold text, title and key.
     """
     if record_keys not in ("content", "position"):
         raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
@@ -203,7 +97,7 @@ def read_corpus(
 
 
 def count_records(path: str | Path) -> int | None:
-    """How many records a corpus seems to have, for a progress bar; None when that is not quick."""
+    """Approximate number of records, for a progress bar; None if counting takes long."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -214,40 +108,21 @@ def count_records(path: str | Path) -> int | None:
         with open(path, "rb") as file:
             lines = sum(1 for _ in file)
     except OSError:
-        return None  # reading it says why
+        return None  # reading it reports the error
     return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested more than so many levels."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return False
-    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
 
 
 def _unreadable(path: Path, error: OSError) -> CorpusError:
     return bad(path, f"cannot be read ({error.strerror or error})")
 
 
-def _unwritable(metadata: Mapping[str, Any]) -> str:
-    """The name of the first field that JSON cannot hold, for a message; "" where it is none."""
-    for name, value in metadata.items():
-        try:
-            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError):
-            return f" {name!r:.80}"
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys of documents that have none of their own.
+    """Keys for documents that have none.
 
     Attributes:
-        prefix: put before all of them.
-        by_content: records are named by a hash of their content, not by their position.
+        prefix: put before every key.
+        by_content: the key of a record is a hash of its content, not its position.
     """
 
     prefix: str
@@ -319,9 +194,9 @@ def _beir_corpus(folder: Path) -> Path | None:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    """Text files below a folder; what is hidden (.git, .trash, …) is not meant to be found.
+    """Text files below a folder, without hidden ones (.git, .trash, …).
 
-    OSError when a folder cannot be read. Folders that are links are left out: they may loop.
+    Raises OSError if a folder cannot be read. Linked folders are left out: they may loop.
     """
     files, folders = [], [folder]
     while folders:
@@ -339,7 +214,7 @@ def _text_files(folder: Path) -> list[Path]:
 def _read_texts(
     files: list[Path], root: Path, on_bad: OnBad | None, keys: _Keys
 ) -> Iterator[Document]:
-    """One document a file: the key is its path below the root, the title its name."""
+    """One document per file: the key is its path below the root, the title its name."""
     folder = str(root.resolve())
     try:
         folder.encode()
@@ -349,7 +224,7 @@ def _read_texts(
         try:
             text = _whole(file)
             name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
-            # A blank file has nothing to find; its name alone must not make it a document.
+            # An empty file is no document, although it has a name.
             title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
             key = keys.of_file(file, root)
             yield Document(key=key, text=text, title=title, origin=str(file), root=folder)

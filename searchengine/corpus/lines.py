@@ -1,6 +1,6 @@
-"""The lines of a UTF-8 file, and what is said of those that cannot be read.
+"""Lines and JSON objects of UTF-8 files, and errors about those that cannot be read.
 
-Memory stays bounded whatever a file holds: no line may be longer than 64 MiB.
+Memory stays bounded: no line may be longer than 64 MiB.
 """
 
 import gzip
@@ -19,14 +19,14 @@ OnBad = Callable[[CorpusError], None]
 LONGEST = 1 << 26
 """Bytes of a line, row or text; as JSON, the worst line takes 27 times as much memory."""
 
-_SENTENCE = 900  # characters of a message
+_MESSAGE = 900  # characters of a message
 
 
-def bad(where: object, what: str) -> CorpusError:
-    """An error in one printable sentence, whatever the names and values that it quotes."""
-    text = f"{where}: {what}"
-    if len(text) > _SENTENCE:
-        text = f"{text[: _SENTENCE - 200]} … {text[-200:]}"
+def bad(where: object, message: str) -> CorpusError:
+    """A CorpusError with a printable message of limited length, whatever it quotes."""
+    text = f"{where}: {message}"
+    if len(text) > _MESSAGE:
+        text = f"{text[: _MESSAGE - 200]} … {text[-200:]}"
     return CorpusError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
@@ -37,7 +37,7 @@ def some_fields(fields: Iterable[str]) -> str:
 
 
 def kind(path: Path) -> str:
-    """The suffix that tells the format, without a closing .gz."""
+    """The suffix that names the format, without a final .gz."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
@@ -50,7 +50,7 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
                 number += 1
                 if len(raw) > LONGEST:
                     report(bad(f"{path}:{number}", too_long("line")), on_bad)
-                    while raw and not raw.endswith(b"\n"):  # on to the next
+                    while raw and not raw.endswith(b"\n"):  # skip to the next line
                         raw = file.readline(LONGEST)
                     continue
                 try:
@@ -72,15 +72,15 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
 def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
     try:
         return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
-    except ValueError as error:  # the name holds what no file's name can
+    except ValueError as error:  # the name holds a NUL
         raise bad(path, f"cannot be read ({error})") from error
 
 
 def too_long(what: str) -> str:
-    """What is wrong with a line or text that passes LONGEST, and the way out."""
+    """The message for a line or text longer than LONGEST."""
     return (
-        f"a {what} of more than {LONGEST >> 20} MiB, which is no one document; split it "
-        "(JSON Lines has an object a line: jq -c '.[]' makes them of an array)"
+        f"a {what} must be at most {LONGEST >> 20} MiB long; split it "
+        "(jq -c '.[]' turns a JSON array into lines of one object each)"
     )
 
 
@@ -91,7 +91,7 @@ def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, d
             continue
         place = f"{path}:{number}"
         try:
-            record = json.loads(line, parse_constant=_no_constant)
+            record = json.loads(line, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             report(bad(place, f"not JSON ({error})"), on_bad)
             continue
@@ -102,12 +102,12 @@ def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, d
             report(bad(place, f"expected a JSON object, got {what}"), on_bad)
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
 def report(error: CorpusError, on_bad: OnBad | None) -> None:
-    """Raise the error, or hand it over where somebody listens."""
+    """Raise the error, or pass it to `on_bad`."""
     if on_bad is None:
         raise error
     on_bad(error)

@@ -1,7 +1,7 @@
 """CSV and TSV → records, row by row.
 
-A row that is no CSV costs its own line only, and what is read again because of it stays in
-proportion to the file.
+A malformed row loses its own line only; the amount that is read again stays in proportion to the
+file.
 """
 
 import csv
@@ -22,7 +22,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
 }
 _TEXT_FIELDS = ("_id", "id", "title", "text")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-_A_LINE = 100  # bytes of memory that a short line takes besides its text
+_LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
 
 def read_table(
@@ -30,7 +30,7 @@ def read_table(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:line") and record of every row; empty cells are left out of the metadata.
 
-    Raises CorpusError where the header does not name the text.
+    Raises CorpusError if the header does not name the text.
     """
     rows = _table_rows(path, on_bad)
     first = next(rows, None)
@@ -46,22 +46,22 @@ def read_table(
             cells = {n: _cell(n, v) for n, v in zip(header, row, strict=True)}
             yield place, {n: v for n, v in cells.items() if v != "" or n in _TEXT_FIELDS}
         else:
-            what = f"{len(row)} fields where the header has {len(header)}"
+            what = f"expected {len(header)} fields, as in the header, got {len(row)}"
             report(bad(place, what), on_bad)
 
 
 def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
     """Place and cells of every row that is not blank, the header first.
 
-    After a row that is no CSV, reading goes on with the line after the one where it began: a stray
-    quote would otherwise swallow the rest of the file.
+    After a malformed row, reading goes on with the line after its first: otherwise a stray quote
+    would swallow the rest of the file.
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
     header_read = False
 
     def skip(error: CorpusError) -> None:
         if not header_read:
-            raise error  # without its header a table means nothing
+            raise error  # without its header a table cannot be read
         report(error, on_bad)
 
     lines = _RowLines(read_lines(path, None if on_bad is None else skip))
@@ -77,27 +77,27 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
             place = f"{path}:{lines.number}"
             skip(bad(place, f"not {kind(path)[1:].upper()} ({error})"))
             if not lines.back():
-                what = "the quotes of too many rows do not match to skip them all; mend the file"
+                what = "too many rows have unmatched quotes; correct the file"
                 raise bad(place, what) from error
 
 
 class _RowLines:
     """The lines of a table, which can go back to the second line of the current row.
 
-    A quote that is never closed costs as many lines as a row may have. What is read again must
-    stay in proportion to what is read at all, or a file of such quotes would take for ever.
+    A quote that is never closed takes as many lines as a row may have. The amount read again is
+    limited in proportion to the file, or a file of such quotes would take hours.
     """
 
     def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
         self._numbered = numbered
-        self._again: deque[tuple[int, str]] = deque()  # lines to read once more
+        self._again: deque[tuple[int, str]] = deque()  # lines to read again
         self._taken: list[tuple[int, str]] = []  # lines of the current row
         self._size = 0  # of those
         self._patience = 4 * LONGEST
 
     @property
     def number(self) -> int:
-        """Where the current row begins."""
+        """The number of the current row's first line."""
         return self._taken[0][0]
 
     def __iter__(self) -> Iterator[str]:
@@ -106,13 +106,13 @@ class _RowLines:
     def __next__(self) -> str:
         fresh = not self._again
         line = next(self._numbered) if fresh else self._again.popleft()
-        size = len(line[1]) + _A_LINE
+        size = len(line[1]) + _LINE_OVERHEAD
         self._taken.append(line)
         self._size += size
         self._patience += 4 * size if fresh else 0
         if self._size > 2 * LONGEST:
             count = len(self._taken)
-            raise csv.Error(f"a row goes on for {count:,} lines; is a quote left open?")
+            raise csv.Error(f"a row has {count:,} lines; check for a quote that is not closed")
         return line[1]
 
     def next_row(self) -> None:
@@ -121,7 +121,7 @@ class _RowLines:
         self._size = 0
 
     def back(self) -> bool:
-        """Go back; False when that was done too often."""
+        """Go back; False if too much was read again already."""
         self._patience -= self._size
         self._again.extendleft(reversed(self._taken[1:]))
         self.next_row()
@@ -129,11 +129,11 @@ class _RowLines:
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:
-    """A table's cell, as the number or truth value that it reads like."""
+    """A cell of a table: a number, a truth value or text."""
     if name in _TEXT_FIELDS:
         return value
     if value in ("true", "false"):
         return value == "true"
-    if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer ones would lose digits
+    if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer numbers would lose digits
         return value
     return float(value) if "." in value else int(value)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.corpus.lines import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
 

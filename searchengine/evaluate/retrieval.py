@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import prefix
+from indexer.building.coarse import build_coarse
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
-from indexer.search.rerank import SearchResult, rerank
+from indexer.search.search import SearchResult, rerank
 from indexer.segment import Segment
-from indexer.storage.prefix import prefix
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.evaluate import judgements
@@ -262,7 +262,7 @@ def _by_prefix(
 
     def by_prefix(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
         rotated = turned[row]
-        coarse = CoarseIndex.build(segment.prefix_rows(dim), config)
+        coarse = build_coarse(segment.prefix_rows(dim), config)
         candidates = coarse.shortlist(rotated[:, :dim], min(size, segment.rows), live)
         return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
 

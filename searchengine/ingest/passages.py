@@ -1,65 +1,55 @@
-"""Long documents → passages with offsets.
+"""Long documents → passages with offsets → vectors.
 
-An encoder reads so many tokens and no more. A document that has more is cut into passages that
-overlap, at the ends of sentences where there are any; what is encoded is a passage with its
-document's title in front. How and why: docs/passages.md.
+An encoder reads a limited number of tokens. A longer document is cut into overlapping passages,
+preferably at the ends of sentences; each passage is encoded with its document's title in front.
+How and why: docs/passages.md.
 """
 
+import inspect
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.errors import CollectionError
-
-__all__ = [
-    "PassageConfig",
-    "Span",
-    "Tokenizes",
-    "cut",
-    "cut_documents",
-    "passage_text",
-    "passage_texts",
-]
-
-Span = tuple[int, int]
-"""Character offsets [start, end)."""
+from searchengine.ingest.encoding import TextEncoder, Vectors, check_shape, unusable
+from searchengine.storage.documents.changes import Span
 
 Offsets = npt.NDArray[np.integer[Any]]
 
-_FEWEST = 4  # tokens that an encoder must read, or there is no room for a title and a text
+_MIN_ROOM = 4  # tokens that an encoder must read to fit a title and a text
 _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # by code point
 
 
 @runtime_checkable
 class Tokenizes(Protocol):
-    """What an encoder needs besides `encode` for documents to be cut.
+    """The methods an encoder needs besides `encode` for documents to be cut.
 
     trainer.encoder.Encoder is one.
     """
 
     def token_spans(self, texts: Sequence[str]) -> Sequence[Offsets]:
-        """Of each text the offsets [start, end) of all its tokens, (n, 2), in order."""
+        """The offsets [start, end) of all tokens of each text, (n, 2), in order."""
 
     def room(self, role: Literal["query", "document"]) -> int:
-        """How many tokens of a text of this role `encode` reads."""
+        """The number of tokens that `encode` reads of a text of this role."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageConfig:
-    """How long documents are cut.
+    """How documents are cut into passages.
 
     Attributes:
-        tokens: most tokens of text in a passage; 0, or more than fit, is as many as fit beside the
-            title.
-        overlap: most tokens that a passage shares with the one before, up to half of it; None is an
-            eighth. In passages of 256 tokens that is a sentence or two of English: what a cut
-            separates stands together in one of the two, and few tokens are encoded twice.
+        tokens: maximum tokens of text in a passage; 0, or more than fit beside the title: as many
+            as fit.
+        overlap: maximum tokens that a passage shares with the one before, at most half of it; None:
+            an eighth. In passages of 256 tokens that is a sentence or two of English: sentences
+            that a cut separates are together in one of the two, and few tokens are encoded twice.
 
     Raises CollectionError.
     """
@@ -90,7 +80,7 @@ class PassageConfig:
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(values) - set(known)):
             raise CollectionError(
-                f"unknown setting of passages: {', '.join(unknown)}; known are {', '.join(known)}"
+                f"the settings of passages are {', '.join(known)}, got {', '.join(unknown)}"
             )
         return cls(**values)
 
@@ -99,10 +89,68 @@ class PassageConfig:
         return asdict(self)
 
     def sizes(self, room: int) -> tuple[int, int]:
-        """Most tokens of a passage, and of its overlap, where there is room for so many of text."""
+        """Maximum tokens of a passage and of its overlap, with room for `room` tokens of text."""
         size = min(self.tokens or room, room)
         overlap = size // 8 if self.overlap is None else min(self.overlap, size // 2)
         return size, overlap
+
+
+def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
+    """The encoder, checked: raises CollectionError unless documents can be cut with it."""
+    if not isinstance(encoder, Tokenizes):
+        raise CollectionError(
+            "to cut documents into passages an encoder needs token_spans and room; "
+            "this one lacks them: add them, or keep documents whole: passages=False"
+        )
+    return encoder
+
+
+class PassageReader:
+    """Cuts documents into passages and encodes them; ingest.ingestion uses it."""
+
+    def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
+        """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
+        self._encoder = encoder
+        self._passages = passages
+        self._reports = "on_batch" in inspect.signature(encoder.encode).parameters
+        self._tokenizer: Tokenizes | None = None
+        if passages is not None:
+            self._tokenizer = tokenizer_of(encoder)
+
+    def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
+        """The passages of each document as character offsets, and the number of their tokens."""
+        if self._passages is None or self._tokenizer is None:
+            return [[(0, len(document.text))] for document in documents], 0
+        return cut_documents(documents, self._tokenizer, self._passages)
+
+    def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
+        """The text to encode for each passage: its own with its document's title."""
+        if self._tokenizer is None:
+            return [document.full_text for document, _ in passages]
+        return passage_texts(passages, self._tokenizer)
+
+    def encode(
+        self,
+        passages: Sequence[tuple[Document, Span]],
+        texts: Sequence[str],
+        on_batch: Callable[[int], None],
+    ) -> Vectors:
+        """Float32 (n, D) unit rows of the passages' `texts`.
+
+        `on_batch` is passed to an encoder that accepts it, as trainer.encoder.Encoder does. Raises
+        CollectionError, with the key of a document that has no usable vector.
+        """
+        options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
+        vectors = self._encoder.encode(texts, role="document", **options)
+        check_shape(vectors, (len(texts), self._encoder.dim), "passages", CollectionError)
+        wrong = unusable(vectors)
+        if wrong.any():
+            document, _ = passages[int(wrong.argmax())]
+            raise CollectionError(
+                f"{document.origin or 'add'}: the encoder returned NaN, infinity or zeros for "
+                f"the document {document.key!r}; leave it out or fix the encoder"
+            )
+        return vectors
 
 
 # ---------------------------------------------------------------------------------------- documents
@@ -113,50 +161,42 @@ def cut_documents(
 ) -> tuple[list[list[Span]], int]:
     """The passages of each document, at least one, and the tokens of all of them with their titles.
 
-    What `passage_texts` makes of them is not truncated by the encoder. A document that fits is one
-    passage, (0, len(text)). Raises CollectionError for an encoder that reads next to nothing.
+    The encoder truncates none of the texts that `passage_texts` makes of them. A document that fits
+    is a single passage, (0, len(text)). Raises CollectionError: the encoder reads too few tokens.
     """
     room = _room(encoder)
     titles = [len(spans) for spans in encoder.token_spans([each.title for each in documents])]
     tokens = encoder.token_spans([each.text for each in documents])
     lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
     left = [max(room - title, room - room // 2) for title in titles]
-    found = [
+    passages_of = [
         cut(each.text, spans, *config.sizes(most))
         for each, spans, most in zip(documents, tokens, left, strict=True)
     ]
-    # Most tokenizers give a passage the tokens that it has within its document. For the others,
-    # what may not fit is counted, and cut smaller until it does.
+    # Most tokenizers split a passage into the tokens that it has within its document. For the
+    # others, passages that may not fit are counted, and cut smaller until they do.
     pending = [i for i, length in enumerate(lengths) if length > room - room // 8]
     while pending:
-        passages = [(documents[i], span) for i in pending for span in found[i]]
+        passages = [(documents[i], span) for i in pending for span in passages_of[i]]
         spans_of = iter(encoder.token_spans(passage_texts(passages, encoder)))
         again = []
         for i in pending:
-            counts = [len(next(spans_of)) for _ in found[i]]
+            counts = [len(next(spans_of)) for _ in passages_of[i]]
             lengths[i] = sum(counts)
             excess = max(counts) - room
             if excess > 0 and left[i] > 1:
                 left[i] = max(1, left[i] - max(excess, left[i] // 8))
-                found[i] = cut(documents[i].text, tokens[i], *config.sizes(left[i]))
+                passages_of[i] = cut(documents[i].text, tokens[i], *config.sizes(left[i]))
                 again.append(i)
         pending = again
-    return found, sum(lengths)
-
-
-def passage_text(document: Document, span: Span) -> str:
-    """A passage with its title, as it is encoded but for titles that leave too little room.
-
-    Of (0, len(text)) it is Document.full_text.
-    """
-    return _joined(document.title, document, span)
+    return passages_of, sum(lengths)
 
 
 def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: Tokenizes) -> list[str]:
-    """What is encoded for passages that `cut_documents` made: each with its document's title.
+    """The texts to encode for passages of `cut_documents`: each with its document's title.
 
-    A title keeps half of what the encoder reads, or all that the passage leaves; what is longer is
-    cut off at its end.
+    A title may take half of what the encoder reads, or all that the passage leaves; a longer one
+    loses its end.
     """
     room = _room(encoder)
     titles = list({document.title: None for document, _ in passages})
@@ -181,10 +221,10 @@ def _joined(title: str, document: Document, span: Span) -> str:
 
 def _room(encoder: Tokenizes) -> int:
     room = encoder.room("document")
-    if room < _FEWEST:
+    if room < _MIN_ROOM:
         raise CollectionError(
-            f"the encoder reads {room} tokens of a document beside its prompt, too few for a "
-            f"passage (at least {_FEWEST}); choose another encoder, or keep documents whole"
+            f"passages need an encoder that reads at least {_MIN_ROOM} tokens of a document, "
+            f"got one that reads {room}; choose another encoder, or keep documents whole"
         )
     return room
 
@@ -198,8 +238,8 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
     A text of at most `size` tokens is one passage, all of it. Otherwise a passage ends with the
     last sentence that ends in the second half of the window of `size` tokens, or else with the last
     word; the next one begins with the first sentence that begins in the last `overlap` tokens, or
-    else with a word. Every token lies in a passage. None has more than `size` tokens, unless one
-    character alone has. The last one brings at least a quarter of a window that is new.
+    else with a word. Every token is in a passage. No passage has more than `size` tokens,
+    unless a single character has. At least a quarter of the last window is new.
 
     Args:
         spans: offsets of the tokens, (n, 2), in order; neighbours may share characters.
@@ -210,7 +250,7 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
     if count <= size:
         return [(0, len(text))]
     bounds = _bounds(text, spans)
-    found: list[Span] = []
+    passages: list[Span] = []
     first = done = 0  # tokens: the next passage begins with `first`; all before `done` are in one
     while count - first > size:
         high = min(first + size, count - size // 4)
@@ -224,9 +264,9 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
             first = done  # what follows cannot be divided, and leaves no room for an overlap
             continue
         end = end or _first(bounds.tokens, high, count) or count
-        found.append((int(bounds.starts[first]), int(bounds.ends[end - 1])))
+        passages.append((int(bounds.starts[first]), int(bounds.ends[end - 1])))
         if end == count:
-            return found
+            return passages
         low = max(first + 1, end - overlap)
         first = (
             _first(bounds.sentences, low, end)
@@ -234,17 +274,17 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
             or _first(bounds.tokens, low, end)
         )
         done = end
-    found.append((int(bounds.starts[first]), int(bounds.ends[-1])))
-    return found
+    passages.append((int(bounds.starts[first]), int(bounds.ends[-1])))
+    return passages
 
 
 class _Bounds(NamedTuple):
-    """Where a text may be cut. Bound b lies before token b; all rise.
+    """Where a text may be cut. Bound b is before token b; all are ascending.
 
     Attributes:
-        starts, ends: offsets of the tokens, so that ends rise too.
+        starts, ends: offsets of the tokens, both ascending.
         tokens: bounds that divide no character between two passages.
-        words, sentences: those of them between two words and two sentences.
+        words, sentences: those between two words and two sentences.
     """
 
     starts: Offsets
@@ -261,7 +301,7 @@ def _bounds(text: str, spans: Offsets) -> _Bounds:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     after = codes[np.minimum(starts[tokens], len(codes) - 1)]
     before = codes[starts[tokens] - 1]
-    # A tokenizer may count the space before a word to the word.
+    # Some tokenizers include the space before a word in the word.
     spaces = _SPACE[np.minimum(before, 0x3001)] | _SPACE[np.minimum(after, 0x3001)]
     unspaced = np.zeros_like(spaces)
     for low, high in UNSPACED:

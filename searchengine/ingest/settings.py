@@ -1,27 +1,30 @@
-"""How a collection is built, fixed when it is made."""
+"""What callers choose and get: collection settings, options of `add`, and its summary."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+from warnings import warn
 
+from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
-from searchengine.errors import CollectionError
-from searchengine.ingest.encoding import TextEncoder, tokenizer_of
-from searchengine.ingest.passages import PassageConfig, Tokenizes
+from searchengine.corpus.documents import LeftOut
+from searchengine.errors import CollectionError, QueryError
+from searchengine.ingest.encoding import TextEncoder
+from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
-    """How a collection is built.
+class CollectionSettings:
+    """How a collection is built; fixed when it is created.
 
     Attributes:
-        config: how vectors are indexed; `tune` may change it later.
-        passages: how long documents are cut; None keeps them whole.
-        tokenizer: how words are told apart for the modes text and hybrid.
-        layers: how many of the encoder's first layers are used; None: all.
+        config: index config; `tune` may change it later.
+        passages: how documents are cut into passages; None keeps them whole.
+        tokenizer: how text becomes words, for the modes text and hybrid.
+        layers: number of the encoder's first layers in use; None: all.
     """
 
     config: SegmentConfig
@@ -37,19 +40,20 @@ class Blueprint:
         passages: PassageConfig | bool = True,
         tokenizer: Tokenizer | str = Tokenizer.PORTER,
     ) -> Self:
-        """What is not given is chosen for the encoder.
+        """Settings for an encoder, with defaults that suit it.
 
         Args:
-            encoder: what will encode; with token_spans it lets documents be cut.
-            config: settings, or some fields of them. By default a flat shortlist over the rotated
-                first 64 numbers; the blocks of the rotation "blocks" are the lengths that the
-                encoder was trained for.
-            passages: True cuts where the encoder has a tokenizer, False never.
+            encoder: the encoder; documents can be cut if it is a passages.Tokenizes.
+            config: index config, or some of its fields. By default a flat shortlist over the
+                first 64 dimensions, rotated; the rotation "blocks" uses the prefix lengths that
+                the encoder was trained for.
+            passages: True cuts if the encoder has a tokenizer, False never.
             tokenizer: see searchengine.storage.documents.lexical.
 
         Raises:
-            CollectionError: a prefix wider than the encoder, or what the encoder cannot do.
-            SegmentConfigError: settings that no segment of this width can be built by.
+            CollectionError: a prefix wider than the encoder's vectors, or an option that the
+                encoder does not support.
+            SegmentConfigError: an index config that does not fit vectors of this width.
         """
         if not isinstance(config, SegmentConfig):
             fields = {"prefix": min(64, encoder.dim), **(config or {})}
@@ -59,13 +63,13 @@ class Blueprint:
         for name, width in (("prefix", config.prefix), *(("stage", w) for w, _ in config.stages)):
             if width > encoder.dim:
                 raise CollectionError(
-                    f"the {name} of {width} is wider than the encoder's {encoder.dim} numbers; "
-                    f"choose at most {encoder.dim}"
+                    f"the {name} must be at most {encoder.dim} wide, as the encoder's vectors, "
+                    f"got {width}"
                 )
-        config.check_buildable(encoder.dim)  # not when the first documents are encoded
+        config.check_buildable(encoder.dim)  # now, not when the first documents are encoded
         cut = None
         if isinstance(passages, PassageConfig):
-            tokenizer_of(encoder)  # without one it could be made, and never added to
+            tokenizer_of(encoder)  # raises: the collection could be created but never added to
             cut = passages
         elif not isinstance(passages, bool):
             raise CollectionError(
@@ -82,8 +86,8 @@ class Blueprint:
         return cls(config, cut, chosen, getattr(encoder, "kept_layers", None))
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """What a collection was built by; before passages were, documents were whole."""
+    def from_stored(cls, settings: Mapping[str, Any]) -> Self:
+        """The settings of a stored collection; older versions kept documents whole."""
         cut = settings.get("passages")
         return cls(
             SegmentConfig.from_dict(settings["index"]),
@@ -92,22 +96,22 @@ class Blueprint:
             settings["encoder"].get("layers"),
         )
 
-    def settings(self, encoder: TextEncoder) -> dict[str, Any]:
-        """What is stored of it, and of the encoder, under the names of settings."""
-        made = {
+    def as_stored(self, encoder: TextEncoder) -> dict[str, Any]:
+        """The stored form of these settings and of the encoder: name → JSON value."""
+        described = {
             "source": getattr(encoder, "source", None),
             "fingerprint": encoder.fingerprint,
             "dim": encoder.dim,
         }
         if self.layers is not None:
-            made["layers"] = self.layers
+            described["layers"] = self.layers
         return {
-            "encoder": made,
+            "encoder": described,
             "index": self.config.as_dict(),
             "passages": None if self.passages is None else self.passages.as_dict(),
         }
 
-    def check_asked(
+    def check_compatible(
         self,
         path: str | Path,
         config: Mapping[str, Any],
@@ -115,13 +119,13 @@ class Blueprint:
         tokenizer: Tokenizer | str | None,
         layers: int | None,
     ) -> None:
-        """Raise CollectionError where another thing is asked for than there is; None is no wish."""
-        made = self.config.as_dict()
+        """Raise CollectionError if an option differs from these settings; None: no preference."""
+        stored = self.config.as_dict()
         different = [
-            (name, made[name], asked)
+            (name, stored[name], wanted)
             for name, value in config.items()
-            # as `made` has it: lists, and enums by value
-            if made[name] != (asked := json.loads(json.dumps(value)))
+            # as in `stored`: lists, and enums by value
+            if stored[name] != (wanted := json.loads(json.dumps(value)))
         ]
         if passages not in (None, True) and (passages or None) != self.passages:
             different.append(("passages", self.passages or "none", passages or "none"))
@@ -129,19 +133,71 @@ class Blueprint:
             different.append(("tokenizer", self.tokenizer, tokenizer))
         if layers not in (None, self.layers):
             different.append(("layers", self.layers or "all", layers))
-        for name, there, asked in different:
+        for name, present, wanted in different:
             raise CollectionError(
-                f"{path} has {name} {there}, got {asked}; leave it out, or index into a new folder"
+                f"{path} has {name} {present}, got {wanted}; "
+                "leave it out, or index into a new folder"
             )
 
 
 def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
-    """The shorter lengths that an encoder was trained for, rising."""
+    """The shorter prefix lengths that an encoder was trained for, ascending."""
     trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
     blocks = tuple(sorted(width for width in trained if width < encoder.dim))
     if not blocks:
         raise CollectionError(
-            f"the encoder was trained for its full {encoder.dim} numbers alone, so there are no "
-            "blocks to turn within; choose the rotation pca"
+            f"the rotation blocks needs an encoder trained for several prefix lengths, got one for "
+            f"{encoder.dim} dimensions only; choose the rotation pca"
         )
     return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class AddOptions:
+    """How to add.
+
+    Attributes:
+        skip_bad: leave out a document whose key occurred before; otherwise raise DuplicateKey.
+        commit_every: new documents per commit; None commits once, at the end.
+        progress: called with the number of documents just done and of the tokens encoded for them.
+        building: called while segments are built (indexer.building.build.Progress).
+    """
+
+    skip_bad: bool = False
+    commit_every: int | None = None
+    progress: Callable[[int, int], None] | None = None
+    building: Progress | None = None
+
+    def __post_init__(self) -> None:
+        every = self.commit_every
+        if every is not None and (type(every) is not int or every < 1):
+            raise QueryError(f"commit_every must be at least 1 document or None, got {every!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AddSummary:
+    """What `add` did with the documents.
+
+    Attributes:
+        added: new documents.
+        changed: documents whose title or text replaced what was stored; encoded again.
+        metadata_updated: documents of which only the metadata changed; not encoded again.
+        unchanged: documents that were stored like this already.
+        without_text: keys of documents with neither title nor text; left out.
+        bad: a message for each document that was refused; left out.
+        repeated: keys of records without an id that equal an earlier one; left out.
+    """
+
+    added: int
+    changed: int
+    metadata_updated: int
+    unchanged: int
+    without_text: LeftOut
+    bad: LeftOut
+    repeated: LeftOut
+
+    @property
+    def relabelled(self) -> int:
+        """The former name of `metadata_updated`."""
+        warn("relabelled is now metadata_updated", DeprecationWarning, stacklevel=2)
+        return self.metadata_updated

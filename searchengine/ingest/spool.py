@@ -1,12 +1,10 @@
-"""Documents and vectors on their way into a commit, kept on the disk: memory stays bounded.
-
-Nothing of it has a name, so nothing is left behind, however the process ends.
-"""
+"""Documents and vectors that wait for a commit, in temporary files: memory stays bounded."""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from os import SEEK_END
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.changes import Span, as_json
@@ -35,16 +33,17 @@ class Spooled(NamedTuple):
 
 
 class Spool:
-    """Documents in the order given, and float32 vectors (n, D) in rows from 0; until `clear`.
+    """Documents in the order added, and float32 vectors (n, D) in rows from 0, until `clear`.
 
-    The keys that were seen outlive `clear`. To be used as a context manager.
+    The keys that were seen outlive `clear`. The files have no name, so nothing is left behind,
+    however the process ends.
     """
 
     def __init__(self, folder: Path) -> None:
         """Vectors are spooled in `folder`, documents where SQLite keeps its temporary files."""
         self._folder = folder
         self._pool = Pool()
-        self._rows = self._dim = 0
+        self._rows = self._dim = self._expected = 0
         with forks.guarded(self._pool), _room(_TEMPORARY):
             self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
             self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
@@ -56,7 +55,7 @@ class Spool:
             self._file = TemporaryFile(dir=folder, buffering=0)
 
     def seen(self, keys: Sequence[str]) -> set[str]:
-        """Those of the keys that were remembered."""
+        """The keys among these that were remembered."""
         marks = ", ".join("?" * len(keys))
         return {row[0] for row in self._run(f"SELECT key FROM seen WHERE key IN ({marks})", keys)}
 
@@ -64,20 +63,23 @@ class Spool:
         """Remember new keys."""
         self._many("INSERT INTO seen VALUES (?)", ((key,) for key in keys))
 
-    def add(self, documents: Iterable[Spooled]) -> None:
-        """Documents more."""
+    def add(self, documents: Iterable[tuple[Document, Sequence[Span] | None]]) -> None:
+        """Add documents; those with passages get the next rows of `add_vectors`."""
+        rows = []
+        for document, spans in documents:
+            metadata = as_json(document.metadata)
+            texts = (document.key, document.title, document.text, metadata)
+            written = None if spans is None else json.dumps(spans)
+            rows.append((*texts, document.origin, document.root, written, self._expected))
+            self._expected += len(spans or ())
         self._many(
             "INSERT INTO documents (key, title, text, metadata, origin, root, spans, row) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (d.key, d.title, d.text, as_json(d.metadata), d.origin, d.root, cut, row)
-                for d, spans, row in documents
-                for cut in [None if spans is None else json.dumps(spans)]
-            ),
+            rows,
         )
 
     def documents(self) -> Iterator[list[Spooled]]:
-        """All documents, some at a time."""
+        """All documents, in chunks."""
         after = 0
         sql = "SELECT * FROM documents WHERE position > ? ORDER BY position LIMIT ?"
         while rows := self._run(sql, (after, _CHUNK)):
@@ -90,15 +92,16 @@ class Spool:
         return self._rows
 
     def add_vectors(self, vectors: Vectors) -> None:
-        """Rows more."""
+        """Append rows."""
         self._rows, self._dim = self._rows + len(vectors), vectors.shape[1]
         with _room(self._folder):
+            self._file.seek(0, SEEK_END)
             left = np.ascontiguousarray(vectors, np.float32).data.cast("B")
             while left:
                 left = left[self._file.write(left) :]
 
     def vectors(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Vectors]:
-        """The rows from the first to before the second number of each range, in blocks."""
+        """The rows of ranges [start, end), in blocks."""
         for start, end in ranges:
             for first in range(start, end, _BLOCK):
                 count = min(_BLOCK, end - first)
@@ -106,19 +109,17 @@ class Spool:
                     self._file.seek(4 * self._dim * first)
                     block = np.fromfile(self._file, np.float32, count * self._dim)
                 yield block.reshape(count, self._dim)
-        self._file.seek(4 * self._dim * self._rows)
 
     def clear(self) -> None:
         """Forget documents and vectors; the keys stay."""
         self._run("DELETE FROM documents")
         if self._rows:
             with _room(self._folder):
-                self._file.seek(0)
-                self._file.truncate()
-        self._rows = 0
+                self._file.truncate(0)
+        self._rows = self._expected = 0
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Remove the temporary files."""
         self._pool.close()
         self._file.close()
 

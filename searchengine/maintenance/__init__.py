@@ -1,1 +1,1 @@
-"""An existing collection checked, copied, repaired and tuned."""
+"""An existing collection: check, copies, repair, statistics and tuning."""

@@ -1,4 +1,4 @@
-"""The tables of a damaged collection, brought to agree with each other and with its segments."""
+"""Makes the tables of a damaged collection consistent with each other and with its segments."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,21 +11,21 @@ import numpy as np
 
 from indexer.errors import SegmentError
 from indexer.segment import Segment
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
-from searchengine.storage.writer import folder_of
+from searchengine.storage.folders import folder_of
 
-_NAMED = 20  # documents named in a report; the others are counted
+_MAX_NAMES = 20  # documents named in a report; the others are counted
 _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.base + s.rows - 1)"
 
 
 @dataclass(slots=True)
 class Report:
-    """Sentences: what was found, what was done about it, and what cannot be brought back."""
+    """Messages: the damage found, what was repaired, and what cannot be recovered."""
 
     found: list[str] = field(default_factory=list)
     mended: list[str] = field(default_factory=list)
@@ -34,13 +34,13 @@ class Report:
 
 @dataclass(slots=True)
 class Plan:
-    """What was found and changed in the tables, and what remains to be done.
+    """The damage found in the tables, and what remains to be done.
 
     Attributes:
-        report: what was found, mended and lost.
-        opened: the segments that are whole.
-        documents: ids of those that must be encoded again.
-        counts: documents, passages and segments that were checked.
+        report: messages.
+        opened: the intact segments.
+        documents: ids of the documents to encode again.
+        counts: numbers of documents, passages and segments checked.
     """
 
     report: Report = field(default_factory=Report)
@@ -55,10 +55,10 @@ class Plan:
 
 
 def reconcile(path: Path, store: Store) -> Plan:
-    """Bring the tables to agree with each other and with the segments that can be read.
+    """Make the tables consistent with each other and with the segments that can be read.
 
-    To be called in a transaction of the store. What has no row is removed; the documents that are
-    without one then are named in the plan.
+    Call it in a transaction of the store. Passages without a row are removed; the plan names the
+    documents that have lost one.
     """
     plan = Plan()
     with store.named_errors(), _lenient(store):
@@ -93,8 +93,8 @@ def _indexes(store: Store, plan: Plan) -> None:
 
 
 def _documents(store: Store, plan: Plan) -> None:
-    """Texts that are not those of their digests, and rows that hold no document."""
-    after, other, empty = -1, [], []
+    """Check texts against their digests; remove documents without text."""
+    after, altered, empty = -1, [], []
     sql = (
         "SELECT id, key, title, text, digest, metadata FROM documents WHERE id > ? "
         "ORDER BY id LIMIT 500"
@@ -105,21 +105,21 @@ def _documents(store: Store, plan: Plan) -> None:
             if not document.full_text:
                 empty.append(number)
             elif document.digest != digest:
-                other.append(number)
+                altered.append(number)
                 store.connection.execute(
                     "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
                     (title, text, document.digest, number),
                 )
         after = rows[-1][0]
-    if other:
+    if altered:
         _found(
             plan,
             store,
-            set(other),
-            "has another text than was stored; the text was kept",
-            "have other texts than were stored; the texts were kept",
+            set(altered),
+            "has a text that differs from what was stored; it was kept",
+            "have texts that differ from what was stored; they were kept",
         )
-        plan.documents |= set(other)
+        plan.documents |= set(altered)
     if empty:
         keys = _keys(store, set(empty))
         plan.report.found.append(f"no text is left of {keys}")
@@ -128,7 +128,7 @@ def _documents(store: Store, plan: Plan) -> None:
 
 
 def _segments(path: Path, store: Store, plan: Plan) -> int:
-    """Open and verify every segment; the others are forgotten, and their documents remembered."""
+    """Open and verify every segment; removes damaged ones, and plans their documents."""
     connection = store.connection
     connection.execute(
         "DELETE FROM segments WHERE typeof(id) || typeof(base) || typeof(rows) "
@@ -139,35 +139,35 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
     for row in committed:
         try:
             if row in shifted:
-                raise SegmentError(f"segment {row.id:06d}: its rows are not those of its passages")
+                raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
             plan.opened[row] = _verified(folder_of(path, row.id), row, plan)
         except (SegmentError, OSError) as error:
             plan.report.found.append(str(error))
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
             plan.documents |= _numbers(store, sql, row.ends)
             connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
-            Changes(store).forget([row])
+            Changes(store).remove_segments([row])
             plan.report.mended.append(f"segment {row.id:06d} was replaced")
     plan.documents &= _numbers(store, "SELECT id FROM documents")
     return len(committed)
 
 
 def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
-    """Segments whose place among the passages cannot be trusted.
+    """Segments whose rows cannot be assigned to passages.
 
-    They overlap another, or lack passages while there are some without a row: then nobody knows
-    which row belongs to which. Where passages are merely lost, the others keep their rows.
+    They overlap another segment, or lack passages while there are passages without a row. If
+    passages are merely lost, the others keep their rows.
     """
-    wrong = set()
+    shifted = set()
     for before, row in pairwise(committed):
         if row.base <= before.ends[1]:
-            wrong |= {before, row}
+            shifted |= {before, row}
     ids = "SELECT id FROM passages UNION SELECT passage FROM tombstones"
     unplaced = f"SELECT count(*) FROM ({ids}) AS p WHERE NOT {_PLACED.format('p.id')}"
     if store.read(unplaced)[0][0]:
         count = f"SELECT count(*) FROM ({ids}) WHERE id BETWEEN ? AND ?"
-        wrong |= {row for row in committed if store.read(count, row.ends)[0][0] != row.rows}
-    return wrong
+        shifted |= {row for row in committed if store.read(count, row.ends)[0][0] != row.rows}
+    return shifted
 
 
 def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
@@ -177,19 +177,19 @@ def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
     if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
         raise SegmentError(f"{folder}: manifest.json is not the committed one")
     segment.verify()
-    for _ in segment.verified():  # which checks that each row has length 1
+    for _ in segment.verified():  # checks that each row has length 1
         pass
     return segment
 
 
 def _passages(store: Store, plan: Plan) -> None:
-    """Passages without a row, a document or a place in its text; rows without a passage."""
+    """Repair passages without a row, a document or valid offsets, and rows without a passage."""
     connection, placed = store.connection, _PLACED.format("passages.id")
     outside = (
         "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
         "OR end > length(CAST(text AS BLOB))"
     )
-    for where, one, many in (
+    for where, singular, plural in (
         (f"NOT {placed}", "has a passage without a row", "have passages without a row"),
         (outside, "has a passage outside of its text", "have passages outside of their text"),
     ):
@@ -199,12 +199,12 @@ def _passages(store: Store, plan: Plan) -> None:
         )
         wrong = _numbers(store, sql)
         if wrong:
-            _found(plan, store, wrong, one, many)
+            _found(plan, store, wrong, singular, plural)
             plan.documents |= wrong
     connection.execute(f"DELETE FROM passages WHERE NOT {placed}")
     connection.execute(f"DELETE FROM tombstones WHERE NOT {_PLACED.format('passage')}")
-    forgotten = "document NOT IN (SELECT id FROM documents)"
-    _count(plan, connection, f"DELETE FROM passages WHERE {forgotten}", "passages of no document")
+    orphaned = "document NOT IN (SELECT id FROM documents)"
+    _count(plan, connection, f"DELETE FROM passages WHERE {orphaned}", "passages of no document")
     sql = "DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"
     _count(plan, connection, sql, "passages that were marked as deleted")
     unknown = []
@@ -213,13 +213,13 @@ def _passages(store: Store, plan: Plan) -> None:
             "SELECT id FROM passages WHERE id BETWEEN ? AND ? UNION ALL "
             "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
         )
-        there = store.numbers(sql, (*row.ends, *row.ends))
-        unknown += np.setdiff1d(np.arange(row.base, row.base + row.rows), there).tolist()
+        known = store.numbers(sql, (*row.ends, *row.ends))
+        unknown += np.setdiff1d(np.arange(row.base, row.base + row.rows), known).tolist()
     if unknown:
         plan.report.found.append(f"{len(unknown)} rows of segments have no passage")
         plan.report.mended.append(f"{len(unknown)} rows without a passage were marked as deleted")
     for number in unknown:
-        # The passages of a document follow each other: those beside it may have been its own.
+        # The passages of a document follow each other: its neighbours may be of the same document.
         sql = "SELECT document FROM passages WHERE id IN (?, ?)"
         plan.documents |= _numbers(store, sql, (number - 1, number + 1))
     connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in unknown))
@@ -229,19 +229,19 @@ def _count(plan: Plan, connection: Any, sql: str, what: str) -> None:
     removed = connection.execute(sql).rowcount
     if removed:
         plan.report.found.append(f"{removed} {what}")
-        plan.report.mended.append(f"{removed} {what} were put right")
+        plan.report.mended.append(f"{removed} {what} were removed")
 
 
 def _numbers(store: Store, sql: str, parameters: Sequence[Any] = ()) -> set[int]:
     return {row[0] for row in store.read(sql, parameters) if isinstance(row[0], int)}
 
 
-def _found(plan: Plan, store: Store, ids: set[int], one: str, many: str) -> None:
-    plan.report.found.append(f"{_keys(store, ids)} {one if len(ids) == 1 else many}")
+def _found(plan: Plan, store: Store, ids: set[int], singular: str, plural: str) -> None:
+    plan.report.found.append(f"{_keys(store, ids)} {singular if len(ids) == 1 else plural}")
 
 
 def _keys(store: Store, ids: set[int]) -> str:
-    shown = sorted(ids)[:_NAMED]
+    shown = sorted(ids)[:_MAX_NAMES]
     marks = ", ".join("?" * len(shown))
     sql = f"SELECT key FROM documents WHERE id IN ({marks}) ORDER BY id"
     keys = ", ".join(repr(row[0]) for row in store.read(sql, shown))
@@ -251,7 +251,7 @@ def _keys(store: Store, ids: set[int]) -> str:
 
 @contextmanager
 def _lenient(store: Store) -> Iterator[None]:
-    """Texts with bytes that are no UTF-8 are read as far as they can be."""
+    """Read texts with invalid UTF-8, with replacement characters."""
     before = store.connection.text_factory
     store.connection.text_factory = salvage.lenient
     try:

@@ -1,55 +1,45 @@
-"""Mend a damaged collection: texts are in SQLite, so every vector can be encoded again.
+"""Repair a damaged collection: texts are in SQLite, so every vector can be encoded again.
 
-Segments that are whole stay as they are. The documents of the others are encoded into one new
-segment, in one commit: a process that is killed leaves the state before it. They are encoded while
-the write lock is held, for a writer that came between could move the passages; readers go on.
+Intact segments stay as they are. The documents of the others are encoded into one new segment, in
+one commit: a killed process leaves the state before it. They are encoded while the write lock is
+held, because another writer could move the passages meanwhile; readers go on.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import numpy.typing as npt
-
 from indexer.building.build import Progress
 from indexer.segment import Segment
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.ingest.encoding import (
-    PassageReader,
-    TextEncoder,
-    check_built_by,
-    load,
-    load_built_by,
-)
-from searchengine.ingest.settings import Blueprint
-from searchengine.maintenance import salvage
-from searchengine.maintenance import upkeep as care
+from searchengine.ingest.encoding import TextEncoder, check_built_by, load, load_built_by
+from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.settings import CollectionSettings
+from searchengine.ingest.spool import Spool
+from searchengine.maintenance import check, salvage
 from searchengine.maintenance.reconcile import Plan, Report, reconcile
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.writer import Writer, remove_unnamed, writing
+from searchengine.storage.folders import remove_unnamed
+from searchengine.storage.writer import Writer, writing
 from trainer.runtimes.config import RuntimeConfig
 
 _BATCH = 512  # documents encoded at a time
 
-Vectors = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a repair checked, found, mended and lost.
+    """The report of a repair.
 
     Attributes:
         path: the collection.
-        dry_run: whether nothing was to be changed.
-        documents, passages, segments: what was checked.
-        found, mended, lost: sentences.
-        encoded: documents that were encoded again; in a dry run, that would be.
+        dry_run: whether changes were only planned.
+        documents, passages, segments: numbers checked.
+        found, mended, lost: messages: damage, repairs, and data that cannot be recovered.
+        encoded: documents encoded again; in a dry run, documents to encode.
         whole: whether `verify` passes now.
-        complaint: what `verify` says if it does not.
+        complaint: the error of `verify`; None if it passes.
     """
 
     path: str
@@ -74,7 +64,7 @@ def repair(
     runtime: RuntimeConfig | None = None,
     progress: Progress | None = None,
 ) -> Repair:
-    """Check all of a collection and mend what is damaged.
+    """Check all of a collection and repair what is damaged.
 
     Args:
         path: the collection's folder; its segments need not be readable.
@@ -82,10 +72,10 @@ def repair(
         dry_run: change nothing.
         wait: seconds to wait for another writer before CollectionBusy.
         runtime: what runs the encoder.
-        progress: called with the step, documents just encoded and documents in all.
+        progress: progress callback: step, documents just encoded, documents in all.
 
     Raises:
-        CollectionError: there is no collection, or nothing of documents.db can be read.
+        CollectionError: there is no collection, or documents.db cannot be read at all.
         CollectionBusy: another process is writing. EncoderMismatch: another encoder.
     """
     path = Path(path).absolute()
@@ -94,7 +84,7 @@ def repair(
     if not dry_run and salvage.finish(database):
         report.mended.append(f"{database}: an interrupted repair was completed")
     if not database.is_file():
-        raise CollectionError(f"{database} is missing; {path} is no collection")
+        raise CollectionError(f"{database} is missing, so {path} is no collection")
     damage = salvage.complaint(database)
     if damage is None:
         try:
@@ -131,7 +121,7 @@ def _result(
     try:
         collection = Collection(path)
         try:
-            care.verify(collection)
+            check.verify(collection)
         finally:
             collection.close()
     except CollectionBusy:
@@ -152,7 +142,7 @@ def _result(
 
 
 def _trial(path: Path, database: Path) -> Plan:
-    """What is to be done, worked out on a copy of the tables: without the lock, nothing changed."""
+    """Plan the repair on a copy of the tables: takes no lock and changes nothing."""
     with TemporaryDirectory() as scratch:
         copy = Path(scratch) / "documents.db"
         with Store(database) as store:
@@ -176,29 +166,29 @@ def _mend(
         settings = store.settings()
         reader = None
 
-        def reading() -> PassageReader:
-            built = settings["encoder"]
+        def load_reader() -> PassageReader:
+            described = settings["encoder"]
             if encoder is None:
-                loaded = load_built_by(built, path, runtime)
+                loaded = load_built_by(described, path, runtime)
             elif isinstance(encoder, str | Path):
-                loaded = load(encoder, runtime, built.get("layers"))
+                loaded = load(encoder, runtime, described.get("layers"))
             else:
                 loaded = encoder
-            check_built_by(loaded, built, path)
-            return PassageReader(loaded, Blueprint.from_settings(settings).passages)
+            check_built_by(loaded, described, path)
+            return PassageReader(loaded, CollectionSettings.from_stored(settings).passages)
 
         if needs_encoder:
-            reader = reading()  # before the lock is taken: it can take seconds
+            reader = load_reader()  # before the lock is taken: it can take seconds
         (path / "segments").mkdir(exist_ok=True)
         opened: dict[SegmentRow, Segment] = {}
         with writing(path, store, opened.__getitem__, wait) as writer:
             plan = reconcile(path, store)
             opened.update(plan.opened)
             if plan.documents:
-                vectors = _encoded(writer, plan, reader or reading(), progress)
-                first = next(vectors, None)
-                if first is not None:
-                    writer.append(_chained(first, vectors))
+                with closing(Spool(path)) as spool:
+                    _encode(writer, plan, reader or load_reader(), spool, progress)
+                    if spool.rows:
+                        writer.append(spool.vectors([(0, spool.rows)]))
         plan.close()
         for segment in writer.opened.values():
             segment.close()
@@ -207,15 +197,10 @@ def _mend(
     return plan
 
 
-def _chained(first: Vectors, rest: Iterator[Vectors]) -> Iterator[Vectors]:
-    yield first
-    yield from rest
-
-
-def _encoded(
-    writer: Writer, plan: Plan, reader: PassageReader, progress: Progress | None
-) -> Iterator[Vectors]:
-    """Write the passages of the documents again, batch by batch, and give their vectors."""
+def _encode(
+    writer: Writer, plan: Plan, reader: PassageReader, spool: Spool, progress: Progress | None
+) -> None:
+    """Write the passages of the documents again, and spool their vectors."""
     passage = writer.changes.next_passage()
     ids = sorted(plan.documents)
     for start in range(0, len(ids), _BATCH):
@@ -225,6 +210,6 @@ def _encoded(
         writer.changes.cut_again(dict(zip(batch, documents, strict=True)), spans, passage)
         passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
         passage += len(passages)
-        yield reader.encode(passages, reader.texts(passages), lambda _: None)
+        spool.add_vectors(reader.encode(passages, reader.texts(passages), lambda _: None))
         if progress is not None:
             progress("Encoding", len(batch), len(ids))

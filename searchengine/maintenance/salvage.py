@@ -1,4 +1,4 @@
-"""A damaged documents.db: every row that SQLite can still read, copied into a new file.
+"""Copies every row of a damaged documents.db that SQLite can read into a new file.
 
 The damaged file is kept beside the new one as documents.db.damaged, with its log.
 """
@@ -15,14 +15,14 @@ from typing import Any
 from uuid import uuid4
 
 from indexer.storage.durable import sync_folder
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
 
 _CHUNK = 200  # rows read at a time where nothing is wrong
-_BEYOND = 100_000  # ids tried behind the last row that could be read, if nobody knows where it ends
+_MAX_SKIPPED = 100_000  # ids tried after the last readable row, if the last id is unknown
 _TABLES = {
     "settings": ("name", "value"),
     "documents": ("id", "key", "title", "text", "metadata", "digest", "source", "root"),
@@ -35,16 +35,16 @@ _TABLES = {
 
 @dataclass(slots=True)
 class Salvage:
-    """What could be read of a damaged file: rows by table, and what is lost, in sentences."""
+    """The result of a salvage: table → rows copied, and messages about lost data."""
 
     copied: dict[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
 
 
 def complaint(path: Path) -> str | None:
-    """What SQLite finds wrong with a database besides its index of words; None if nothing.
+    """The first damage that SQLite finds in a database, its index of words aside; None if intact.
 
-    Raises CollectionError where the file cannot be read for another reason.
+    Raises CollectionError if the file cannot be read for another reason.
     """
     try:
         with closing(_connect(path)) as connection:
@@ -58,28 +58,28 @@ def complaint(path: Path) -> str | None:
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether SQLite says that the file is at fault, not the disk or another process."""
+    """Whether an error of SQLite means a damaged file, not a full disk or a lock."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def readable_documents(path: Path) -> int:
-    """How many documents of a damaged file can be read."""
+    """The number of documents that can be read from a damaged file."""
     with closing(_connect(path)) as connection:
         _overlook_schema(connection)
         return sum(1 for _ in _rows(connection, "documents"))
 
 
 def salvage(path: Path) -> Salvage:
-    """Put a new documents.db, with all that can be read, in the place of a damaged one.
+    """Replace a damaged documents.db by a new one with all rows that can be read.
 
-    Nobody else may have it open. If no document or setting can be read, nothing changes.
+    No other process may have it open. If no document or setting can be read, nothing changes.
 
     Raises:
         CollectionBusy: another process is writing.
         CollectionError: nothing can be read.
     """
-    found = Salvage()
+    result = Salvage()
     unfinished = path.with_name(f"{path.name}.unfinished")
     _remove(unfinished)
     try:
@@ -93,9 +93,9 @@ def salvage(path: Path) -> Salvage:
                         f"{path.parent} is being written to by another process; stop it first"
                     ) from error
             with new.transaction():
-                _copy(old, new, found)
+                _copy(old, new, result)
             new.close()
-            _keep(found, path, unfinished)
+            _keep(result, path, unfinished)
             if os.name == "posix":  # while the lock is held; Windows renames no open file
                 path.rename(_unused(path))
     except BaseException:
@@ -104,13 +104,13 @@ def salvage(path: Path) -> Salvage:
     if os.name != "posix":
         path.rename(_unused(path))
     finish(path)
-    return found
+    return result
 
 
-def _keep(found: Salvage, path: Path, unfinished: Path) -> None:
-    """Give the new file the name by which `finish` finds it, if it holds a collection."""
-    if not found.copied["documents"] or not found.copied["settings"]:
-        what = "documents" if found.copied["settings"] else "settings"
+def _keep(result: Salvage, path: Path, unfinished: Path) -> None:
+    """Rename the new file to the name that `finish` expects, if it holds a collection."""
+    if not result.copied["documents"] or not result.copied["settings"]:
+        what = "documents" if result.copied["settings"] else "settings"
         raise CollectionError(
             f"{path}: none of its {what} can be read; nothing was changed, "
             "restore the collection from a copy"
@@ -135,24 +135,24 @@ def finish(path: Path) -> bool:
     return True
 
 
-def _copy(old: sqlite3.Connection, new: Store, found: Salvage) -> None:
+def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes, connection = Changes(new), new.connection
     for table, columns in _TABLES.items():
         marks = ", ".join("?" * len(columns))
         names = ", ".join(columns)
         insert = f"INSERT OR ABORT INTO {table} ({names}) VALUES ({marks})"
-        found.copied[table] = 0
-        for row in _rows(old, table, found):
-            values = _checked_document(row, found) if table == "documents" else row
+        result.copied[table] = 0
+        for row in _rows(old, table, result):
+            values = _checked_document(row, result) if table == "documents" else row
             try:
                 if values is not None:
                     connection.execute(insert, values)
-                    found.copied[table] += 1
+                    result.copied[table] += 1
             except (sqlite3.IntegrityError, sqlite3.InterfaceError) as error:
-                found.lost.append(f"a row of {table}, {row[0]!r:.80} ({error})")
+                result.lost.append(f"a row of {table}, {row[0]!r:.80} ({error})")
     settings = dict(connection.execute("SELECT name, value FROM settings").fetchall())
     if "record_keys" not in settings:
-        changes.set("record_keys", "position")  # of an older version, as its migration has it
+        changes.set("record_keys", "position")  # of an older version, as its migration sets it
     changes.set("tombstones_id", uuid4().hex)
     changes.count_commit()
     try:
@@ -162,8 +162,8 @@ def _copy(old: sqlite3.Connection, new: Store, found: Salvage) -> None:
     changes.index_text(tokenizer)
 
 
-def _checked_document(row: Sequence[Any], found: Salvage) -> Sequence[Any] | None:
-    """A row of documents that can be one; its metadata are dropped if they are no JSON."""
+def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | None:
+    """A row of documents, None if it is invalid; drops metadata that are not JSON."""
     number, key, title, text, metadata, digest, source, root = row
     if not isinstance(digest, bytes):
         digest = b""
@@ -172,11 +172,11 @@ def _checked_document(row: Sequence[Any], found: Salvage) -> Sequence[Any] | Non
         Document(key, text, title, kept)
     except (ValueError, TypeError, RecursionError, AttributeError):
         kept, metadata = {}, "{}"
-        found.lost.append(f"the metadata of the document {key!r:.80}")
+        result.lost.append(f"the metadata of the document {key!r:.80}")
     try:
         Document(key, text, title, kept)
     except (SearchEngineError, TypeError, AttributeError) as error:
-        found.lost[-1] = f"the document with id {number} ({error})"
+        result.lost[-1] = f"the document with id {number} ({error})"
         return None
     if not _is_object(source):
         source = None
@@ -190,14 +190,14 @@ def _is_object(text: object) -> bool:
 
 
 def _rows(
-    connection: sqlite3.Connection, table: str, found: Salvage | None = None
+    connection: sqlite3.Connection, table: str, result: Salvage | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Every row of a table that can be read, by rowid; ids that cannot are stepped over."""
-    there = set(_TABLES[table])
-    with suppress(sqlite3.DatabaseError):  # a column that an older version did not have is NULL
+    """Every readable row of a table, by rowid; skips ids that cannot be read."""
+    present = set(_TABLES[table])
+    with suppress(sqlite3.DatabaseError):  # a column that an older version lacks is NULL
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-        there = {column[1] for column in columns}
-    names = ", ".join(name if name in there else f"NULL AS {name}" for name in _TABLES[table])
+        present = {column[1] for column in columns}
+    names = ", ".join(name if name in present else f"NULL AS {name}" for name in _TABLES[table])
     sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
     position, last, skipped = -(1 << 62), None, 0
     limit = _CHUNK
@@ -206,7 +206,7 @@ def _rows(
             rows = connection.execute(sql, (position, limit)).fetchall()
             rowids = [position, *(row[0] for row in rows)]
             if any(after <= before for before, after in pairwise(rowids)):
-                raise sqlite3.DatabaseError("rowids that do not rise")  # would be read for ever
+                raise sqlite3.DatabaseError("rowids that do not rise")  # reading would not end
         except sqlite3.DatabaseError:
             if limit > 1:
                 limit = 1
@@ -214,11 +214,11 @@ def _rows(
             if last is None:
                 last = _last(connection, table)
             position, skipped = max(position, -1) + 1, skipped + 1
-            if position >= last if last is not None else skipped > _BEYOND:
-                return _tell(found, table)
+            if position >= last if last is not None else skipped > _MAX_SKIPPED:
+                return _report_unreadable(result, table)
             continue
         if skipped:
-            _tell(found, table)
+            _report_unreadable(result, table)
         if not rows:
             return None
         for rowid, *values in rows:
@@ -228,17 +228,17 @@ def _rows(
 
 
 def _last(connection: sqlite3.Connection, table: str) -> int | None:
-    """The last rowid of a table; None where that cannot be read either."""
+    """The last rowid of a table; None if it cannot be read."""
     with suppress(sqlite3.DatabaseError):
         last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
         return last if isinstance(last, int) else None
     return None
 
 
-def _tell(found: Salvage | None, table: str) -> None:
-    sentence = f"rows of {table} on pages that cannot be read"
-    if found is not None and sentence not in found.lost:
-        found.lost.append(sentence)
+def _report_unreadable(result: Salvage | None, table: str) -> None:
+    message = f"rows of {table} on pages that cannot be read"
+    if result is not None and message not in result.lost:
+        result.lost.append(message)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -249,12 +249,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _overlook_schema(connection: sqlite3.Connection) -> None:
-    """Read tables although the definition of another one is damaged."""
+    """Let tables be read although the definition of another one is damaged."""
     connection.execute("PRAGMA writable_schema = ON")
 
 
 def lenient(data: bytes) -> str:
-    """A text of which some bytes are no UTF-8: the rest can be read."""
+    """Decode UTF-8, with replacement characters for invalid bytes."""
     return data.decode("utf-8", "replace")
 
 
@@ -263,7 +263,7 @@ def _repaired(path: Path) -> Path:
 
 
 def _unused(path: Path) -> Path:
-    """The name that the damaged file gets."""
+    """An unused name for the damaged file."""
     names = [f"{path.name}.damaged", *(f"{path.name}.damaged.{i}" for i in range(2, 1000))]
     return next(name for name in map(path.with_name, names) if not name.exists())
 

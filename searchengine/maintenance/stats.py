@@ -1,49 +1,41 @@
-"""What a collection holds, how it is searched, and what is guaranteed of it."""
+"""Statistics of a collection: its size, its settings, and what tuning guarantees."""
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from warnings import warn
 
-
-@dataclass(frozen=True, slots=True)
-class Guarantee:
-    """What is left of the statement that a tuning made; see searchengine.maintenance.guarantee.
-
-    Attributes:
-        recall: what the mean recall@k exceeds now; None: the guarantee is withdrawn.
-        added, deleted: rows since it was tuned; None where that cannot be told any more.
-        commit: the commit that the tuning made; None where it was not recorded.
-        reason: why the guarantee is lowered or withdrawn; empty while nothing has changed.
-    """
-
-    recall: float | None
-    added: int | None = None
-    deleted: int | None = None
-    commit: int | None = None
-    reason: str = ""
+from indexer.config import SegmentConfig
+from indexer.tuning.cost import footprint
+from searchengine.maintenance.guarantee import Guarantee, guarantee
+from searchengine.storage.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a collection holds and how it is searched.
+    """Size and settings of a collection.
 
     Attributes:
-        path, documents, passages, segments: where it is, and how much there is.
+        path: its folder.
+        documents, passages, segments: counts.
         tombstones: rows of passages that were deleted, until a merge drops them.
-        commit: how many commits were made.
+        commit: number of commits.
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
-        tokenizer: of the index of words.
-        fields: metadata that is indexed.
-        dim: numbers of a vector.
-        recipe: how segments are built and searched, see indexer.config.SegmentConfig.
-        scanned: segments too small for the recipe's structure, which are flat.
-        hot_row: bytes a row that should stay in memory: codes, links and ids of the coarse stage.
-        cold_row: bytes a row that may stay on the disk; of both None while there are no rows.
-        tuning: what the recipe is founded on, see tune.Tuning; None if it was not tuned.
-        guarantee: what is left of the tuning's statement; None if it was not tuned.
-        encoder, layers, fingerprint: what made the vectors, by how many of its first layers; None:
-            by all.
-        bytes: of all files below the folder; one that has two names counts once.
+        tokenizer: tokenizer of the index of words.
+        fields: indexed metadata fields.
+        dim: dimensions of a vector.
+        index_config: how segments are built and searched, see indexer.config.SegmentConfig.
+        scanned: segments too small for the configured structure, which are flat.
+        hot_row: bytes per row that should stay in memory: codes, links and ids of the coarse stage.
+        cold_row: bytes per row that may stay on the disk. Both are None while there are no rows.
+        tuning: the measurements behind the index config, see tune.Tuning; None: not tuned.
+        guarantee: the recall guarantee that remains of the tuning; None: not tuned.
+        encoder, layers, fingerprint: the encoder, and how many of its first layers it uses; None:
+            all.
+        bytes: size of all files in the folder; hard links count once.
     """
 
     path: str
@@ -56,7 +48,7 @@ class Stats:
     tokenizer: str
     fields: tuple[str, ...]
     dim: int
-    recipe: Mapping[str, Any]
+    index_config: Mapping[str, Any]
     scanned: int
     hot_row: float | None
     cold_row: float | None
@@ -66,3 +58,52 @@ class Stats:
     layers: int | None
     fingerprint: str
     bytes: int
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The former name of `index_config`."""
+        warn("recipe is now index_config", DeprecationWarning, stacklevel=2)
+        return self.index_config
+
+
+def stats(snapshot: Snapshot) -> Stats:
+    """Read the statistics of a snapshot."""
+    settings, segments = snapshot.settings, snapshot.segments.values()
+    config = SegmentConfig.from_dict(settings["index"])
+    rows = sum(segment.rows for segment in segments)
+    sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
+    tuning = next((s.manifest.tuning for s in segments if s.manifest.tuning is not None), None)
+    documents, passages = snapshot.store.counts()
+    return Stats(
+        path=str(snapshot.path),
+        documents=documents,
+        passages=passages,
+        segments=len(segments),
+        tombstones=rows - passages,
+        commit=snapshot.commit,
+        cut=settings.get("passages"),
+        tokenizer=settings["tokenizer"],
+        fields=snapshot.store.fields(),
+        dim=settings["encoder"]["dim"],
+        index_config=config.as_dict(),
+        scanned=sum(config.fitting(s.rows, s.dim) != config for s in segments),
+        hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
+        cold_row=sum(size.cold for size in sizes) / rows if rows else None,
+        tuning=tuning,
+        guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
+        encoder=settings["encoder"]["source"],
+        layers=settings["encoder"].get("layers"),
+        fingerprint=settings["encoder"]["fingerprint"],
+        bytes=_bytes(snapshot.path),
+    )
+
+
+def _bytes(path: Path) -> int:
+    """Size of all files in a folder; hard links count once."""
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by a writer just now
+                file = os.stat(os.path.join(folder, name))
+                sizes[file.st_dev, file.st_ino] = file.st_size
+    return sum(sizes.values())

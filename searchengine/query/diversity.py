@@ -1,4 +1,4 @@
-"""Hits that differ: maximal marginal relevance.
+"""Maximal marginal relevance: hits that differ from each other.
 
 Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and
 Producing Summaries", 1998.
@@ -7,36 +7,36 @@ Producing Summaries", 1998.
 import numpy as np
 import numpy.typing as npt
 
+from indexer.arrays import Floats
 from searchengine.errors import QueryError
 
-Floats = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
 
 
 def mmr(relevance: Floats, vectors: Floats, k: int, diversity: float) -> Positions:
-    """Positions of k candidates, chosen one by one; all of them if there are fewer.
+    """Positions of k candidates, chosen one by one; of all candidates if there are fewer.
 
     relevance: (n,) float32, on the scale of a cosine. vectors: (n, D) float32 unit rows.
     Returns (min(k, n),) int64. The most relevant comes first; each next one has the greatest
 
         (1 − diversity) · relevance − diversity · (its greatest cosine to one chosen already)
 
-    so that 0 is the order by relevance and 1 looks at novelty alone. Of equals the earlier position
-    is taken. O(k n D). Raises QueryError for shapes that do not fit, numbers that are not finite,
-    k below 1 or a diversity outside 0 … 1.
+    so that 0 orders by relevance and 1 by novelty. Of equal gains the earlier position is chosen.
+    O(k n D). Raises QueryError for shapes that do not fit, values that are not finite, k below 1 or
+    a diversity outside 0 … 1.
     """
     _check(relevance, vectors, k, diversity)
-    wanted = relevance.astype(np.float64)  # weighing must not make ties of what differs
+    weight = relevance.astype(np.float64)  # in float64, so that weighting creates no ties
     count = min(k, len(relevance))
     chosen = np.empty(count, dtype=np.int64)
     free = np.ones(len(relevance), dtype=np.bool_)
-    nearest = np.full(len(relevance), -np.inf)  # cosine to the nearest of those chosen
-    gain = wanted
+    nearest = np.full(len(relevance), -np.inf)  # cosine to the nearest chosen candidate
+    gain = weight
     for place in range(count):
         best = int(np.argmax(np.where(free, gain, -np.inf)))
         chosen[place], free[best] = best, False
         np.maximum(nearest, vectors @ vectors[best], out=nearest)
-        gain = (1 - diversity) * wanted - diversity * nearest
+        gain = (1 - diversity) * weight - diversity * nearest
     return chosen
 
 
@@ -47,7 +47,7 @@ def _check(relevance: Floats, vectors: Floats, k: int, diversity: float) -> None
             f"got {relevance.shape} and {vectors.shape}"
         )
     if not (np.isfinite(relevance).all() and np.isfinite(vectors).all()):
-        raise QueryError("a relevance or a vector is not finite, so nothing can be ordered by it")
+        raise QueryError("relevances and vectors must be finite, got NaN or infinity")
     if k < 1:
         raise QueryError(f"k must be at least 1, got {k}")
     if not 0 <= diversity <= 1:

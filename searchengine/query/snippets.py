@@ -1,4 +1,4 @@
-"""What of a text to show for a question."""
+"""The part of a text to show for a question."""
 
 import re
 from bisect import bisect_left
@@ -16,19 +16,19 @@ _WITHIN = re.compile(f"[^\\W{_HAN}]{{2}}")  # two letters of one word
 
 
 def snippet(text: str, question: str, start: int, end: int, width: int = 200) -> str:
-    """The part of text[start:end], about `width` characters, that has most words of the question.
+    """The part of text[start:end], about `width` characters, with most words of the question.
 
-    From the beginning of a sentence if that leaves room for the words, else from word to word; "…"
-    stands for what is left out, white space becomes one space. Without any of the words it is the
-    beginning. Words count the more the longer they are, and the less often they come.
+    It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
+    text; white space becomes one space. If none of the words occurs, it is the beginning. Long and
+    rare words count more.
     """
     passage = " ".join(text[start:end].split())
     if len(passage) <= width:
         return passage
     begin, end = _densest(_places(passage, question), width)
-    # As far on as a sentence can begin for the words to be in, and no emptiness behind the text.
-    most = min(begin, len(passage) - width)
-    begins = [0, *(stop for stop in sentence_ends(passage) if end - width <= stop <= most)]
+    # The last sentence start that keeps the words inside and fills the width.
+    latest = min(begin, len(passage) - width)
+    begins = [0, *(stop for stop in sentence_ends(passage) if end - width <= stop <= latest)]
     start = begins[-1]
     if end - start > width:
         start = min((begin + end - width) // 2, len(passage) - width)
@@ -48,7 +48,7 @@ def _word_end(text: str, low: int, high: int) -> int:
 
 
 def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
-    """That of the passages of a text which has most words of the question; the first of equals."""
+    """The passage of a text with most words of the question; the first of equals."""
     places = _places(text, question)
     begins = [place.start for place in places]
 
@@ -60,7 +60,7 @@ def best_passage(text: str, question: str, spans: Sequence[Span]) -> Span:
 
 
 class _Place(NamedTuple):
-    """A word of the question in a text: offsets, and what it counts."""
+    """A word of the question in a text: its offsets and its weight."""
 
     start: int
     end: int
@@ -69,10 +69,10 @@ class _Place(NamedTuple):
 
 
 def _places(text: str, question: str) -> list[_Place]:
-    """Where words of the question stand in a text, in order.
+    """The places of words of the question in a text, in order.
 
-    Of what is written without spaces, every two letters are a word. Korean is treated like that,
-    too: its words end in particles.
+    In scripts without spaces every two letters are a word. Korean is treated like them, because its
+    words end in particles.
     """
     wanted: set[str] = set()
     for match in _TERM.finditer(question):
@@ -81,13 +81,15 @@ def _places(text: str, question: str) -> list[_Place]:
             wanted.add(_stem(word.casefold()))
         else:
             wanted.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
-    found = list(_found(text, wanted)) if wanted else []
-    often = Counter(term for _, _, term in found)
-    return [_Place(start, end, term, 1000 * len(term) // often[term]) for start, end, term in found]
+    matches = list(_matches(text, wanted)) if wanted else []
+    counts = Counter(term for _, _, term in matches)
+    return [
+        _Place(start, end, term, 1000 * len(term) // counts[term]) for start, end, term in matches
+    ]
 
 
-def _found(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
-    """Where a text has which of the terms."""
+def _matches(text: str, wanted: set[str]) -> Iterator[tuple[int, int, str]]:
+    """Start, end and term of every occurrence of the terms in a text."""
     begins = {term[:3] for term in wanted} | {term[0] for term in wanted}  # most words fail here
     for match in _TERM.finditer(text):
         word = match.group()
@@ -110,8 +112,8 @@ def _stem(word: str) -> str:
 
 
 def _densest(places: Sequence[_Place], width: int) -> Span:
-    """From the first to the last of those places within `width` that count most together."""
-    best, most = (0, 0), 0
+    """The span of the places within `width` that have the largest total weight."""
+    best, best_worth = (0, 0), 0
     inside: Counter[str] = Counter()
     first = worth = 0
     places = [place for place in places if place.end - place.start <= width]
@@ -120,11 +122,11 @@ def _densest(places: Sequence[_Place], width: int) -> Span:
             worth += place.weight
         inside[place.term] += 1
         while place.end - places[first].start > width:
-            gone = places[first]
-            inside[gone.term] -= 1
-            if not inside[gone.term]:
-                worth -= gone.weight
+            dropped = places[first]
+            inside[dropped.term] -= 1
+            if not inside[dropped.term]:
+                worth -= dropped.weight
             first += 1
-        if worth > most:
-            best, most = (places[first].start, place.end), worth
+        if worth > best_worth:
+            best, best_worth = (places[first].start, place.end), worth
     return best

@@ -1,38 +1,28 @@
-"""The folder: segments of vectors and documents.db, one writer, any number of readers."""
+"""What can be done with a collection besides reading and adding: create, delete, update, merge."""
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from indexer.building.build import Progress
-from indexer.segment import Segment, SegmentConfig
+from indexer.segment import SegmentConfig
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.lexical import Tokenizer
-from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.store import Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.scratch import new_folder
-from searchengine.storage.view import View
-from searchengine.storage.writer import (
-    Measured,
-    Writer,
-    due,
-    misfit,
-    remove_unnamed,
-    writing,
-)
+from searchengine.storage.writer import Measured, WritableView, due, misfit
 
 _log = logging.getLogger(__name__)
-_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
 
 
-class Collection(View):
-    """An open collection, to read (searchengine.storage.view) and to change.
+class Collection(WritableView):
+    """An open collection, to read (storage.snapshot), commit to (storage.writer) and maintain.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
     """
@@ -41,7 +31,7 @@ class Collection(View):
     def create(
         cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer, wait: float = 0
     ) -> "Collection":
-        """Make an empty collection, whole or not at all, and open it; `wait` as for opening."""
+        """Create an empty collection, whole or not at all, and open it; `wait` as for opening."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
@@ -57,7 +47,7 @@ class Collection(View):
         return cls(path, wait)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        """Forget documents by key, or all that match a filter; how many there were."""
+        """Delete documents by key, or all that match a filter; returns how many."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
@@ -69,7 +59,7 @@ class Collection(View):
         return len(documents)
 
     def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Merge into the metadata of documents; all or none. Raises QueryError on unknown keys."""
+        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
         with self.own_store() as store, self.writing(store) as writer:
             ids = store.ids_of(patches)
             unknown = [key for key in patches if key not in ids]
@@ -81,21 +71,21 @@ class Collection(View):
             writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
 
     def index_fields(self, names: Iterable[str]) -> None:
-        """Keep an index of metadata fields, which filters then use."""
+        """Index metadata fields, for filters."""
         with self.own_store() as store, self.writing(store) as writer:
             for name in names:
                 writer.changes.index_field(name)
 
     def optimize(self, progress: Progress | None = None) -> None:
-        """One segment, without what was deleted, its rotation fitted anew; searched throughout."""
+        """Merge all segments into one without deleted rows, with a new rotation."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 writer.merge(store.segments(), refit=True, progress=progress)
                 writer.changes.optimize_text()
             try:
                 store.tidy()
-            except CollectionError as error:  # what was asked for is committed all the same
-                _log.warning("no room was given back: %s", error)
+            except CollectionError as error:  # the merge is committed
+                _log.warning("free space was not returned to the disk: %s", error)
 
     def rebuild(
         self,
@@ -104,32 +94,32 @@ class Collection(View):
         tuning: Mapping[str, Any],
         building: Progress | None = None,
     ) -> None:
-        """Replace all segments by the rows measured, searched another way, in one commit.
+        """Build all segments again with another index config, in one commit.
 
-        Segments that are added later are built by that recipe too.
+        Segments that are added later use that config too.
 
         Args:
-            measured: the segments that the recipe was found on, and their rows that can be found.
-            config: the recipe.
-            tuning: what it is founded on, kept in every manifest.
-            building: called with what is being done, rows just done and rows in all segments.
+            measured: the segments that were measured, with their live rows.
+            config: the index config.
+            tuning: the measurements behind it, stored in every manifest.
+            building: progress callback: step, rows just done, rows in all segments.
 
         Raises:
-            CollectionError: the collection is another than was measured, or rows were deleted.
-            CollectionBusy: another is writing. Then nothing changes.
+            CollectionError: segments or deleted rows have changed since they were measured.
+            CollectionBusy: another process is writing. Then nothing changes.
         """
         rows = sum(row.rows for row in measured)
 
-        def heard(doing: str, done: int, _: int) -> None:
+        def progress(step: str, done: int, _: int) -> None:
             if building is not None:
-                building(doing, done, rows)
+                building(step, done, rows)
 
         with self.own_store() as store:
             with self.writing(store) as writer:
-                writer.rebuild(measured, config, tuning, heard)
+                writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
-        """Close; remove the folder if nothing was committed and no other process has it open."""
+        """Close, and remove the folder if it has no segment and no other process has it open."""
         self.close()
         with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
             if not store.segments():
@@ -137,62 +127,10 @@ class Collection(View):
                     if not store.segments():
                         shutil.rmtree(self.path)
 
-    @contextmanager
-    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
-        """A connection to write by: whoever reads sees nothing half done.
-
-        `identity`: that of the database to be changed; None is the one in the folder now.
-        """
-        if identity is None:
-            self.follow()  # refuses a closed collection, and one of another encoder
-            identity = self._current().store.identity
-        refuse_network(self.path)
-        with self._same(Store(self.path / "documents.db"), identity) as store:
-            yield store
-
-    def reader(self, identity: Identity) -> Store:
-        """A connection to read what is stored now; the database must be that of `identity`."""
-        return self._same(Store(self.path / "documents.db", readers=1), identity)
-
-    @staticmethod
-    def _same(store: Store, identity: Identity) -> Store:
-        if store.identity != identity:
-            store.close()
-            raise store.replaced()
-        return store
-
-    @contextmanager
-    def writing(self, store: Store) -> Iterator[Writer]:
-        """A transaction; what it commits is shown when the block has ended."""
-        opened: dict[SegmentRow, Segment] = {}
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                held = self._current().segments
-                opened[row] = held.get(row) or self._open_segment(row, held)
-            return opened[row]
-
-        with writing(self.path, store, open_segment, self.wait) as writer:
-            writer.rename_encoder(self.renamed)
-            yield writer
-        try:
-            held = {**self._current().segments, **opened, **writer.opened}
-            self._show_newest(held)
-            if store.log_bytes > _LOG:
-                # A log is begun again once nobody reads it: fold it, and look at the file itself.
-                store.fold_log()
-                self._show_newest(held)
-        except (CollectionError, OSError) as error:
-            raise CollectionError(
-                f"{self.path}: the change is committed, but cannot be shown ({error}); "
-                "open the collection again"
-            ) from error
-        self._clear_away(store, writer.before)
-
     def merge_due(
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
     ) -> None:
-        """Keep the number of segments low, in commits of their own."""
+        """Merge segments while there are too many; each merge is a commit."""
         try:
             while due(store, finished=finished):
                 with self.writing(store) as writer:
@@ -202,19 +140,8 @@ class Collection(View):
                     if row in store.segments():
                         writer.merge([row], refit=True, progress=progress)
         except CollectionBusy:
-            pass  # another came first; whoever writes last merges
-        except CollectionError as error:  # what was asked for is committed all the same
+            pass  # the last process to write merges
+        except CollectionError as error:  # the change before is committed
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
-
-    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
-        """Remove the folders that were replaced, unless another is writing just now.
-
-        Processes that have them open go on reading; those that are about to open them look again.
-        """
-        try:
-            with suppress(CollectionBusy):
-                remove_unnamed(self.path, store, before)
-        except CollectionError as error:  # the change itself is committed all the same
-            _log.warning("replaced segments were left behind for the next change: %s", error)

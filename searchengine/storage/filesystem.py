@@ -1,7 +1,7 @@
 """Network file systems, where SQLite's write-ahead log does not work.
 
 All processes that open a collection share memory (`documents.db-shm`), which two machines cannot:
-each would see half of what the other writes, and write over it.
+each would see part of what the other writes, and overwrite it.
 """
 
 import logging
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 def network_kind(path: Path) -> str | None:
-    """The type of the network file system that holds a path, such as nfs4; None if it is local.
+    """The type of the network file system of a path, such as nfs4; None if it is local.
 
-    The path need not exist. Only Linux says: elsewhere None.
+    The path need not exist. None on all systems but Linux.
     """
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
@@ -39,9 +39,9 @@ def network_kind(path: Path) -> str | None:
 
 
 def kind_of(path: Path, mounts: str) -> str | None:
-    """The file-system type that /proc/self/mountinfo, given as text, names for an absolute path.
+    """The file-system type of an absolute path, by the text of /proc/self/mountinfo.
 
-    That of the longest mount point above the path; of two at one place, the later hides the other.
+    The longest mount point above the path counts; of two at the same place, the later one.
     """
     kind, depth = None, 0
     for line in mounts.splitlines():
@@ -62,22 +62,22 @@ def is_network(kind: str) -> bool:
 
 
 def refuse_network(path: Path) -> None:
-    """Raise CollectionError where a collection must not be written."""
+    """Raise CollectionError if a collection at this path must not be written."""
     kind = network_kind(path)
     if kind is not None and not _allowed():
         raise CollectionError(
-            f"{path} lies on {kind}, a network file system, where processes on two machines can "
+            f"{path} is on {kind}, a network file system, where processes on two machines can "
             "corrupt it; choose a folder on a local disk, or, if only this machine ever opens it, "
             f"set {ALLOW}=1"
         )
 
 
 def warn_network(path: Path) -> None:
-    """Log a warning where a collection can be read only while no other machine writes it."""
+    """Log a warning if reading is safe only while no other machine writes."""
     kind = network_kind(path)
     if kind is not None and not _allowed():
         _log.warning(
-            "%s lies on %s, a network file system: answers may be wrong while another machine "
+            "%s is on %s, a network file system: results may be wrong while another machine "
             "writes to it",
             path,
             kind,
@@ -89,5 +89,5 @@ def _allowed() -> bool:
 
 
 def _unescaped(field: str) -> str:
-    r"""A field as the kernel meant it: it writes space, tab, newline and \ in octal, as \040."""
+    r"""A field decoded: the kernel writes space, tab, newline and \ in octal, as \040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -1,11 +1,11 @@
-"""New folders, whole or not at all: filled beside their place, then renamed.
+"""New folders, whole or not at all: filled under a temporary name, then renamed.
 
-A folder is filled as `.NAME.<uuid>.new`. Beside it lies `.NAME.<uuid>.new.lock`, which its process
-holds locked until the folder is renamed or removed. The system drops the lock of a process that was
-killed: whoever makes the next folder here takes the lock and removes what the dead one left.
+A folder is filled as `.NAME.<uuid>.new`. Beside it is `.NAME.<uuid>.new.lock`, which its process
+locks until the folder is renamed or removed. The system releases the lock of a killed process: the
+next process that creates a folder here takes the lock and removes the abandoned folder.
 
 A lock on a file works on Linux, macOS, Windows and NFS; one on the folder itself would not on the
-last two. It lies beside the folder, because what is renamed must hold nothing but its own files.
+last two. It is beside the folder because the renamed folder must contain only its own files.
 """
 
 import os
@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from indexer.storage.durable import sync_folder
 from searchengine.errors import CollectionBusy
-from searchengine.storage.writer import os_errors
+from searchengine.storage.folders import os_errors
 
 _LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
 
@@ -28,7 +28,7 @@ _LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
 def new_folder(path: Path) -> Iterator[Path]:
     """A scratch folder that gets its name, `path`, when the block has filled it.
 
-    If the block fails, nothing remains. `path` is absolute, and absent or an empty folder.
+    If the block fails, it is removed. `path` is absolute, and absent or an empty folder.
 
     Raises:
         CollectionBusy: another process created `path` meanwhile.
@@ -44,17 +44,17 @@ def new_folder(path: Path) -> Iterator[Path]:
         except FileExistsError as error:
             raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
         remove_abandoned(path.parent)
-        held = FileLock(lock)
+        file_lock = FileLock(lock)
         try:
-            held.acquire()
+            file_lock.acquire()
             scratch.mkdir()
             yield scratch
             sync_folder(scratch)
             _rename(scratch, path)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-            held.release()
-            with suppress(OSError):  # nothing holds it: the next new folder removes it
+            file_lock.release()
+            with suppress(OSError):  # unlocked, so the next new folder removes it
                 lock.unlink()
 
 
@@ -65,7 +65,7 @@ def remove_abandoned(parent: Path) -> None:
     """
     from filelock import Timeout
 
-    # Whoever may not list or write the folder learns so when the new folder is made.
+    # A folder that cannot be listed or written is reported when the new folder is created.
     with suppress(OSError):
         for lock in list(parent.iterdir()):
             if (match := _LOCK.fullmatch(lock.name)) is None:
@@ -75,7 +75,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_unlocked(scratch: Path, lock: Path) -> None:
-    """Remove a scratch folder and its lock file; raises Timeout where its process is alive."""
+    """Remove a scratch folder and its lock file; raises Timeout if its process is alive."""
     from filelock import FileLock
 
     with FileLock(lock, timeout=0):
@@ -83,10 +83,10 @@ def _remove_unlocked(scratch: Path, lock: Path) -> None:
         if scratch.exists():
             return
         if os.name != "nt":
-            # While it is held: a process that has just created it sees that, and creates another.
+            # While locked: a process that waits for it sees that it is gone, and creates another.
             lock.unlink()
             return
-    lock.unlink()  # Windows removes no file that is open
+    lock.unlink()  # Windows cannot remove an open file
 
 
 def _rename(scratch: Path, path: Path) -> None:

@@ -1,26 +1,31 @@
-"""One committed state of a collection, to read from for as long as one likes."""
+"""Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from indexer.arrays import Floats
+from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
-from indexer.search.rerank import SearchResult, merge
+from indexer.search.search import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionError, QueryError
+from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
+from searchengine.storage.filesystem import warn_network
+from searchengine.storage.folders import folder_of
 
-Vectors = npt.NDArray[np.float32]
 READERS = 4
-"""Connections of a snapshot: statements that run at once. One of them is kept for quick ones."""
+"""Connections of a snapshot, one of them for quick statements only."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
 def _checked(store: Store) -> dict[str, Any]:
-    """The settings, if they say what a collection needs."""
+    """The settings. Raises CollectionError if they lack what a collection needs."""
     settings = store.settings()
     try:
         SegmentConfig.from_dict(settings["index"])
@@ -34,17 +39,17 @@ def _checked(store: Store) -> dict[str, Any]:
 
 
 class Snapshot:
-    """The segments of one commit and, in a read transaction, the tables of the same.
+    """One commit: its segments, and its tables in a read transaction.
 
-    Safe to read from several threads. Made by Collection.reading.
+    Safe to read from several threads. Collection.reading returns it.
 
     Attributes:
         path: the collection's folder.
         store: the tables.
-        settings: how the collection is built.
+        settings: the collection settings.
         segments: the segments, oldest first.
-        live: the rows of each that were not deleted; None for all.
-        readers: how many are reading from it; the collection closes what nobody reads.
+        live: the rows of each segment that are not deleted; None for all.
+        readers: number of current readers; the view closes an old snapshot without readers.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class Snapshot:
         open_segment: Callable[[SegmentRow], Segment],
         before: "Snapshot | None" = None,
     ) -> None:
-        """What has not changed since `before` is taken from it.
+        """Open the newest commit, sharing with `before` what has not changed.
 
         Raises CollectionError when a segment is missing or damaged.
         """
@@ -79,7 +84,7 @@ class Snapshot:
 
     @property
     def _deleted(self) -> tuple[object, object]:
-        """What is the same for two snapshots that have the same tombstones."""
+        """Equal for two snapshots with the same tombstones."""
         return self.store.identity, self.settings.get("tombstones_id")
 
     @property
@@ -89,7 +94,7 @@ class Snapshot:
 
     @property
     def commit_id(self) -> object:
-        """The random id of this commit, which tells apart two histories of one number."""
+        """The random id of this commit; commits of equal number may differ."""
         return self.settings.get("commit_id")
 
     @property
@@ -99,12 +104,12 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """How many passages can be found."""
+        """Number of passages that can be found."""
         return sum(row.rows if live is None else live.size for row, live in self.live.items())
 
     def search(
         self,
-        queries: Vectors,
+        queries: Floats,
         k: int,
         *,
         shortlist: int | None = None,
@@ -113,9 +118,9 @@ class Snapshot:
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
-        k is cut to the number of rows; where fewer than that match, the rest is −1 and −inf. The
-        filter is applied before the shortlist is counted; each segment gives one of its own.
-        `exact` proves that there is nothing better, and needs no shortlist.
+        k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
+        before the shortlist is counted; each segment has a shortlist. `exact` returns the true best
+        and needs no shortlist.
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
@@ -123,7 +128,7 @@ class Snapshot:
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
             allowed = live
-            if matching is not None:  # only what is live has a passage
+            if matching is not None:  # only live rows have a passage
                 allowed = Allowed.of(row.part_of(matching), row.rows)
             if exact:
                 return segment.exact(queries, k, allowed)
@@ -132,26 +137,222 @@ class Snapshot:
         return self.merge(search, k)
 
     def merge(self, search: Search, k: int) -> SearchResult:
-        """The k best over all segments of what `search` finds in each; rows become passage ids."""
+        """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:
             raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
-        found = [search(row, each, self.live[row]) for row, each in self.segments.items()]
-        return merge(found, [row.base for row in self.segments], k)
+        results = [search(row, each, self.live[row]) for row, each in self.segments.items()]
+        return merge(results, [row.base for row in self.segments], k)
 
-    def vectors(self, passages: Ids) -> Vectors:
-        """The vectors of passages in the encoder's own basis: ids (n,) to (n, D) float32."""
+    def vectors(self, passages: Ids) -> Floats:
+        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
         order = np.argsort(passages)
-        asked = passages[order]
+        rising = passages[order]
         parts = [
             segment.vectors(inside)
             for row, segment in self.segments.items()
-            if (inside := row.part_of(asked)).size
+            if (inside := row.part_of(rising)).size
         ]
-        found = np.concatenate(parts)
-        vectors = np.empty_like(found)
-        vectors[order] = found
+        stacked = np.concatenate(parts)
+        vectors = np.empty_like(stacked)
+        vectors[order] = stacked
         return vectors
 
     def close(self) -> None:
-        """End the read transaction. Segments are let go of, for others may be searching them."""
+        """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
+
+
+_MAX_WAIT = 2_000_000  # seconds to wait
+_TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
+
+
+class View:
+    """An open collection, to read. It shows the commit it was opened on until `refresh`.
+
+    Safe to read from several threads: the snapshot is replaced as a whole. A forked child opens the
+    collection again and shows the newest commit. If another folder takes the place of this one, the
+    snapshot stays until `refresh` or the next change, which open the new folder.
+
+    Attributes:
+        path: the folder.
+        wait: seconds to wait for a writer of another process before CollectionBusy.
+        accepts: called with the settings of a commit before it is shown; may raise to refuse it.
+        renamed: former fingerprints of the encoder in use, each with the new one that the next
+            change writes.
+    """
+
+    def __init__(self, path: Path, wait: float = 0) -> None:
+        """Open. Raises CollectionError: there is no collection, or its files are damaged."""
+        if not path.is_dir():
+            raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
+        if not 0 <= wait <= _MAX_WAIT:
+            raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")
+        self.path = path.absolute()  # a later chdir must not lead elsewhere
+        self.wait = wait
+        self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self.renamed: Mapping[str, str] = {}
+        warn_network(self.path)
+        self._changing, self._advancing = Lock(), RLock()
+        self._forked = False
+        self._shown: Snapshot | None = None
+        self._shown = self._newest({})
+        forks.inherit(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the snapshot belongs to the parent; the next use opens a new one."""
+        self._changing, self._advancing = Lock(), RLock()
+        self._forked = self._shown is not None
+
+    @contextmanager
+    def reading(self) -> Iterator[Snapshot]:
+        """The snapshot shown now, which stays open throughout the block."""
+        self._here()
+        with self._changing:
+            if self._shown is None:
+                raise self._closed()
+            snapshot = self._shown
+            snapshot.readers += 1
+        try:
+            yield snapshot
+        finally:
+            with self._changing:
+                snapshot.readers -= 1
+                if snapshot is not self._shown and not snapshot.readers:
+                    snapshot.close()
+
+    @property
+    def segments(self) -> Mapping[SegmentRow, Segment]:
+        """The segments shown now."""
+        return self._current().segments
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The collection settings shown now."""
+        return self._current().settings
+
+    @property
+    def store(self) -> Store:
+        """The tables shown now."""
+        return self._current().store
+
+    @contextmanager
+    def newest(self) -> Iterator[Snapshot]:
+        """The newest commit, without changing what is shown."""
+        snapshot = self._newest(self._current().segments)
+        try:
+            yield snapshot
+        finally:
+            snapshot.close()
+
+    def refresh(self) -> None:
+        """Show the newest commit of the collection that is in this folder now."""
+        with self._advancing:
+            current = self._current()
+            with Store(self.path / "documents.db", readers=1) as store:
+                if (store.identity, store.settings().get("commit_id")) == (
+                    current.store.identity,
+                    current.commit_id,
+                ):
+                    return
+            self._show_newest(current.segments)
+
+    def follow(self) -> None:
+        """Show the newest commit if another folder has taken the place of the one shown."""
+        if not self._current().store.in_place:
+            self.refresh()
+
+    def close(self) -> None:
+        """Release the files; closing twice is harmless."""
+        with self._changing:
+            shown, self._shown = self._shown, None
+            if shown is None or self._forked:
+                return
+            if not shown.readers:
+                shown.close()
+        # The last connection to close checkpoints SQLite's log, which needs a writable one.
+        with suppress(CollectionError, OSError):
+            if Store.has_log(self.path / "documents.db"):
+                Store(self.path / "documents.db").close()
+
+    def _here(self) -> None:
+        """Open the collection in this process, if it was opened before a fork."""
+        if self._forked:
+            with self._advancing:
+                if self._forked and self._shown is not None:
+                    self._shown = self._newest(self._shown.segments)
+                self._forked = False
+
+    def _current(self) -> Snapshot:
+        self._here()
+        if self._shown is None:
+            raise self._closed()
+        return self._shown
+
+    def _closed(self) -> CollectionError:
+        return CollectionError(f"{self.path} is closed; open it again")
+
+    def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
+        """A snapshot of the last commit; segments in `held` are not opened again."""
+
+        def open_segment(row: SegmentRow) -> Segment:
+            return held.get(row) or self._open_segment(row, held)
+
+        failed: list[SegmentRow] | None = None
+        for _ in range(_TRIES):
+            try:
+                snapshot = Snapshot(self.path, open_segment, self._shown)
+                break
+            except (CollectionError, OSError):
+                # Replaced just now and removed by the next writer? Then other segments are listed.
+                before, failed = failed, self._committed()
+                if failed == before:
+                    raise
+        else:
+            snapshot = Snapshot(self.path, open_segment)
+        try:
+            self.accepts(snapshot.settings)
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _committed(self) -> list[SegmentRow]:
+        with Store(self.path / "documents.db", readers=1) as store:
+            return store.segments()
+
+    def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
+        """Show the newest commit; the former snapshot is closed when it has no readers.
+
+        One thread at a time, so that no thread shows an older commit than another before.
+        """
+        with self._advancing:
+            snapshot = self._newest(held)
+            with self._changing:
+                before = self._shown
+                if before is None:  # closed meanwhile
+                    snapshot.close()
+                    return
+                self._shown = snapshot
+                if not before.readers:
+                    before.close()
+
+    def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
+        """Open and check a segment; the largest in `held` shares its rotation if it is equal."""
+        largest = max(held.values(), key=lambda segment: segment.rows, default=None)
+        with self.named_segment(row):
+            segment = Segment.open(folder_of(self.path, row.id), rotation_of=largest)
+            if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
+                raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
+            return segment
+
+    @contextmanager
+    def named_segment(self, row: SegmentRow) -> Iterator[None]:
+        """Raise the error of a segment as CollectionError, with the way to repair it."""
+        try:
+            yield
+        except SegmentError as error:
+            raise CollectionError(
+                f"{error}; the texts are in {self.path / 'documents.db'}: restore the folder "
+                f"{folder_of(self.path, row.id)} from a copy, or encode it again with: "
+                f"searchengine repair {self.path}"
+            ) from error

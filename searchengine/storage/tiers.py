@@ -8,36 +8,36 @@ FAN - 1 segments a tier remain, and a row is copied once a tier in its life.
 from collections.abc import Sequence
 
 FAN = 4
-"""Segments of a tier that become one."""
+"""Number of segments of a tier that are merged into one."""
 
 FLOOR = 256
-"""Rows up to which a segment counts as smallest: to write so few costs as much as to write one."""
+"""Rows below which a segment is in the lowest tier: writing so few costs as much as writing one."""
 
 
-WORTH = 64
-"""At the end of a long add all becomes one segment if the largest is less than so many times the
-rest: to copy a row costs a thousandth of what it cost to encode it."""
+FINAL_RATIO = 64
+"""At the end of a long add all segments are merged unless the largest has this many times the rows
+of the others: copying a row costs a thousandth of encoding it."""
 
 
 def tier(live: int) -> int:
-    """The tier of a segment with so many live rows: 0 below FLOOR, then one more for each FAN."""
-    reached, limit = 0, FLOOR
+    """The tier of a segment by its live rows: 0 below FLOOR, then one more for each factor FAN."""
+    number, limit = 0, FLOOR
     while live >= limit:
-        reached, limit = reached + 1, limit * FAN
-    return reached
+        number, limit = number + 1, limit * FAN
+    return number
 
 
 def due(segments: Sequence[tuple[int, int]], *, finished: bool = False) -> list[int]:
-    """Which of the segments, given as (live, rows), are to be written as one; none if it is well.
+    """Positions of the segments, given as (live, rows), that should be merged; empty if none.
 
-    The lowest tier that is full, with all that is smaller; else a segment of which half or more
-    is dead. `finished`: a long add has ended, after which people search.
+    The lowest full tier, with all smaller segments; else a segment of which half or more was
+    deleted. `finished`: a long add has ended, and searches follow.
     """
     sizes = [rows for _, rows in segments]
-    if finished and len(sizes) > 1 and WORTH * (sum(sizes) - max(sizes)) >= max(sizes):
+    if finished and len(sizes) > 1 and FINAL_RATIO * (sum(sizes) - max(sizes)) >= max(sizes):
         return [*range(len(sizes))]
     tiers = [tier(live) for live, _ in segments]
     for full in sorted(set(tiers)):
         if tiers.count(full) >= FAN:
-            return [i for i, own in enumerate(tiers) if own <= full]
+            return [i for i, number in enumerate(tiers) if number <= full]
     return [i for i, (live, rows) in enumerate(segments) if 2 * live <= rows][:1]

@@ -1,16 +1,15 @@
-"""One write transaction on a collection: its tables and its segments change together, or neither.
+"""One commit: tables and segments change together, in one transaction, or not at all.
 
 A segment's files are complete and synced before the transaction names it; until then its folder is
 garbage, which is removed after another commit. So at every instant a reader sees all of a commit
-or none.
+or nothing of it.
 """
 
+import logging
 import os
-import re
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +18,45 @@ import numpy.typing as npt
 
 from indexer.building.build import Progress
 from indexer.building.merge import outgrown
-from indexer.config import SMALL
-from indexer.errors import SegmentError
+from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
-from indexer.storage.durable import below, open_folder
-from searchengine.errors import CollectionError
+from indexer.storage.durable import below
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import tiers
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.filesystem import refuse_network
+from searchengine.storage.folders import (
+    beside,
+    folder_of,
+    os_errors,
+    remove_unnamed,
+    segment_errors,
+    segment_folders,
+)
+from searchengine.storage.snapshot import View
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
+_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
+_log = logging.getLogger(__name__)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see maintenance.guarantee."""
-_SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 
 
 class Writer:
-    """What a transaction may do to a collection's segments; to its tables, `changes` does it.
+    """What a transaction may do: `append`, `merge` and `rebuild` segments; `changes` writes tables.
 
-    Made by `writing`.
+    Given by `WritableView.writing`.
 
     Attributes:
         store: the connection that holds the transaction.
-        changes: the same, to write to the tables.
-        opened: the segments made here, open.
+        changes: writes to its tables.
+        opened: the segments added in this transaction.
         before: name → inode of every folder of a segment when the transaction began.
     """
 
@@ -59,11 +69,11 @@ class Writer:
         self.opened: dict[SegmentRow, Segment] = {}
         self._open_segment = open_segment
         self.before = before
-        # Beyond folders that no commit names, too: see remove_unnamed.
+        # Beyond the folders that no commit names, too: see folders.remove_unnamed.
         self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
     def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
-        """One segment more, of blocks (n, D): the passages from `changes.next_passage` on."""
+        """Add a segment of blocks (n, D): the vectors of passages `changes.next_passage` and on."""
         base = self.changes.next_passage()
         committed = self.store.segments()
         largest = max(committed, key=lambda row: row.rows, default=None)
@@ -88,27 +98,27 @@ class Writer:
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Write segments as one, without what was deleted; its passages get new ids.
+        """Merge segments into one, without deleted rows; its passages get new ids.
 
-        `refit`: fit the rotation anew; None leaves that to how much the rows have grown.
+        `refit`: fit the rotation again; None decides by how much the rows have grown.
         `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
         parts, base = [], self.changes.next_passage()
         next_id = base
         for row in sorted(segments, key=lambda row: row.base):
             segment = self._open_segment(row)
-            gone = self.store.dead(row)
+            dead = self.store.dead(row)
             moved = self.changes.move_passages(row, next_id)
-            if moved != row.rows - gone.size:
+            if moved != row.rows - dead.size:
                 raise self.store.damaged(
-                    f"{moved} passages in segment {row.id}, which has {row.rows - gone.size} rows"
+                    f"segment {row.id} has {row.rows - dead.size} live rows and {moved} passages"
                 )
             next_id += moved
             tuning = tuning or segment.manifest.tuning
             if moved:
-                live = Allowed.without(gone, row.rows) if gone.size else None
+                live = Allowed.without(dead, row.rows) if dead.size else None
                 parts.append((segment, live))
-        self.changes.forget(segments)
+        self.changes.remove_segments(segments)
 
         def build(path: Path) -> Segment:
             return Segment.merge(
@@ -131,23 +141,25 @@ class Writer:
         tuning: Mapping[str, Any],
         progress: Progress | None = None,
     ) -> None:
-        """The same rows in segments that are searched another way; later ones are built alike.
+        """Build the segments again with another index config, also for later ones.
 
-        Raises CollectionError when the segments or the rows deleted are others than were measured.
+        Raises CollectionError if segments or deleted rows have changed since they were measured.
         """
-        left = {row: row.rows if only is None else only.size for row, (_, only) in measured.items()}
-        there = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
-        if list(there.items()) != list(left.items()):
+        expected = {
+            row: row.rows if live is None else live.size for row, (_, live) in measured.items()
+        }
+        stored = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
+        if list(stored.items()) != list(expected.items()):
             raise CollectionError(
                 f"{self.path} was changed by another process while it was measured; "
                 "nothing was changed here, tune it again"
             )
         self.changes.set("index", config.as_dict())
-        for row, (segment, only) in measured.items():
-            if only is not None:  # only the rows that were measured, in the basis that they lie in
+        for row, (segment, live) in measured.items():
+            if live is not None:  # only the rows that were measured, in their present basis
                 self.merge([row], refit=False, tuning=tuning, progress=progress)
                 continue
-            self.changes.forget([row], keep_tombstones=True)
+            self.changes.remove_segments([row], keep_tombstones=True)
 
             def build(path: Path, segment: Segment = segment) -> Segment:
                 return segment.rebuild(path, config, tuning=tuning, progress=progress)
@@ -158,19 +170,19 @@ class Writer:
         self.changes.set(TUNED, {"commit": commit, "segments": names})
 
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
-        """Write the present fingerprint of the encoder over one that an older version gave it."""
+        """Store the encoder's present fingerprint instead of one that an older version computed."""
         built = self.store.settings()["encoder"]
         if built["fingerprint"] in renamed:
             self.changes.set("encoder", built | {"fingerprint": renamed[built["fingerprint"]]})
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
-        """Build, sync and open a segment, and name it."""
+        """Build, sync, open and record a segment."""
         self._numbers += 1
         with os_errors(self.path), segment_errors(self.path):
             segment = build(folder_of(self.path, self._numbers))
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
-        self.changes.name(row)
+        self.changes.add_segment(row)
 
     def _config(self) -> SegmentConfig:
         return SegmentConfig.from_dict(self.store.settings()["index"])
@@ -179,125 +191,119 @@ class Writer:
         return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
 
 
-@contextmanager
-def writing(
-    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
-) -> Iterator[Writer]:
-    """A transaction: committed at the end of the block, undone if that fails.
-
-    Raises:
-        CollectionBusy: another process is still writing after `wait` seconds.
-        CollectionError: another folder has taken the place of this one.
-    """
-    with store.transaction(wait), _beside(path, store) as folder:
-        with os_errors(path):
-            before = _folders(path, folder)
-        writer, process = Writer(path, store, open_segment, before), os.getpid()
-        try:
-            yield writer
-            writer.changes.count_commit()
-        except BaseException as error:
-            if process != os.getpid():  # forked amid the block: all of it is the parent's
-                raise
-            for segment in writer.opened.values():
-                segment.close()
-            with suppress(OSError):
-                for name in _folders(path, folder).keys() - before.keys():
-                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
-            if isinstance(error, CollectionError) and not store.in_place:
-                raise store.replaced() from error
-            raise
-
-
 def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
-    """The segments that searchengine.storage.tiers would have merged; `finished` as there."""
+    """The segments to merge by searchengine.storage.tiers; `finished` as there."""
     committed = store.segments()
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     return [committed[i] for i in tiers.due(sizes, finished=finished)]
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
-    """A segment that took over the rotation of one much smaller, which does not suit its rows.
+    """A segment whose rotation was fitted on far fewer rows; None if all fit.
 
-    Below SMALL rows all are scored, whatever the rotation.
+    With fewer than FLAT_BELOW rows, all are scored, whatever the rotation.
     """
     for row, segment in segments.items():
-        if row.rows >= SMALL and outgrown(row.rows, segment.manifest.fitted_on):
+        if row.rows >= FLAT_BELOW and outgrown(row.rows, segment.manifest.fitted_on):
             return row
     return None
 
 
-def folder_of(path: Path, number: int) -> Path:
-    """The folder of a segment."""
-    return path / "segments" / f"{number:06d}"
+@contextmanager
+def writing(
+    path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
+) -> Iterator[Writer]:
+    """A transaction on a folder: committed at the end of the block, or rolled back.
 
-
-def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
-    """Remove those folders of segments that no commit names, of all that were there `before`.
-
-    To be called after a commit of one's own, which began when they were there: what was replaced by
-    it, and what a writer left that was killed. Not sooner: a writer that is killed while SQLite
-    syncs its commit leaves that commit undecided. Nobody sees it, but the next process that
-    recovers SQLite's log may find it; only a later commit writes over it.
+    Raises:
+        CollectionBusy: another process is still writing after `wait` seconds.
+        CollectionError: another folder has taken the place of this one.
     """
-    named = {folder_of(path, row.id).name for row in store.segments()}
-    if not before.keys() - named:
-        return
-    with store.transaction(queue=False), _beside(path, store) as folder, os_errors(path):
-        named = {folder_of(path, row.id).name for row in store.segments()}
-        for name, inode in _folders(path, folder).items():
-            if name not in named and before.get(name) == inode:
-                shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+    with store.transaction(wait), beside(path, store) as folder:
+        with os_errors(path):
+            before = segment_folders(path, folder)
+        writer, process = Writer(path, store, open_segment, before), os.getpid()
+        try:
+            yield writer
+            writer.changes.count_commit()
+        except BaseException as error:
+            if process != os.getpid():  # forked during the block, which belongs to the parent
+                raise
+            for segment in writer.opened.values():
+                segment.close()
+            with suppress(OSError):
+                for name in segment_folders(path, folder).keys() - before.keys():
+                    shutil.rmtree(below(path / "segments" / name, folder), dir_fd=folder)
+            if isinstance(error, CollectionError) and not store.in_place:
+                raise store.replaced() from error
+            raise
 
 
-@contextmanager
-def _beside(path: Path, store: Store) -> Iterator[int | None]:
-    """The folder of segments beside this very database, whatever takes its name meanwhile."""
-    with os_errors(path), ExitStack() as stack:
-        folder = stack.enter_context(open_folder(path / "segments"))
-        if not store.in_place:
+class WritableView(View):
+    """An open collection that can be written: one transaction at a time, shown when committed."""
+
+    @contextmanager
+    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection for writing.
+
+        `identity`: the database that must be in the folder; None: the one that is there now.
+        """
+        if identity is None:
+            self.follow()  # raises for a closed collection, and for one of another encoder
+            identity = self._current().store.identity
+        refuse_network(self.path)
+        with self._same(Store(self.path / "documents.db"), identity) as store:
+            yield store
+
+    def reader(self, identity: Identity) -> Store:
+        """A connection to read what is stored now; `identity` as for `own_store`."""
+        return self._same(Store(self.path / "documents.db", readers=1), identity)
+
+    @staticmethod
+    def _same(store: Store, identity: Identity) -> Store:
+        if store.identity != identity:
+            store.close()
             raise store.replaced()
-        opened = stack.pop_all()
-    with opened:
-        yield folder
+        return store
 
+    @contextmanager
+    def writing(self, store: Store) -> Iterator[Writer]:
+        """A transaction; shows what it committed, and removes the folders that it replaced."""
+        opened: dict[SegmentRow, Segment] = {}
 
-def _folders(path: Path, folder: int | None) -> dict[str, int]:
-    """The folders of segments, by name, with their inodes; those half written are removed."""
-    found = {}
-    for name in os.listdir(path / "segments" if folder is None else folder):
-        each = below(path / "segments" / name, folder)
-        if not _SEGMENT.fullmatch(name):
-            continue  # not ours
-        status = os.stat(each, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
-            continue
-        if name.isdigit():
-            found[name] = status.st_ino
-        else:  # no commit can name it, and its writer does not have the lock any more
-            shutil.rmtree(each, dir_fd=folder)
-    return found
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                held = self._current().segments
+                opened[row] = held.get(row) or self._open_segment(row, held)
+            return opened[row]
 
+        with writing(self.path, store, open_segment, self.wait) as writer:
+            writer.rename_encoder(self.renamed)
+            yield writer
+        try:
+            held = {**self._current().segments, **opened, **writer.opened}
+            self._show_newest(held)
+            if store.log_bytes > _LOG:
+                # SQLite restarts its log when no reader needs it: fold it, then read from the file.
+                store.fold_log()
+                self._show_newest(held)
+        except (CollectionError, OSError) as error:
+            raise CollectionError(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
+        self._clear_away(store, writer.before)
 
-@contextmanager
-def segment_errors(path: Path) -> Iterator[None]:
-    """A damaged segment as CollectionError, with the way out."""
-    try:
-        yield
-    except SegmentError as error:
-        raise CollectionError(
-            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode the "
-            f"segment again with: searchengine repair {path}"
-        ) from error
+    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
+        """Remove replaced folders, unless another process is writing.
 
-
-@contextmanager
-def os_errors(path: Path) -> Iterator[None]:
-    """Disk full, read-only folder, …: as CollectionError, with what became of the change."""
-    try:
-        yield
-    except OSError as error:
-        raise CollectionError(
-            f"{path}: {error.strerror or error}; the change was undone, "
-            "make room or choose a folder that can be written"
-        ) from error
+        Processes that have them open go on reading; those about to open them look for newer ones.
+        """
+        try:
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, before)
+        except CollectionError as error:  # the change itself is committed
+            _log.warning(
+                "replaced segments were not removed; the next change tries again: %s",
+                error,
+            )

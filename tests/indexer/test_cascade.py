@@ -7,14 +7,14 @@ import faiss
 import numpy as np
 import pytest
 
-from indexer.search import cascade
-from indexer.search.rerank import SearchResult
+from indexer.arrays import prefix
+from indexer.search import search as cascade
+from indexer.search.search import SearchResult
 from indexer.segment import Segment, SegmentConfig
-from indexer.storage.prefix import prefix
 
 DIM = 48
 ROWS = 2500
-WALKED = ["ivf", "hnsw", "nsg"]
+WALKED = ["ivf", "hnsw"]
 
 
 def clustered(n: int, seed: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def graph(folder: Path) -> Segment:
     return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0))
 
 
-@pytest.fixture(params=[1, cascade.MANY - 1, cascade.MANY, 150])
+@pytest.fixture(params=[1, cascade.LOCALITY_BATCH - 1, cascade.LOCALITY_BATCH, 150])
 def queries(request: pytest.FixtureRequest) -> np.ndarray:
     return QUERIES[: request.param]
 
@@ -110,7 +110,7 @@ def test_more_effort_is_more_steps(graph: Segment) -> None:
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
     """Also where similar queries are searched after each other: each gets its own answer."""
     many = segment.search(QUERIES, 5)
-    assert len(QUERIES) > cascade.MANY
+    assert len(QUERIES) > cascade.LOCALITY_BATCH
     alone = [segment.search(query[None], 5) for query in QUERIES]
     np.testing.assert_array_equal(many.rows, np.concatenate([one.rows for one in alone]))
     np.testing.assert_allclose(
@@ -179,7 +179,7 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
 @pytest.fixture(params=[1000, 0], ids=["few are scored", "all are searched"])
 def exact_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small segments reach walks and scans under a filter only if few rows are not just scored."""
-    monkeypatch.setattr("indexer.search.searching.EXACT_ALLOWED", request.param)
+    monkeypatch.setattr("indexer.segment.EXACT_ALLOWED", request.param)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])

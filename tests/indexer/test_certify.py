@@ -16,9 +16,9 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import exact as module
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
 from indexer.search.exact import Bounds, certify
-from indexer.search.rerank import SearchResult, rerank
+from indexer.search.opening import open_coarse
+from indexer.search.search import CoarseIndex, SearchResult, rerank
 from indexer.storage.vectors import VectorFile, VectorWriter
 
 
@@ -30,7 +30,7 @@ def written(rows: np.ndarray, storage: Storage) -> Iterator[tuple[VectorFile, Co
         with VectorWriter(path, rows.shape[1], storage) as writer:
             writer.append(rows)
             writer.seal()
-        yield VectorFile(path, *rows.shape, storage), CoarseIndex.open(path, mapped=True)
+        yield VectorFile(path, *rows.shape, storage), open_coarse(path, mapped=True)
 
 
 def everything(
@@ -101,7 +101,7 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
 def test_many_rows_few_of_which_are_read(
     storage: Storage, few: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FEW", few)
+    monkeypatch.setattr(module, "GATHER_SHARE", few)
     rows = falling(5000, 96)
     rows[::7] = rows[1::7][: len(rows[::7])]
     queries = unit_rows(rows[:20] + 0.3 * falling(20, 96, seed=1))
@@ -136,7 +136,7 @@ def test_a_scan_that_errs_as_far_as_it_may_loses_no_row(
     dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows than a scan gives at first lie within its error behind the k-th best."""
-    monkeypatch.setattr(module, "FEW", 0.0)
+    monkeypatch.setattr(module, "GATHER_SHARE", 0.0)
     k, slack = 5, module.score_slack(dim)
     steps = np.full(400, 0.5)
     steps[:k] += 1.5 * slack  # the best k; all others are less than two errors below them

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.arrays import evenly
-from indexer.config import CODES, Code, SegmentConfig, Structure
+from indexer.arrays import evenly, prefix
+from indexer.building.coarse import build_coarse
+from indexer.config import BUILDABLE, CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
-from indexer.storage.prefix import prefix
+from indexer.search.opening import open_coarse
+from indexer.search.search import CoarseIndex
 
 WIDTH = 16
-EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]
+EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
 FLAT = [*CODES[Structure.FLAT]]
 SCALED = {Code.INT8: 255, Code.INT6: 63, Code.INT4: 15}  # steps over each number's range
 SHARES = {  # of the shortlist by true scores, found by a scan of the codes
@@ -61,7 +62,7 @@ def clustered(n: int, seed: int = 0) -> np.ndarray:
 
 def build(rows: np.ndarray, structure: Structure, code: Code, **more: int) -> CoarseIndex:
     config = SegmentConfig(prefix=rows.shape[1], structure=structure, code=code, **more)
-    return CoarseIndex.build(Rows(rows), config)
+    return build_coarse(Rows(rows), config)
 
 
 def decoded(index: CoarseIndex, rows: np.ndarray, code: Code) -> np.ndarray:
@@ -125,7 +126,7 @@ def test_every_kind_finds_most_of_the_true_shortlist(structure: Structure, code:
     assert (index.rows, index.width, index.structure) == (1500, WIDTH, structure)
     found = index.shortlist(QUERIES, 50)
     assert all(len({*line}) == 50 for line in found)
-    missed = {Structure.IVF: 0.03, Structure.HNSW: 0.02, Structure.NSG: 0.02}.get(structure, 0)
+    missed = {Structure.IVF: 0.03, Structure.HNSW: 0.02}.get(structure, 0)
     assert overlap(found, oracle(QUERIES, ROWS, 50)) > SHARES[code] - missed
 
 
@@ -135,7 +136,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code
     index.save(tmp_path / "c")
     filters = [np.arange(0, 1500, 2), np.arange(0, 1500, 20)] if index.selects else []
     for mapped in (False, True):
-        again = CoarseIndex.open(tmp_path / "c", mapped=mapped)
+        again = open_coarse(tmp_path / "c", mapped=mapped)
         assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
         for allowed in (None, *filters):
             np.testing.assert_array_equal(
@@ -186,11 +187,8 @@ def test_a_shortlist_of_all_rows_has_all_of_them(structure: Structure, code: Cod
     assert (everything[:, 1500:] == -1).all()
 
 
-@pytest.mark.parametrize("structure", [Structure.HNSW, Structure.NSG])
-def test_a_graph_is_laid_out_in_another_order_and_finds_rows_by_number(
-    structure: Structure,
-) -> None:
-    index = built(structure, Code.FP32)
+def test_a_graph_is_laid_out_in_another_order_and_finds_rows_by_number() -> None:
+    index = built(Structure.HNSW, Code.FP32)
     ids = faiss.vector_to_array(index.index.id_map)
     assert (np.sort(ids) == np.arange(1500)).all() and (ids != np.arange(1500)).any()
     inner = faiss.downcast_index(index.index.index)
@@ -293,15 +291,15 @@ def test_searching_leaves_the_thread_setting_alone() -> None:
 
 def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VectorError, match="at least one row"):
-        CoarseIndex.build(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
+        build_coarse(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
     with pytest.raises(VectorError, match=r"must be \(n, 64\), got shape \(2, 3\)"):
-        CoarseIndex.build(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
+        build_coarse(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
     (tmp_path / "noise").write_bytes(b"IxXX" + bytes(100))
     with pytest.raises(SegmentError, match=r"cannot read .*noise"):
-        CoarseIndex.open(tmp_path / "noise")
+        open_coarse(tmp_path / "noise")
     faiss.write_index(faiss.IndexLSH(16, 16), str(tmp_path / "lsh"))
-    with pytest.raises(SegmentError, match="lsh holds IndexLSH"):
-        CoarseIndex.open(tmp_path / "lsh")
+    with pytest.raises(SegmentError, match=r"lsh must hold .* got IndexLSH"):
+        open_coarse(tmp_path / "lsh")
     with pytest.raises(OSError, match="could not write"):
         built(Structure.FLAT, Code.FP32).save(tmp_path / "no" / "folder")
 
@@ -309,17 +307,9 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.search.coarse\n"
+        "try:\n    import indexer.search.search\n"
         'except ImportError as error:\n    assert "searchengine[cpu]" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
         "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_nsg_refuses_rows_among_which_it_would_look_for_ever() -> None:
-    """Two different rows, a thousand times: faiss's graph would never be connected."""
-    rows = np.repeat(clustered(2), 1000, axis=0)
-    config = SegmentConfig(prefix=WIDTH, structure=Structure.NSG, code=Code.INT8)
-    with pytest.raises(VectorError, match="nsg needs 100 different prefixes, got 2 among 2000"):
-        CoarseIndex.build(Rows(rows), config)

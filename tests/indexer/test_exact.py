@@ -7,7 +7,7 @@ import pytest
 
 from indexer.arrays import unit_rows
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.rerank import SearchResult, rerank
+from indexer.search.search import SearchResult, rerank
 from indexer.segment import Segment, SegmentConfig
 
 DIM = 48
@@ -115,7 +115,7 @@ def test_sizes_may_be_numbers_of_numpy(tmp_path: Path, structure: str) -> None:
 
 def test_bounds_too_wide_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((1200, 1100)).astype(np.float32)
-    message = "bounds keep at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
+    message = "bounds must be at most 1000 dimensions, got 1001 for vectors of 1100; set it to 1000"
     wide, steps = SegmentConfig(rotation="identity", bounds=1001), []
     with pytest.raises(SegmentConfigError, match=message):
         Segment.build(tmp_path / "s", rows, wide, progress=lambda *step: steps.append(step))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from indexer.errors import SegmentError
-from indexer.search.coarse import faiss
+from indexer.faiss_calls import faiss
 from indexer.segment import Segment, SegmentConfig
 
 ROWS = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)

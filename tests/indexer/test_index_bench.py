@@ -162,8 +162,6 @@ def test_the_cost_of_a_graph_follows_its_effort(turned: Segment) -> None:
         assert found is not None
         adds.append(found.multiply_adds)
     assert DIM * DIM + 10 * DIM < adds[0] < adds[1] < adds[2] < 2000 * DIM
-    nsg = turned.over(replace(config, structure=Structure.NSG))
-    assert cost(OperatingPoint((nsg,), (None,), 5, 10), queries) is None
 
 
 def test_the_cost_of_a_search_among_some_rows(turned: Segment) -> None:

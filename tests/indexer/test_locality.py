@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.search.locality import locality
-from indexer.storage.prefix import prefix
+from indexer.arrays import locality, prefix
 
 
 def clustered(n: int, width: int, seed: int = 0) -> np.ndarray:

@@ -10,9 +10,11 @@ import pytest
 from conftest import REPOSITORY
 
 from indexer.config import Code, RotationKind, SegmentConfig, Structure
-from indexer.errors import SegmentError
+from indexer.errors import SegmentConfigError, SegmentError
 from indexer.segment import Segment
 from indexer.storage.manifest import FileEntry, Manifest
+from indexer.tuning.cost import cost, footprint
+from indexer.tuning.points import OperatingPoint
 
 OLD = REPOSITORY / "tests" / "format-1"
 BEFORE = REPOSITORY / "tests" / "format-2"
@@ -86,7 +88,7 @@ def test_a_wrong_value_with_a_right_checksum_is_refused(
 ) -> None:
     values = json.loads(MANIFEST.to_json()) | change
     monkeypatch.setattr("indexer.storage.manifest._checksum", lambda _: values["sha256"])
-    with pytest.raises(SegmentError, match="lacks a value or holds a wrong one"):
+    with pytest.raises(SegmentError, match="has a missing or invalid value"):
         Manifest.from_json(json.dumps(values))
 
 
@@ -114,10 +116,10 @@ def test_what_the_rotation_was_fitted_on_is_a_count(
         (("files", "coarse.faiss", "size"), float("inf"), "size must be .*, got inf"),
         (("files", "coarse.faiss", "size"), 10**30, "size must be a whole number of at most"),
         (("files", "coarse.faiss", "sha256"), None, "sha256 must be text, got None"),
-        (("config",), [1], r"settings of a segment go by name, got \[1\]"),
+        (("config",), [1], r"segment settings must be a mapping, got \[1\]"),
         (("config", "blocks"), 3, "blocks must be a list of whole numbers, got 3"),
         (("config", "shortlist"), 2**31, "shortlist must be a whole number of at most"),
-        (("tuning",), 3, "tuning must go by name, got 3"),
+        (("tuning",), 3, "tuning must be a mapping, got 3"),
         (("provenance",), {"a": "\ud800"}, "was altered"),
     ],
 )
@@ -135,7 +137,7 @@ NAMES = ["", ".", "..", "../evil", "/etc/passwd", "a/b", "a\\b", "c:a", "a\n", "
 def test_files_lie_in_the_folder(name: str) -> None:
     entry = {"size": 1, "sha256": "ab"}
     for place, bad in ((("vectors", "file"), name), (("files",), {name: entry})):
-        with pytest.raises(SegmentError, match="plain names and lie in its folder, got") as refused:
+        with pytest.raises(SegmentError, match="plain names without a folder, got") as refused:
             Manifest.from_json(resigned(place, bad))
         assert str(refused.value).isprintable() and len(str(refused.value)) < 250
 
@@ -233,3 +235,55 @@ def test_segments_of_older_formats_are_merged(tmp_path: Path) -> None:
     np.testing.assert_allclose(made.vectors(np.arange(42)), expected, atol=1e-3)
     assert made.manifest.fitted_on == 40
     made.verify()
+
+
+# --- NSG -----------------------------------------------------------------------------------------
+# A segment of these rows with a structure that is no longer built, written while it was.
+
+NSG = REPOSITORY / "tests" / "format-3" / "nsg-int8"
+NSG_ROWS = np.random.default_rng(7).standard_normal((1000, 16)).astype(np.float32)
+
+
+def test_an_nsg_segment_opens_and_finds_its_rows() -> None:
+    unit = NSG_ROWS / np.linalg.norm(NSG_ROWS, axis=1, keepdims=True)
+    every = np.arange(1000)
+    with Segment.open(NSG) as segment:
+        segment.verify()
+        assert segment.config.structure is Structure.NSG
+        np.testing.assert_allclose(segment.vectors(every), unit, atol=1e-3)
+        np.testing.assert_array_equal(segment.search(NSG_ROWS, 1).rows[:, 0], every)
+        alone = [segment.search(row[None], 1).rows[0, 0] for row in NSG_ROWS[:20]]
+        assert alone == [*range(20)]
+        allowed = every[::2]
+        for found in (
+            segment.exact(NSG_ROWS, 3, allowed).rows,
+            segment.search(NSG_ROWS, 3, allowed=allowed).rows,
+            segment.shortlist(segment.rotate(NSG_ROWS), 3, allowed),
+        ):
+            assert (found % 2 == 0).all()
+        np.testing.assert_array_equal(
+            segment.search(NSG_ROWS[::2], 1, allowed=allowed).rows[:, 0], allowed
+        )
+        assert footprint(segment.config, 1000, 16).code == 8
+        point = OperatingPoint((segment,), (None,), 3, None)
+        assert cost(point, NSG_ROWS[:2]) is None  # faiss does not count its steps
+
+
+def test_nsg_is_refused_for_a_new_segment(tmp_path: Path) -> None:
+    refused = pytest.raises(
+        SegmentConfigError, match="must be one of flat, ivf, hnsw in a new segment, got nsg"
+    )
+    with Segment.open(NSG) as old:
+        config = old.config
+        for rows in (NSG_ROWS, NSG_ROWS[:9]):
+            with refused:
+                Segment.build(tmp_path / "s", rows, config)
+        with refused:
+            old.rebuild(tmp_path / "s", config)
+        with refused:
+            Segment.merge(tmp_path / "s", [(old, None)], config)
+        with refused:
+            old.over(config, np.arange(1000))
+        assert [*tmp_path.iterdir()] == []
+        with old.rebuild(tmp_path / "s", replace(config, structure=Structure.HNSW)) as graph:
+            assert (graph.search(NSG_ROWS, 1).rows[:, 0] == np.arange(1000)).mean() > 0.99

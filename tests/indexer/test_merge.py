@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.building import merge
+from indexer.building.coarse import build_coarse
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.coarse import CoarseIndex
 from indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 24
@@ -98,7 +98,7 @@ def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: 
     assert made.manifest.fitted_on == second.manifest.fitted_on == first.manifest.fitted_on == 5000
     for name in ("b", "m"):
         assert (tmp_path / name / "rotation.npy").samefile(tmp_path / "a" / "rotation.npy")
-    assert made._opened().turn is first._opened().turn  # in memory once
+    assert made._opened().rotation is first._opened().rotation  # in memory once
     assert not (tmp_path / "b" / "spool.tmp").exists()
 
 
@@ -188,8 +188,8 @@ def test_a_taken_rotation_is_that_segments_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "vectors", "error", "message"),
     [
-        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation is pca in the stored vectors"),
-        (CONFIG, rows(2, 0)[:, :9], VectorError, "must be 24 wide, as those of the segment"),
+        (BLOCKS, rows(2, 0), SegmentConfigError, "rotation must be pca, as in the stored"),
+        (CONFIG, rows(2, 0)[:, :9], VectorError, "must have 24 dimensions like the segment"),
         (CONFIG, np.zeros((2, DIM), np.float32), VectorError, "row 0 is all zeros"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     for parts, config, error, message in (
         ([], CONFIG, VectorError, "at least one vector, got none"),
         ([(first, [])], CONFIG, VectorError, "at least one vector, got none"),
-        ([(first, None), (narrow, None)], CONFIG, VectorError, "of one width .* got 24 and 12"),
+        ([(first, None), (narrow, None)], CONFIG, VectorError, "equal dimensions, got 24 and 12"),
         ([(first, [50])], CONFIG, VectorError, r"rise strictly within \[0, 50\)"),
         ([(first, None)], wide, SegmentConfigError, "prefix 25 is wider"),
         ([(closed, None)], CONFIG, SegmentError, "is closed"),
@@ -272,6 +272,6 @@ def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path, code: str, dtype
         stored = np.frombuffer(raw[-1500 * 8 * np.dtype(dtype).itemsize :], dtype)
         assert np.array_equal(stored.reshape(1500, 8), prefixes.astype(dtype))
         rotated = segment.rotate(rows[:20])
-        by_faiss = CoarseIndex.build(segment.prefix_rows(8), config)
+        by_faiss = build_coarse(segment.prefix_rows(8), config)
         expected = by_faiss.shortlist(rotated[:, :8], 50)
         assert np.array_equal(segment.shortlist(rotated, 50), expected)

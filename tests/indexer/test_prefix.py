@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from indexer.arrays import prefix
 from indexer.errors import VectorError
-from indexer.storage.prefix import prefix
 
 ROWS = hnp.arrays(
     np.float32,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
-from indexer.search import rerank as module
-from indexer.search.rerank import SearchResult, merge, narrow, rerank
+from indexer.search import search as module
+from indexer.search.search import SearchResult, merge, narrow, rerank
 
 
 class Store:
@@ -64,7 +64,7 @@ def test_chunks_change_nothing(q: int, s: int, k: int, chunk: int, seed: int) ->
     candidates[rng.random((q, s)) < 0.2] = -1
     whole = rerank(store, queries, candidates, k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CHUNK_NUMBERS", 5 * chunk)
+        patch.setattr(module, "CHUNK_VALUES", 5 * chunk)
         store.largest = 0
         parts = rerank(store, queries, candidates, k)
     assert store.largest <= 5 * chunk

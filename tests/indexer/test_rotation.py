@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.storage.prefix import prefix
-from indexer.storage.rotation import Turn, blockwise, itq, pca
+from indexer.storage.rotation import Rotation, blockwise, itq, pca
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_every_turn_is_orthogonal_and_keeps_the_scores(
         np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
         turned = rows @ turn
         np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
-        applied = Turn(turn)
+        applied = Rotation(turn)
         np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
         np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
 
@@ -139,7 +139,7 @@ def test_itq_keeps_the_energy_of_the_prefix_and_loses_less_to_signs() -> None:
 
 
 def test_no_rows_and_unequal_blocks_are_refused() -> None:
-    with pytest.raises(VectorError, match="no rows"):
+    with pytest.raises(VectorError, match="at least one row"):
         pca([])
     with pytest.raises(VectorError, match=r"must be \(n, 3\), got shape \(2, 4\)"):
         pca([np.ones((2, 3)), np.ones((2, 4))])

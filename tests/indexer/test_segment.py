@@ -12,10 +12,10 @@ from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.arrays import prefix
 from indexer.config import CODES
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage, Structure
-from indexer.storage.prefix import prefix
 
 DIM = 48
 EVERY = [(structure, code) for structure, codes in CODES.items() for code in codes]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from indexer.config import (
     CODES,
-    SMALL,
+    FLAT_BELOW,
     Code,
     RotationKind,
     SegmentConfig,
@@ -86,29 +86,34 @@ def test_plain_strings_and_lists_become_members_and_tuples() -> None:
         ({"prefix": 0}, "prefix must be a whole number of at least 1, got 0"),
         ({"prefix": True}, "prefix must be a whole number"),
         ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 1, got 1\.5"),
-        ({"effort": 9}, "effort is for hnsw and ivf; the structure flat takes none, got 9"),
-        ({"structure": "nsg", "hnsw_m": 3}, "nsg needs hnsw_m of at least 4, got 3"),
+        ({"effort": 9}, "effort must be 0 for the structure flat, got 9"),
         ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
         ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
         ({"ef_construction": "9"}, "ef_construction must be a whole number"),
         ({"lists": -1}, "lists must be a whole number of at least 0"),
         ({"bounds": None}, "bounds must be a whole number of at least 0, got None"),
         ({"preffix": 3}, "unknown segment setting 'preffix'"),
-        ({"structure": "hnsw", "code": "pq"}, "hnsw holds the codes fp32, .*, int4, got 'pq'"),
-        ({"structure": "nsg", "code": "int4"}, "nsg holds the codes fp32, fp16, int8, got 'int4'"),
-        ({"code": "pq", "prefix": 62}, "pq needs a prefix that 4 divides, got 62"),
-        ({"code": "fastscan", "prefix": 63}, "fastscan needs a prefix that 2 divides, got 63"),
-        ({"rotation": "blocks"}, "and only of it; got rotation 'blocks' and blocks"),
-        ({"blocks": [64]}, r"and only of it; got rotation 'pca' and blocks \[64\]"),
+        (
+            {"structure": "hnsw", "code": "pq"},
+            "code must be one of fp32, .*, int4 for the structure hnsw, got 'pq'",
+        ),
+        (
+            {"structure": "nsg", "code": "int4"},
+            "code must be one of fp32, fp16, int8 for the structure nsg, got 'int4'",
+        ),
+        ({"code": "pq", "prefix": 62}, "prefix must be a multiple of 4 for the code pq, got 62"),
+        ({"code": "fastscan", "prefix": 63}, "must be a multiple of 2 for the code fastscan"),
+        ({"rotation": "blocks"}, "and only for it; got rotation 'blocks' and blocks"),
+        ({"blocks": [64]}, r"and only for it; got rotation 'pca' and blocks \[64\]"),
         ({"rotation": "blocks", "blocks": [64, 64]}, r"blocks must rise, got \[64, 64\]"),
         ({"rotation": "blocks", "blocks": [0, 64]}, "blocks must be a whole number of at least 1"),
-        ({"stages": [128, 50]}, "stages must be pairs of a width and how many to keep"),
-        ({"stages": [[128]]}, "stages must be pairs"),
+        ({"stages": [128, 50]}, r"stages must be \(width, rows to keep\) pairs"),
+        ({"stages": [[128]]}, r"stages must be \(width"),
         ({"stages": [[128, 0]]}, "stages must be a whole number of at least 1, got 0"),
-        ({"stages": [[64, 50]]}, "stages must widen from prefix 64"),
-        ({"stages": [[128, 100]]}, "keep fewer than the shortlist of 100"),
+        ({"stages": [[64, 50]]}, "stages must be wider than the prefix of 64"),
+        ({"stages": [[128, 100]]}, "fewer rows than the shortlist of 100"),
         ({"stages": [[256, 50], [128, 20]]}, r"got \[\(256, 50\), \(128, 20\)\]"),
-        ({"stages": [[128, 50], [256, 50]]}, "keep fewer"),
+        ({"stages": [[128, 50], [256, 50]]}, "keep fewer rows"),
     ],
 )
 def test_a_bad_setting_is_named_in_one_sentence(values: dict[str, object], message: str) -> None:
@@ -122,7 +127,7 @@ def test_faiss_understands_every_recipe_and_only_those_are_taken(
     structure: Structure, code: Code
 ) -> None:
     if (structure, code) not in EVERY:
-        with pytest.raises(SegmentConfigError, match="holds the codes"):
+        with pytest.raises(SegmentConfigError, match="code must be one of"):
             SegmentConfig(structure=structure, code=code)
         return
     config = SegmentConfig(prefix=16, structure=structure, code=code)
@@ -150,8 +155,8 @@ def test_the_recipe_as_faiss_spells_it(settings: dict[str, Any], rows: int, reci
 
 @given(configs())
 def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -> None:
-    assert config.fitting(SMALL, 10**5) is config
-    small = config.fitting(SMALL - 1, 10**5)
+    assert config.fitting(FLAT_BELOW, 10**5) is config
+    small = config.fitting(FLAT_BELOW - 1, 10**5)
     assert small.structure is Structure.FLAT and small.code in (Code.FP32, Code.FP16)
     kept = ("prefix", "rotation", "blocks", "storage", "shortlist", "stages")
     assert small.bounds == 0  # all rows of so small a segment are scored as it is
@@ -160,7 +165,7 @@ def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -
     with pytest.raises(
         SegmentConfigError, match=r"is wider than the vectors \(3\); set it to 3 or"
     ):
-        config.fitting(SMALL, 3)
+        config.fitting(FLAT_BELOW, 3)
 
 
 @given(configs(), configs())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from indexer.errors import VectorError
-from indexer.search.coarse import native_threads
+from indexer.faiss_calls import native_threads
 from indexer.segment import Segment, SegmentConfig
 from indexer.threads import ThreadBudget, available_cores, threads
 
@@ -135,7 +135,7 @@ def test_a_native_call_gets_its_share_and_the_setting_comes_back(limit: None) ->
     assert faiss.omp_get_max_threads() == 5
 
 
-@pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw", "nsg"])
+@pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw"])
 def test_concurrent_searches_equal_serial_ones(tmp_path: Path, structure: str, limit: None) -> None:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((20, 24))

@@ -11,8 +11,8 @@ import pytest
 from indexer.arrays import unit_rows
 from indexer.errors import TuneError
 from indexer.segment import Segment, SegmentConfig, Storage
-from indexer.tuning.candidates import Questions, candidates, ranks
 from indexer.tuning.confidence import smallest_sample
+from indexer.tuning.grid import Questions, candidates, ranks
 from indexer.tuning.points import recall
 from indexer.tuning.tune import (
     Goal,
@@ -68,7 +68,7 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
 ) -> None:
     said: list[str] = []
     goal = Goal(0.9, objective=objective)
-    tuned = tune(segments, QUERIES, goal, recipes=RECIPES, on_step=said.append)
+    tuned = tune(segments, QUERIES, goal, configs=RECIPES, on_step=said.append)
     assert tuned.held_out == 300 and tuned.rows == 3000 and tuned.source == "given"
     assert tuned.tried == len(tuned.curve) > 5 and said
     truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
@@ -92,7 +92,7 @@ def test_rows_made_into_queries_are_left_out_of_what_is_measured(
 
     original = Segment.over
     monkeypatch.setattr(Segment, "over", over)
-    tuned = tune(segments, ROWS[own], Goal(0.9), own=own, recipes=RECIPES)
+    tuned = tune(segments, ROWS[own], Goal(0.9), self_queries=own, configs=RECIPES)
     assert tuned.source == "documents" and tuned.rows == 3000
     assert len(built) == 2 * len(RECIPES)
     np.testing.assert_array_equal(np.concatenate(built[:2]), np.setdiff1d(np.arange(3000), own))
@@ -123,7 +123,7 @@ def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool
     recipe = SegmentConfig.from_dict({"prefix": 16, "structure": "hnsw", "code": "int8"})
     own = np.arange(30, 3000, 10) if documents else None
     queries = QUERIES if own is None else ROWS[own]
-    tuned = tune(made, queries, Goal(0.9), own=own, recipes=[recipe])
+    tuned = tune(made, queries, Goal(0.9), self_queries=own, configs=[recipe])
     assert {point.config.structure for point in tuned.curve} == {"hnsw"}
     assert tuned.config.effort >= tuned.config.shortlist
 
@@ -198,10 +198,10 @@ def test_the_queries_held_out_decide(segments: list[Segment]) -> None:
     seen, held_out = np.array_split(np.random.default_rng(0).permutation(200), 2)
     queries[seen], queries[held_out] = FRESH[easy], FRESH[hard]
     flat = [SegmentConfig(prefix=8)]
-    with pytest.raises(TuneError, match=r"no recipe was shown .* on 100 held-out queries"):
-        tune(segments, queries, Goal(0.9), recipes=flat)
+    with pytest.raises(TuneError, match=r"no config was shown .* on 100 held-out queries"):
+        tune(segments, queries, Goal(0.9), configs=flat)
     queries[held_out] = queries[seen]
-    assert tune(segments, queries, Goal(0.9), recipes=flat).recall > 0.9
+    assert tune(segments, queries, Goal(0.9), configs=flat).recall > 0.9
     # Among all recipes there is one that needs no queries to show what it finds.
     queries[held_out] = FRESH[hard]
     scan = tune(segments, queries, Goal(0.9))
@@ -247,10 +247,10 @@ def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
 def test_memory_is_a_limit(segments: list[Segment]) -> None:
     flat = [recipe for recipe in RECIPES if recipe.structure == "flat"]
     fixed = 2 * 3 * 4 * DIM * DIM
-    tuned = tune(segments, QUERIES, Goal(0.9, max_ram=fixed + 3000 * 16), recipes=RECIPES)
+    tuned = tune(segments, QUERIES, Goal(0.9, max_ram=fixed + 3000 * 16), configs=RECIPES)
     assert tuned.config.structure == "flat" and tuned.config.prefix <= 8
-    with pytest.raises(TuneError, match="no recipe for 3000 rows takes at most 1000 bytes"):
-        tune(segments, QUERIES, Goal(0.9, max_ram=1000), recipes=flat)
+    with pytest.raises(TuneError, match="no config for 3000 rows fits"):
+        tune(segments, QUERIES, Goal(0.9, max_ram=1000), configs=flat)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:
         tune(segments, QUERIES, Goal(0.9, k=10**12))
     with pytest.raises(TuneError, match="at least one segment, got none"):
         tune([], QUERIES, Goal(0.9))
-    with pytest.raises(TuneError, match=r"no prefix holds recall@10 0.95 within a shortlist"):
-        tune(segments, QUERIES, Goal(0.95), recipes=[SegmentConfig(prefix=2)])
-    with pytest.raises(TuneError, match=r"no recipe was shown to exceed recall@10 0.96 with"):
-        tune(segments, QUERIES[:250], Goal(0.96), recipes=[SegmentConfig(prefix=12)])
+    with pytest.raises(TuneError, match=r"no prefix reaches recall@10 0.95 with a shortlist"):
+        tune(segments, QUERIES, Goal(0.95), configs=[SegmentConfig(prefix=2)])
+    with pytest.raises(TuneError, match=r"no config was shown to exceed recall@10 0.96 with"):
+        tune(segments, QUERIES[:250], Goal(0.96), configs=[SegmentConfig(prefix=12)])
 
 
 def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> None:
@@ -295,3 +295,12 @@ def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> Non
     tried = {(p.config.structure, p.config.prefix) for p in tuned.curve}
     assert {structure for structure, _ in tried} >= {"flat", "hnsw"}
     assert all(prefix <= DIM for _, prefix in tried)
+
+
+@pytest.mark.parametrize(("former", "name"), [("own", "self_queries"), ("recipes", "configs")])
+def test_a_former_keyword_still_works_and_warns(former: str, name: str) -> None:
+    with (
+        pytest.warns(DeprecationWarning, match=f"{former} is now {name}"),
+        pytest.raises(TuneError, match="at least one segment"),
+    ):
+        tune([], QUERIES, **{former: []})  # type: ignore[arg-type]

@@ -24,10 +24,10 @@ from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.maintenance import tuning as tuning_module
 from searchengine.maintenance.tuning import (
     described,
-    documents_taken,
+    documents_as_queries,
     in_words,
     ladder,
-    questions_of,
+    queries_of,
     summary,
 )
 from searchengine.storage.documents.changes import Changes
@@ -119,7 +119,7 @@ def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: 
     assert sorted(f.name for f in (path / "segments").iterdir()) == ["000003", "000004", "000005"]
     with SearchEngine.open(path, WordLengths(WIDTH)) as again:
         stats = again.stats()
-        assert stats.recipe == tuning.config.as_dict()
+        assert stats.index_config == tuning.config.as_dict()
         assert stats.tuning is not None and (stats.tuning["rows"], stats.documents) == (1300, 2400)
         told = described(stats)["tuning"]
         assert told.startswith("guarantee withdrawn: 1100 rows were added and 0 deleted since")
@@ -131,22 +131,22 @@ def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: 
 def test_without_questions_documents_are_taken(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.maintenance.tuning.MOST", 200)
+    monkeypatch.setattr("searchengine.maintenance.tuning.MAX_QUERIES", 200)
     tuning = engine.tune(goal=GOAL)
     assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 130, 65)
-    assert "held-out documents taken for questions" in summary(tuning, WIDTH)
+    assert "held-out documents taken as queries" in summary(tuning, WIDTH)
 
 
 def test_questions_of_documents(engine: SearchEngine) -> None:
     segments = list(engine.collection.segments.values())
-    vectors, own = questions_of(segments, [None, None], GOAL)
+    vectors, own = queries_of(segments, [None, None], GOAL)
     assert vectors.shape == (130, WIDTH) and (np.diff(own) > 0).all()
     assert own[0] < 1200 < own[-1] < 1300 and not {0, 1200} & {*own}
     every = WordLengths(WIDTH).encode(texts(1200, 1) + texts(100, 2))
     assert vectors == pytest.approx(every[own], abs=2e-3)
-    assert np.array_equal(questions_of(segments, [None, None], GOAL)[1], own)
+    assert np.array_equal(queries_of(segments, [None, None], GOAL)[1], own)
     live = [Allowed.of(np.arange(0, 1200, 2), 1200), Allowed.of(np.arange(50, 100), 100)]
-    vectors, own = questions_of(segments, live, GOAL)
+    vectors, own = queries_of(segments, live, GOAL)
     assert len(own) == 100 and (own % 2 == 0)[own < 1200].all() and (own[own >= 1200] > 1250).all()
     assert vectors == pytest.approx(every[own], abs=2e-3)
 
@@ -165,7 +165,7 @@ def test_questions_of_documents(engine: SearchEngine) -> None:
 def test_as_many_documents_are_taken_as_the_statement_needs(
     rows: int, goal: Goal, count: int
 ) -> None:
-    assert documents_taken(rows, goal) == count
+    assert documents_as_queries(rows, goal) == count
     held_out = np.ones(count // 2)
     assert holds(held_out, goal.recall, 1 - (1 - goal.confidence) / 2)
 
@@ -200,7 +200,7 @@ def test_a_refused_tuning_changes_nothing(engine: SearchEngine, path: Path) -> N
     """Not even what was deleted is cleared away."""
     engine.delete(["1-3", "2-5"])
     before, stats = state(path), engine.stats()
-    with pytest.raises(TuneError, match="no recipe for 1298 rows takes at most 1 bytes"):
+    with pytest.raises(TuneError, match="no config for 1298 rows fits"):
         engine.tune(texts(150, 9), replace(GOAL, max_ram=1))
     assert state(path) == before and engine.stats() == stats
 
@@ -253,10 +253,10 @@ def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
         engine.add(documents(1, 4))  # removes the folders that the reader has open
         assert not (path / "segments" / "000001").exists()
         assert reader.search(question) == before and truth(reader, question) == exact
-        assert reader.stats().recipe["prefix"] == 4
+        assert reader.stats().index_config["prefix"] == 4
         reader.verify()  # passes over what is gone
         reader.refresh()
-        assert reader.stats().recipe == tuning.config.as_dict()
+        assert reader.stats().index_config == tuning.config.as_dict()
         assert [row.id for row in reader.collection.segments] == [3, 4, 5]
         reader.verify()
         # What was let go is not closed under those who search it still.
@@ -309,7 +309,7 @@ def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
     folders = path / "segments"
     assert len([*folders.iterdir()]) == 4
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        assert engine.search(question) == hits and engine.stats().recipe == MADE.as_dict()
+        assert engine.search(question) == hits and engine.stats().index_config == MADE.as_dict()
         engine.verify()
         engine.add(documents(1, 4))
         assert sorted(f.name for f in folders.iterdir()) == [
@@ -361,7 +361,7 @@ def test_what_was_changed_meanwhile_is_left_alone(
                 pytest.raises(CollectionBusy),
             ):
                 engine.tune(texts(150, 9), GOAL)
-            assert engine.stats().recipe == MADE.as_dict()
+            assert engine.stats().index_config == MADE.as_dict()
             return
         measured = tuning_module.tune
 
@@ -393,7 +393,7 @@ def test_a_failure_half_way_leaves_no_folder(
     with pytest.raises(CollectionError, match=r"No space left on device; the change was undone"):
         engine.tune(texts(150, 9), GOAL)
     assert sorted(f.name for f in (path / "segments").iterdir()) == ["000001", "000002"]
-    assert engine.stats().recipe == MADE.as_dict()
+    assert engine.stats().index_config == MADE.as_dict()
     engine.verify()
 
 
@@ -413,16 +413,16 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
         engine.tune(texts(100, 9), replace(GOAL, k=10**12))
     with pytest.raises(TuneError, match=r"0.999.*give more queries, a lower target"):
         engine.tune(texts(100, 9), Goal(recall=0.999))
-    with pytest.raises(QueryError, match="question 2 is blank"):
+    with pytest.raises(QueryError, match="query 2 is empty"):
         engine.tune(["dog", " "], GOAL)
     with pytest.raises(QueryError, match="tune takes a list of questions, got one text"):
         engine.tune("dog", GOAL)
     assert [row.id for row in engine.collection.segments] == [1, 2]
     with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), MADE) as few:
-        with pytest.raises(QueryError, match="holds 0 passages, and tuning needs 100"):
+        with pytest.raises(QueryError, match=r"tuning needs 100 passages, .* has 0;"):
             few.tune(goal=GOAL)
         few.add(documents(99, 1))
-        with pytest.raises(QueryError, match="holds 99 passages"):
+        with pytest.raises(QueryError, match="has 99;"):
             few.tune(goal=GOAL)
         few.add(documents(200, 5))
         with pytest.raises(QueryError, match=r"299 passages, of which 100 would .*, index 400"):
@@ -434,15 +434,16 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
 
 def test_in_words() -> None:
     recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
-    made = "hnsw int8 over 192 of 768 numbers, shortlist 32, links 32, effort 48"
+    made = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 32, effort 48"
     assert in_words(recipe.as_dict(), 768) == made
     lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)), bounds=253)
     assert in_words(lists.as_dict(), 768) == (
-        "ivf fp16 over 64 of 768 numbers, shortlist 100, then 40 by 128, then 20 by 256, "
+        "ivf fp16 over 64 of 768 dimensions, shortlist 100, then 40 by 128, then 20 by 256, "
         "lists by the rows, effort by the shortlist, bounds 253"
     )
     assert (
-        in_words(SegmentConfig().as_dict(), 64) == "flat fp16 over 64 of 64 numbers, shortlist 100"
+        in_words(SegmentConfig().as_dict(), 64)
+        == "flat fp16 over 64 of 64 dimensions, shortlist 100"
     )
 
 
@@ -456,7 +457,5 @@ def test_ladder_and_summary_tell_what_was_chosen(engine: SearchEngine) -> None:
     assert [rung["effort"] for rung in rungs] == [point.config.effort for point in same]
     assert set(rungs[0]) == {"effort", "recall@10", "ms", "chosen"}
     told = summary(tuning, WIDTH)
-    assert told.startswith(
-        "recall@10 above 0.8 with 90 % confidence on 75 held-out questions (mean"
-    )
+    assert told.startswith("recall@10 above 0.8 with 90 % confidence on 75 held-out queries (mean")
     assert in_words(tuning.config.as_dict(), WIDTH) in told

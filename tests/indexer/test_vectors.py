@@ -6,10 +6,9 @@ import faiss
 import numpy as np
 import pytest
 
-from indexer.arrays import row_numbers, unit_rows
+from indexer.arrays import prefix, row_numbers, unit_rows
 from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
-from indexer.storage.prefix import prefix
 from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter, header, widen
 
 

@@ -113,7 +113,7 @@ def before(folder: Path, tmp_path: Path) -> Path:
         engine.add([{"_id": "1", "text": "a dog"}, {"_id": "2", "text": "the big whale"}])
         collection = engine.collection
         old = collection.settings["encoder"] | {"fingerprint": former(load(folder))}
-        with collection._own_store() as store, collection._writing(store) as writer:
+        with collection.own_store() as store, collection.writing(store) as writer:
             writer.changes.set("encoder", old)
     return path
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from indexer.storage.prefix import prefix
+from indexer.arrays import prefix
 from searchengine.cli import cli
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer

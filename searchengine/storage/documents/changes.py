@@ -1,20 +1,22 @@
-"""What a write transaction does to documents.db."""
+"""Writes documents.db: what a transaction may do to its tables. What reads them: store.py."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
 Span = tuple[int, int]
+"""Character offsets [start, end)."""
 
 
 class Known(NamedTuple):
-    """What is stored of a document, enough to see whether it has changed."""
+    """The stored state of a document, enough to see whether it has changed."""
 
     id: int
     digest: bytes
@@ -28,6 +30,39 @@ class Known(NamedTuple):
         return self.metadata if self.source is None else self.source
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Documents compared with what is stored under their keys.
+
+    Attributes:
+        changed: documents to encode: new ones, and those with another title or text.
+        metadata: of the others, those to store for their metadata or root.
+        metadata_updated: how many of these have other metadata.
+        unchanged: how many documents have the title, text and metadata that are stored.
+    """
+
+    changed: list[Document]
+    metadata: list[Document]
+    metadata_updated: int
+    unchanged: int
+
+
+def compare(documents: Sequence[Document], stored: Mapping[str, Known]) -> Comparison:
+    """Which documents are new or changed, given what is stored under their keys."""
+    changed, metadata, updated, unchanged = [], [], 0, 0
+    for document in documents:
+        before = stored.get(document.key)
+        if before is None or before.digest != document.digest:
+            changed.append(document)
+            continue
+        other_metadata = before.added != as_json(document.metadata)
+        updated += other_metadata
+        unchanged += not other_metadata
+        if other_metadata or before.root != (document.root or None):
+            metadata.append(document)
+    return Comparison(changed, metadata, updated, unchanged)
+
+
 class Changes:
     """Writes to the tables of a store that is in a transaction."""
 
@@ -35,11 +70,11 @@ class Changes:
         self.store = store
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        """Key → what is stored, for the keys that are."""
+        """Key → stored state, for the keys that are stored."""
         return known(self.store, keys)
 
     def next_passage(self) -> int:
-        """The id that the next passage gets; no segment has a row for it."""
+        """The id of the next passage: beyond all rows of all segments."""
         sql = "SELECT ifnull(max(base + rows), 0) FROM segments"
         return int(self.store.read(sql)[0][0])
 
@@ -80,7 +115,7 @@ class Changes:
         spans: Sequence[Sequence[Span]],
         first_passage: int,
     ) -> None:
-        """Other passages for stored documents, given by id; their texts are taken as they are."""
+        """Replace the passages of stored documents (id → document), whose texts stay."""
         self._bury(list(documents))
         self._many(
             "UPDATE documents SET digest = ? WHERE id = ?",
@@ -91,7 +126,7 @@ class Changes:
     def _place(
         self, ids: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
     ) -> None:
-        placed = ((i, *span) for i, own in zip(ids, spans, strict=True) for span in own)
+        placed = ((i, *span) for i, cut in zip(ids, spans, strict=True) for span in cut)
         self._many(
             "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
             ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
@@ -107,7 +142,7 @@ class Changes:
     def patch_metadata(self, patches: Mapping[int, Mapping[str, Any]]) -> None:
         """Document id → what is merged into its metadata (RFC 7396: null removes).
 
-        What was added last stays known beside it: see `merged`.
+        The metadata as last added is kept beside it: see `merged`.
         """
         self._many(
             "UPDATE documents SET source = ifnull(source, metadata), "
@@ -116,7 +151,7 @@ class Changes:
         )
 
     def remove(self, documents: Sequence[int]) -> None:
-        """Forget documents; their passages become tombstones."""
+        """Delete documents; their passages become tombstones."""
         self._bury(documents)
         self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
 
@@ -141,15 +176,17 @@ class Changes:
             connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", segment.ends)
         return moved
 
-    def name(self, segment: SegmentRow) -> None:
-        """Name a segment whose files are complete and synced."""
+    def add_segment(self, segment: SegmentRow) -> None:
+        """Record a segment whose files are complete and synced."""
         self._many(
             "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
             [(segment.id, segment.base, segment.rows, segment.manifest_sha256)],
         )
 
-    def forget(self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False) -> None:
-        """Name these segments no longer, nor their tombstones."""
+    def remove_segments(
+        self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False
+    ) -> None:
+        """Remove segments from the tables, with their tombstones."""
         for segment in segments:
             self._many("DELETE FROM segments WHERE id = ?", [(segment.id,)])
             if not keep_tombstones:
@@ -165,10 +202,10 @@ class Changes:
         )
 
     def count_commit(self) -> None:
-        """One commit more, by which readers see that there is something new.
+        """Give the commit a number and a random id, by which readers see that it is new.
 
-        Its number is for people; its random id tells commits apart: a folder restored to commit 5
-        and changed twice has another commit 7 than the one it was copied from.
+        The number is for people; the id tells commits apart: a folder restored to commit 5 and
+        changed twice has a commit 7 that differs from that of the folder it was copied from.
         """
         self.set("commit_id", uuid4().hex)
         self._many(
@@ -178,18 +215,18 @@ class Changes:
         )
 
     def index_text(self, tokenizer: lexical.Tokenizer) -> None:
-        """Keep an index of words from now on, by this tokenizer."""
+        """Build the index of words with this tokenizer, and keep it up to date from now on."""
         with self.store.writing() as connection:
             lexical.create(connection, tokenizer)
         self.set("tokenizer", tokenizer)
 
     def optimize_text(self) -> None:
-        """Bring the index of words into the form that is quickest to search."""
+        """Merge the index of words into the form that is quickest to search."""
         with self.store.writing() as connection:
             lexical.optimize(connection)
 
     def index_field(self, name: str) -> None:
-        """Keep an index of this metadata field from now on."""
+        """Index a metadata field, and keep the index up to date from now on."""
         with self.store.writing() as connection:
             fields.index_field(connection, name)
 
@@ -197,11 +234,11 @@ class Changes:
         """Passages of these documents → tombstones."""
         if not documents:
             return
-        each = [(i,) for i in documents]
+        ids = [(i,) for i in documents]
         self._many(
-            "INSERT INTO tombstones (passage) SELECT id FROM passages WHERE document = ?", each
+            "INSERT INTO tombstones (passage) SELECT id FROM passages WHERE document = ?", ids
         )
-        self._many("DELETE FROM passages WHERE document = ?", each)
+        self._many("DELETE FROM passages WHERE document = ?", ids)
         self.set("tombstones_id", uuid4().hex)
 
     def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
@@ -215,17 +252,17 @@ def as_json(metadata: Mapping[str, Any]) -> str:
 
 
 def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
-    """Key → what is stored, for the keys that are."""
+    """Key → stored state, for the keys that are stored."""
     marks = ", ".join("?" * len(keys))
     sql = f"SELECT key, id, digest, metadata, source, root FROM documents WHERE key IN ({marks})"
     return {row[0]: Known(*row[1:]) for row in store.read(sql, keys)}
 
 
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
-    """The metadata to store for a document, and its source where that is another; as JSON.
+    """The metadata to store for a document, and its source if that differs; as JSON.
 
-    What `update` set stays until the source itself says something new: of a field that the source
-    has changed since it was last added, its value counts; of all others, what is stored.
+    What `update` set stays until the source changes: where a field of the source differs from when
+    it was last added, its new value is stored; all other fields keep what is stored.
     """
     added = as_json(document.metadata)
     if before is None or before.source is None:
@@ -238,14 +275,14 @@ def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
 def _three_way(
     old: Mapping[str, Any], new: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`stored` with all that has changed from `old` to `new`."""
+    """`stored`, with the changes from `old` to `new` applied."""
     result = dict(stored)
     for name in {**old, **new}:
         if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
             continue  # as JSON: to Python 1 and true are equal
-        before, now, here = old.get(name), new.get(name), stored.get(name)
-        if isinstance(before, dict) and isinstance(now, dict) and isinstance(here, dict):
-            result[name] = _three_way(before, now, here)
+        before, now, kept = old.get(name), new.get(name), stored.get(name)
+        if isinstance(before, dict) and isinstance(now, dict) and isinstance(kept, dict):
+            result[name] = _three_way(before, now, kept)
         elif name in new:
             result[name] = new[name]
         else:

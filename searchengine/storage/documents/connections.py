@@ -1,4 +1,4 @@
-"""Connections to one SQLite file, shared by threads; and whose turn it is to write to it."""
+"""Connections to an SQLite file that threads share (Pool), and their turns to write (Turns)."""
 
 import ctypes
 import sqlite3
@@ -12,50 +12,50 @@ from searchengine.storage.documents.forks import Identity
 
 
 class Pool:
-    """Connections of which each runs one statement at a time, for any thread.
+    """A pool of connections. Each runs one statement at a time, for any thread.
 
-    Statements that may take long leave one connection to the others, so that a slow filter never
-    keeps a quick look-up waiting. Where there is but one connection, all take turns.
+    Long statements leave one connection free, so that a slow filter never keeps a quick look-up
+    waiting. If the pool has a single connection, all take turns.
 
     Attributes:
-        written: the file, where these connections can write to it: a forked child may not close
+        written: the file, if these connections can write to it: a forked child must not close
             them (searchengine.storage.documents.forks).
     """
 
     def __init__(self) -> None:
         self.written: Identity | None = None
-        self._every: list[sqlite3.Connection] = []
+        self._all: list[sqlite3.Connection] = []
         self._free: list[sqlite3.Connection] = []
         self._changed = Condition(RLock())
         self._closed = False
 
     def add(self, connection: sqlite3.Connection) -> None:
-        """One connection more."""
+        """Add a connection."""
         with self._changed:
-            self._every.append(connection)
+            self._all.append(connection)
             self._free.append(connection)
             self._changed.notify_all()
 
     def discard(self, connection: sqlite3.Connection) -> None:
-        """Close a connection that no thread has borrowed."""
+        """Close a connection that is not in use."""
         with self._changed:
-            self._every.remove(connection)
+            self._all.remove(connection)
             self._free.remove(connection)
             connection.close()
 
     @property
     def connections(self) -> tuple[sqlite3.Connection, ...]:
-        """All of them, the first one first."""
-        return tuple(self._every)
+        """All connections, in the order added."""
+        return tuple(self._all)
 
     @contextmanager
     def borrow(self, *, long: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses during the block; waits for one.
+        """A connection for this thread alone during the block; waits until one is free.
 
         Raises sqlite3.ProgrammingError when the pool is closed.
         """
         with self._changed:
-            kept_free = 1 if long and len(self._every) > 1 else 0
+            kept_free = 1 if long and len(self._all) > 1 else 0
             self._changed.wait_for(lambda: self._closed or len(self._free) > kept_free)
             if self._closed:
                 raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
@@ -65,33 +65,33 @@ class Pool:
         finally:
             with self._changed:
                 if self._closed:
-                    self._every.remove(connection)
+                    self._all.remove(connection)
                     connection.close()
                 else:
                     self._free.append(connection)
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Close all connections, those in use as soon as they are given back."""
+        """Close all connections; those in use are closed when they are returned."""
         with forks.guarded(self), self._changed:
             self._closed = True
             for connection in self._free:
                 connection.close()
-            self._every, self._free = [c for c in self._every if c not in self._free], []
+            self._all, self._free = [c for c in self._all if c not in self._free], []
             self._changed.notify_all()
 
     def pause(self) -> None:
         """Wait until no statement runs, and let none begin until `resume`.
 
-        Ctrl-C does not end it: Python drops what a fork's hook raises, and would fork all the same.
+        Ctrl-C does not end the wait: Python ignores what a fork's hook raises, and would fork.
         """
         self._changed.acquire()
-        while len(self._free) < len(self._every):
+        while len(self._free) < len(self._all):
             with suppress(BaseException):
                 self._changed.wait()
 
     def resume(self) -> None:
-        """Statements may run again; to be called by the thread that paused."""
+        """Let statements run again; called by the thread that paused."""
         self._changed.release()
 
     def abandon(self) -> Identity | None:
@@ -99,14 +99,14 @@ class Pool:
         if self._closed or self.written is None:
             self.close()
             return None
-        for connection in self._every:  # never closed, nor at the interpreter's end
+        for connection in self._all:  # never closed, nor at the interpreter's end
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._every, self._free, self._closed = [], [], True
+        self._all, self._free, self._closed = [], [], True
         return self.written
 
 
 class Turns:
-    """Lets the threads of this process write to a file one after the other."""
+    """Lets the threads of this process write to a file one at a time."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -114,22 +114,22 @@ class Turns:
 
     @contextmanager
     def of(self, identity: Identity, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a file's turn throughout the block; yields False where `wait` forbade waiting.
+        """Hold a file's turn during the block; yields False if it is taken and `wait` is False.
 
-        A thread that has the turn already does not wait for itself.
+        A thread that has the turn already gets it again.
         """
         with self._lock:
             turn = self._files.get(identity) or _Turn()
             self._files[identity] = turn
-        taken = turn.lock.acquire(blocking=wait)
+        acquired = turn.lock.acquire(blocking=wait)
         try:
-            yield taken
+            yield acquired
         finally:
-            if taken:
+            if acquired:
                 turn.lock.release()
 
     def after_fork(self) -> None:
-        """In a child: nobody is writing."""
+        """In a forked child: no thread is writing."""
         self._lock = Lock()
         self._files = WeakValueDictionary()
 
@@ -140,5 +140,5 @@ class _Turn:
 
 
 turns = Turns()
-"""Of this process."""
+"""The turns of this process."""
 forks.inherit(turns)

@@ -1,4 +1,4 @@
-"""documents.db as a file: its connections, transactions and errors. What is in it: store.py."""
+"""documents.db as a file: opened, locked, in transactions. Its tables: store.py and changes.py."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from typing import Any, Self
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.connections import Pool, turns
-from searchengine.storage.documents.version import bring_up_to_date, outdated
+from searchengine.storage.documents.migrations import outdated, upgrade
 
 _BUSY_MS = 5_000  # to read: another recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
-_FREE = 4  # a file of which a fourth part is free is written anew
+_FREE = 4  # a file is rewritten if more than a fourth of it is free
 
 
 class Database:
-    """documents.db, to read and write by one connection. Readers never wait for a writer (WAL).
+    """An open documents.db. Readers never wait for a writer (SQLite's write-ahead log).
 
     Only SQLite ever opens the file: POSIX drops all locks that a process holds on a file as soon
     as it closes any descriptor of it, so a second way in would undo SQLite's locks.
@@ -34,7 +34,9 @@ class Database:
     def __init__(self, path: Path, *, create: bool = False, readers: int = 0) -> None:
         """Open the file to write, or by some connections that only read (`readers`)."""
         if not create and not path.is_file():
-            raise CollectionError(f"{path} is missing; {path.parent} is no collection")
+            raise CollectionError(
+                f"{path} is missing, so {path.parent} is no collection; give a folder that has one"
+            )
         self.path = path
         self._read_only = readers > 0
         # What is opened as immutable is read without locks: it must not change meanwhile.
@@ -70,19 +72,21 @@ class Database:
         _sync_fully(connection)
 
     def _begin(self, create: bool) -> None:
-        """Check that it is a database of ours, of this version."""
+        """Check that it is a collection's database, and bring it to this version."""
         if create:
             self.connection.execute("PRAGMA journal_mode = wal")
         elif self._frozen is not None:
             self.connection.execute("PRAGMA query_only = 1")
         if not create and not self._has_documents():
-            raise CollectionError(f"{self.path} is a database without documents, no collection")
+            raise CollectionError(
+                f"{self.path} has no table of documents, so {self.path.parent} is no collection"
+            )
         if not outdated(self.connection, str(self.path)):
             return
         if self._read_only and self._frozen is None:
             Database(self.path).close()  # which can write, and so upgrades
         else:
-            bring_up_to_date(self.connection, str(self.path))
+            upgrade(self.connection, str(self.path))
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -101,7 +105,7 @@ class Database:
                     "try again when it has finished, or wait for it: --wait SECONDS"
                 ) from error
             raise CollectionError(
-                f"{self.path}: {error}; see that the disk has room and the folder can be written"
+                f"{self.path}: {error}; check that the disk has room and the folder can be written"
             ) from error
         except sqlite3.ProgrammingError as error:
             if "closed" not in str(error):
@@ -111,13 +115,13 @@ class Database:
             raise self.damaged(str(error)) from error
 
     def damaged(self, how: str) -> CollectionError:
-        """What to raise when the file holds what cannot be."""
+        """The error for a file whose content is impossible; `how` says what is wrong."""
         return CollectionError(
-            f"{self.path} is damaged ({how}); mend it: searchengine repair {self.path.parent}"
+            f"{self.path} is damaged ({how}); repair it: searchengine repair {self.path.parent}"
         )
 
     def replaced(self) -> CollectionError:
-        """What to raise when another file has taken this one's name."""
+        """The error for another file that has taken this one's name."""
         return CollectionError(
             f"{self.path.parent} was replaced by another folder during this change; "
             "nothing was changed in either, try again"
@@ -139,14 +143,14 @@ class Database:
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
         CollectionError if the folder was replaced meanwhile.
         """
-        with turns.of(self.identity, wait=queue) as mine:
-            if not mine:
+        with turns.of(self.identity, wait=queue) as acquired:
+            if not acquired:
                 raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
             self._begin_writing(wait)
             before = self.connection.total_changes
             process = os.getpid()
             try:
-                yield  # its errors are its own
+                yield
                 if self.connection.total_changes != before and not self.in_place:
                     raise self.replaced()
                 self.execute("COMMIT")
@@ -156,7 +160,7 @@ class Database:
                 raise
 
     def _begin_writing(self, wait: float) -> None:
-        """Try for `wait` seconds. If SQLite waited itself, a fork would have to wait as well."""
+        """Try for `wait` seconds. If SQLite did the waiting, a fork would have to wait as well."""
         until, pause = monotonic() + wait, _FIRST_PAUSE
         while True:
             try:
@@ -181,9 +185,9 @@ class Database:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other connection to the file is open during the block, nor can one be opened.
+        """Exclude all other connections to the file during the block.
 
-        Raises CollectionBusy where there is one.
+        Raises CollectionBusy if one is open.
         """
         with self.writing() as connection:
             connection.execute("PRAGMA locking_mode = exclusive")
@@ -199,10 +203,10 @@ class Database:
                     connection.execute("PRAGMA journal_mode = wal").fetchall()
 
     def hold(self) -> None:
-        """From now on, until `close`, everything is read as it is at this moment.
+        """Until `close`, read the state of the newest commit.
 
-        SQLite cannot begin two connections at one moment: those that another commit slipped in
-        between are let go of.
+        SQLite cannot begin two connections at the same moment: if another commit came in between,
+        the connections that began before it are closed.
         """
         with self.named_errors():
             begun = {connection: _begun(connection) for connection in self._pool.connections}
@@ -212,7 +216,7 @@ class Database:
                     self._pool.discard(connection)
 
     def tidy(self) -> None:
-        """Give room that is free inside the file back, where it is much; nobody has to wait."""
+        """Return much free space inside the file to the disk; no process has to wait."""
         free, pages = self.read("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
         with suppress(CollectionBusy), self.named_errors():
             if _FREE * free > pages:
@@ -220,7 +224,7 @@ class Database:
             self.fold_log()
 
     def fold_log(self) -> None:
-        """Fold SQLite's log into the file, as far as nobody reads it; waits for nobody."""
+        """Fold the part of SQLite's log that no reader needs into the file, without waiting."""
         with self.writing() as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -232,11 +236,11 @@ class Database:
 
     @staticmethod
     def has_log(path: Path) -> bool:
-        """Whether SQLite's log is there, which the last one to close removes."""
+        """Whether SQLite's log exists; the last connection to close removes it."""
         return _log(path).exists()
 
     def warm(self) -> int:
-        """Read every page of the tables and their indexes once; bytes. Quick look-ups go on."""
+        """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
         sql = (
             "SELECT name FROM sqlite_master WHERE type = 'table' "
             "AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite_%'"
@@ -260,7 +264,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
                     raise
-                raise CollectionError(f"{path}: {error}; make room there") from error
+                raise CollectionError(f"{path}: {error}; free some space there") from error
             finally:
                 target.close()
 
@@ -275,7 +279,7 @@ class Database:
         self.close()
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a statement that is quick."""
+        """All rows of a quick statement."""
         return self._read(sql, parameters, long=False)
 
     def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -283,8 +287,8 @@ class Database:
         return self._read(sql, parameters, long=True)
 
     def _read(self, sql: str, parameters: Sequence[Any], *, long: bool) -> list[tuple[Any, ...]]:
-        """Nothing stays open behind it: an unfinished statement would hold others of the same
-        connection at its own, older snapshot."""
+        """Fetches all: an unfinished statement would hold later ones of its connection at an older
+        snapshot."""
         self._check_frozen()
         with self.named_errors(), self._pool.borrow(long=long) as connection:
             rows = connection.execute(sql, parameters).fetchall()
@@ -292,7 +296,7 @@ class Database:
         return rows
 
     def _check_frozen(self) -> None:
-        """Raise CollectionError where a file that is read without locks has changed."""
+        """Raise CollectionError if a file that is read without locks has changed."""
         if self._frozen is not None and self._frozen != _state(self.path):
             raise CollectionError(
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
@@ -315,12 +319,12 @@ def _sync_fully(connection: sqlite3.Connection) -> None:
 
 
 def _frozen(path: Path) -> bool:
-    """Whether the file lies in a folder that cannot be written, and nobody is writing."""
+    """Whether the folder cannot be written, and no process is writing."""
     return not os.access(path.parent, os.W_OK) and not _log(path).exists()
 
 
 def _state(path: Path) -> tuple[int, int, bool]:
-    """What changes when the file does, or is about to."""
+    """Changes when the file changes or is about to."""
     file = path.stat()
     return file.st_mtime_ns, file.st_size, _log(path).exists()
 
@@ -331,16 +335,16 @@ def _identity(path: Path) -> forks.Identity:
 
 
 def _begun(connection: sqlite3.Connection) -> object:
-    """Begin to read, and tell by which commit."""
+    """Begin a read transaction; returns the id of its commit."""
     connection.execute("BEGIN")
     sql = "SELECT value FROM settings WHERE name = 'commit_id'"
     return connection.execute(sql).fetchone()
 
 
 def _uri(path: Path, *, create: bool, read_only: bool) -> str:
-    """How SQLite opens the file: never made by mistake, and readable in a read-only folder."""
+    """The URI for SQLite: creates no file by mistake, and can read in a read-only folder."""
     if not create and _frozen(path):
-        # WAL wants to write beside the file, even to read it; nobody can change it here.
+        # WAL writes beside the file even to read it; here no process can change it.
         mode = "immutable=1"
     else:
         mode = f"mode={'rwc' if create else 'ro' if read_only else 'rw'}"

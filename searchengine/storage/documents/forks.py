@@ -1,4 +1,4 @@
-"""What a forked child does with what its parent had opened.
+"""What a forked child does with the connections its parent had opened.
 
 SQLite counts, once for each process and file, the locks that the process holds. A forked child
 inherits the count and not the locks, so every connection it opens to that file would skip locks
@@ -6,7 +6,7 @@ that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hence:
 
 * before a fork, running statements end, and no connection is being opened or closed;
 * in the child, the connections that only read are closed: no lock of the parent's is touched, and
-  SQLite's counts are right again. What used them opens its own at its next use;
+  SQLite's counts are right again. Their users open new ones at the next use;
 * a connection that can write is neither used nor closed in the child, for closing may fold and
   remove the log of others. Its file is refused there, with a sentence.
 """
@@ -35,11 +35,11 @@ class Connected(Protocol):
         """Statements may run again."""
 
     def abandon(self) -> Identity | None:
-        """In a child: close what may be closed; the file, if a connection to it must be left."""
+        """In a child: close what may be closed; returns the file whose connection must be left."""
 
 
 class Inherited(Protocol):
-    """Has to be put in order in a child, before it is used there."""
+    """Must be reset in a child, before it is used there."""
 
     def after_fork(self) -> None:
         """Make new locks, and open again at the next use."""
@@ -60,9 +60,9 @@ def guarded(holder: Connected) -> Iterator[None]:
         yield
 
 
-def inherit(thing: Inherited) -> None:
+def inherit(user: Inherited) -> None:
     """Call `after_fork` of this object in every child forked from now on."""
-    _inherited.add(thing)
+    _inherited.add(user)
 
 
 def refuse_if_lost(identity: Identity, path: Path) -> None:
@@ -99,8 +99,8 @@ def _in_child() -> None:
         if identity is not None:
             _lost.add(identity)
     _connected.clear()
-    for thing in list(_inherited):
-        thing.after_fork()
+    for user in list(_inherited):
+        user.after_fork()
     _guard.release()
 
 

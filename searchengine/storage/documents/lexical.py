@@ -29,19 +29,19 @@ TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/hybrid.md."""
 
 WORDS = 256
-"""Distinct words of a question that are looked up; the first ones are taken."""
+"""Maximum distinct words of a query; the first ones are used."""
 
 TERMS = 64
-"""Those of them that are sought; the rarest ones are taken."""
+"""Maximum words to search for; the rarest ones are used."""
 
 SHORT_TERMS = 16
-"""The same, where every document is read."""
+"""The same, if every document is read."""
 
 CONTINUATIONS = 32
-"""Trigrams that stand for a word of two letters; the most frequent ones are taken."""
+"""Maximum trigrams for a word of two letters; the most frequent ones are used."""
 
 CONSTANT = 60.0
-"""What reciprocal rank fusion adds to a rank: the greater, the less the first ranks stand out."""
+"""Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
 
 
 class Tokenizer(StrEnum):
@@ -86,7 +86,7 @@ _PIECES = f"([{_LETTERS}]+)|[^{_LETTERS}]+"  # takes 5 ms to compile, and is sel
 
 
 def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:
-    """Index the words of `documents`, those there and those to come; an older index goes.
+    """Index the words of `documents`, present and future ones, in place of an older index.
 
     Within the caller's transaction, if there is one.
     """
@@ -118,7 +118,7 @@ def optimize(connection: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection) -> str | None:
-    """What is wrong with the index, in a sentence; None if it says what the documents say.
+    """What is wrong with the index, in a sentence; None if it agrees with the documents.
 
     The connection must be able to write, though nothing is written. Reads every document.
     """
@@ -143,7 +143,7 @@ def check(connection: sqlite3.Connection) -> str | None:
 
 
 def tokenizer(read: Read) -> Tokenizer:
-    """The tokenizer that the index was made with; NONE without an index."""
+    """The tokenizer of the index; NONE without an index."""
     rows = read("SELECT sql FROM sqlite_master WHERE name = 'text_index'", ())
     found = re.search(r"tokenize='(porter|unicode|trigram)", rows[0][0]) if rows else None
     return Tokenizer(found[1]) if found else Tokenizer.NONE
@@ -164,7 +164,10 @@ def search(
     """
     kind = tokenizer(read)
     if kind is Tokenizer.NONE:
-        raise QueryError("this collection has no text index; search by vector, or make one")
+        raise QueryError(
+            "this collection has no index of words; search with mode='vector', or index into a "
+            "new collection with a tokenizer"
+        )
     asked = words(question)
     sought = asked if kind is not Tokenizer.TRIGRAM else _trigrams(read, asked)
     terms, rare = _rarest(read, [_quoted(term) for term in sought[:WORDS]])
@@ -223,7 +226,7 @@ def weighted(scored: Sequence[Sequence[tuple[int, float]]], weights: Sequence[fl
 def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
     shares = [1.0] * count if weights is None else weights
     if len(shares) != count:
-        raise QueryError(f"expected a weight for each of {count} rankings, got {len(shares)}")
+        raise QueryError(f"weights must be {count}, one per ranking, got {len(shares)}")
     for weight in shares:
         if not (math.isfinite(weight) and weight > 0):
             raise QueryError(f"a weight must be more than 0, got {weight}")
@@ -236,7 +239,7 @@ def _scaled(pairs: Sequence[tuple[int, float]]) -> Scored:
     values = [value for _, value in pairs]
     low, high = min(values), max(values)
     if not all(map(math.isfinite, values)):
-        raise QueryError("a score to be fused is not a finite number")
+        raise QueryError("scores must be finite to be fused")
     return [(name, (value - low) / (high - low) if high > low else 1.0) for name, value in pairs]
 
 
@@ -255,7 +258,7 @@ def _in_word(character: str) -> bool:
 
 
 def _quoted(term: str) -> str:
-    """As FTS5 reads it: text, whatever is in it."""
+    """Quoted for FTS5: text, not syntax."""
     doubled = term.replace('"', '""')
     return f'"{doubled}"'
 

@@ -1,14 +1,14 @@
-"""documents.db, read: documents and passages in the order asked; segments and settings."""
+"""Reads documents.db: documents and passages in the order of their ids; segments and settings."""
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.database import Database
 from searchengine.storage.filters import fields
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """A committed segment: passages `base` … `base + rows - 1` lie in segments/<id>."""
+    """A committed segment: the vectors of passages base … base + rows - 1 are in segments/<id>."""
 
     id: int
     base: int
@@ -42,13 +42,13 @@ class SegmentRow:
         return self.base, self.base + self.rows - 1
 
     def part_of(self, passages: Ids) -> Ids:
-        """Which of these passage ids (rising) lie in this segment, as row numbers."""
+        """The row numbers of these passage ids (ascending), as far as they are in this segment."""
         low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
         return passages[low:high] - self.base
 
 
 class Passage(NamedTuple):
-    """A passage: its document's id, and where it lies in the document's text."""
+    """A passage: its document's id, and its offsets in the document's text."""
 
     id: int
     document: int
@@ -61,10 +61,10 @@ class Store(Database):
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
         """The passages of these ids, in their order."""
-        asked = [int(i) for i in ids]
+        order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
-        rows = self._rows(sql, list(dict.fromkeys(asked)))
-        return self._in_order({row[0]: self._passage(row) for row in rows}, asked)
+        passages = {row[0]: self._passage(row) for row in self._rows(sql, _distinct(order))}
+        return self._in_order(passages, order, self._lost_passage)
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         """All passages of these documents, by id."""
@@ -73,16 +73,16 @@ class Store(Database):
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
         """The documents of these ids, in their order."""
-        asked = [int(i) for i in ids]
+        order = [int(i) for i in ids]
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
-        found: dict[int, Document] = {}
+        documents: dict[int, Document] = {}
         with self.named_errors():
-            for i, key, title, text, metadata in self._rows(sql, list(dict.fromkeys(asked))):
-                found[i] = Document(key, text, title, json.loads(metadata))
-        return self._in_order(found, asked)
+            for i, key, title, text, metadata in self._rows(sql, _distinct(order)):
+                documents[i] = Document(key, text, title, json.loads(metadata))
+        return self._in_order(documents, order, self._lost_document)
 
     def all_documents(self) -> Iterator[Document]:
-        """Every document, in the order first added, a few at a time."""
+        """Every document, in the order first added, read in chunks."""
         after = -1
         sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         while ids := [row[0] for row in self.read(sql, (after,))]:
@@ -90,7 +90,7 @@ class Store(Database):
             after = ids[-1]
 
     def altered(self) -> str | None:
-        """The key of a document whose text is not the one that was stored, if there is one."""
+        """The key of a document whose text differs from what was stored; None if all agree."""
         sql = (
             "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         )
@@ -116,27 +116,26 @@ class Store(Database):
             complaint = lexical.check(connection) or fields.check(connection)
         wanted, there = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
         if complaint is None and wanted != there:
-            return f"its index of words is {there} where the settings say {wanted}"
+            return f"the index of words uses the tokenizer {there}, the settings name {wanted}"
         return complaint
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key → id of the documents that are there."""
+        """Key → id, for the keys that are stored."""
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
-        return dict(self._rows(sql, list(dict.fromkeys(keys))))
+        return dict(self._rows(sql, _distinct(keys)))
 
     def keys(self, passage_ids: Iterable[int]) -> list[str]:
         """The keys of these passages' documents, in the order of the ids."""
-        asked = [int(i) for i in passage_ids]
+        order = [int(i) for i in passage_ids]
         sql = (
             "SELECT passages.id, key FROM passages "
             "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
         )
-        found = dict(self._rows(sql, list(dict.fromkeys(asked))))
-        return self._in_order(found, asked)
+        keys = dict(self._rows(sql, _distinct(order)))
+        return self._in_order(keys, order, self._lost_passage)
 
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        """Document id → its value of a metadata field, equal for equal ones; for those that lack
-        the field, something of their own."""
+        """Document id → its value of a metadata field, to group by; missing values differ."""
         path = json_path(field_named(name))
         sql = (
             "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
@@ -152,7 +151,7 @@ class Store(Database):
         """A filter as an SQL condition over `documents`, and its parameters."""
         if where is None:
             return "1", []
-        node = parse(where)  # before anything is read: its error is the caller's own
+        node = parse(where)  # before anything is read: a FilterError says nothing about the file
         with self.named_errors(), self._pool.borrow() as connection:
             indexed = fields.indexed(connection)
         return compile_sql(node, "documents.metadata", indexed)
@@ -167,25 +166,25 @@ class Store(Database):
         return self.numbers(sql, parameters)
 
     def count(self, where: str) -> int:
-        """How many documents match a filter."""
+        """The number of documents that match a filter."""
         condition, parameters = self.condition(where)
         sql = f"SELECT count(*) FROM documents WHERE {condition}"
         return int(self.scan(sql, parameters)[0][0])
 
     def counts(self) -> tuple[int, int]:
-        """How many documents and passages there are; they are counted one by one."""
+        """The numbers of documents and passages; reads all ids."""
         documents, passages = self.scan(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
         )[0]
         return documents, passages
 
     def dead(self, segment: SegmentRow) -> Ids:
-        """The rows of a segment whose passages are no more, rising."""
+        """The rows of a segment whose passages were deleted, ascending."""
         sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ? ORDER BY passage"
         return self.numbers(sql, segment.ends) - segment.base
 
     def dead_count(self, segment: SegmentRow) -> int:
-        """How many those are."""
+        """The number of rows of a segment whose passages were deleted."""
         sql = "SELECT count(*) FROM tombstones WHERE passage BETWEEN ? AND ?"
         return int(self.read(sql, segment.ends)[0][0])
 
@@ -193,7 +192,7 @@ class Store(Database):
         """The committed segments, oldest first."""
         rows = self.read("SELECT id, base, rows, manifest_sha256 FROM segments ORDER BY base")
         if not all(isinstance(number, int) for row in rows for number in row[:3]):
-            raise self.damaged("the table of segments holds what is no number")
+            raise self.damaged("the table of segments holds a value that is not an integer")
         return [SegmentRow(*row) for row in rows]
 
     def settings(self) -> dict[str, Any]:
@@ -204,31 +203,47 @@ class Store(Database):
 
     def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
         """The first column of a statement's rows, int64."""
-        found = np.array([row[0] for row in self.scan(sql, parameters)])
-        if found.size and found.dtype != np.int64:
-            raise self.damaged("a number is none")
-        return found.astype(np.int64)
+        column = np.array([row[0] for row in self.scan(sql, parameters)])
+        if column.size and column.dtype != np.int64:
+            raise self.damaged("an id is not an integer")
+        return column.astype(np.int64)
 
     def _passage(self, row: tuple[Any, ...]) -> Passage:
         if not all(isinstance(number, int) for number in row):
-            raise self.damaged(f"passage {row[0]!r} lies nowhere")
+            raise self.damaged(
+                f"passage {row[0]!r} has a document or offsets that are not integers"
+            )
         return Passage(*row)
 
-    def _in_order(self, found: Mapping[int, T], asked: Sequence[int]) -> list[T]:
-        try:
-            return [found[i] for i in asked]
-        except KeyError as error:
-            raise self.damaged(
-                f"its segments refer to row {error}, which it does not have"
-            ) from error
+    def _in_order(
+        self, values: Mapping[int, T], order: Sequence[int], lost: Callable[[int], str]
+    ) -> list[T]:
+        for i in order:
+            if i not in values:
+                raise self.damaged(lost(i))
+        return [values[i] for i in order]
+
+    def _lost_document(self, document: int) -> str:
+        return f"document {document} is missing, to which passages refer"
+
+    def _lost_passage(self, passage: int) -> str:
+        for segment in self.segments():
+            if segment.base <= passage < segment.base + segment.rows:
+                row = passage - segment.base
+                return f"segment {segment.id:06d} refers to row {row}, which it does not have"
+        return f"passage {passage} is missing"
 
     def _rows(
         self, sql: str, values: Sequence[Any], before: Sequence[Any] = ()
     ) -> Iterator[tuple[Any, ...]]:
-        """Rows of a statement that ends in one `IN ({})`, asked in chunks that SQLite can bind.
+        """The rows of a statement that ends in `IN ({})`, queried in chunks that SQLite can bind.
 
-        `before` are the parameters that come before it.
+        `before`: parameters that come before the list.
         """
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
             yield from self.read(sql.format(", ".join("?" * len(chunk))), (*before, *chunk))
+
+
+def _distinct(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

@@ -151,7 +151,7 @@ def test_bad_input_is_told_in_one_sentence(folder: Path, tmp_path: Path) -> None
         (("bench", tmp_path / "none", "--queries", queries), "none"),
         ((*bench, "--prefixes", "999"), "a prefix must be between 1 and 384 here, got 999"),
         ((*bench, "--shortlists", "31"), "a shortlist must be between 10 and 30"),
-        ((*bench, "--structures", "tree"), "expected some of flat, ivf, hnsw, nsg"),
+        ((*bench, "--structures", "tree"), "expected some of flat, ivf, hnsw"),
         ((*bench, "--peers", tmp_path), "there are no peers in"),
         ((*bench, "--qrels", queries), "expected query-id, corpus-id"),
         (("bench", "--compare", queries, queries), "cannot be read as JSON"),

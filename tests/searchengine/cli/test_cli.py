@@ -65,11 +65,15 @@ def test_search(folder: Path) -> None:
 def test_info_and_verify(folder: Path) -> None:
     info = run_json("info", folder / "c.index")
     assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
-    assert (info["encoder"], info["recipe"]["prefix"], info["tuning"]) == ("starter", 64, None)
+    assert (info["encoder"], info["index_config"]["prefix"], info["tuning"]) == (
+        "starter",
+        64,
+        None,
+    )
     lines = run("info", folder / "c.index").stdout.splitlines()
-    assert "recipe       flat fp16 over 64 of 384 numbers, shortlist 100" in lines
-    assert "hot          128 bytes a row, to stay in memory" in lines
-    assert "cold         768 bytes a row, may stay on the disk" in lines
+    assert "index config flat fp16 over 64 of 384 dimensions, shortlist 100" in lines
+    assert "hot          128 bytes per row, should stay in memory" in lines
+    assert "cold         768 bytes per row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
 
 
@@ -176,7 +180,7 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     assert re.fullmatch(r"papers:[0-9a-f]{32}", hit["key"])
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
     doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
-    assert "one field cannot serve twice" in one_sentence(doubled)
+    assert "must name different fields" in one_sentence(doubled)
 
 
 def test_a_collection_of_row_numbers_goes_on_with_them(tmp_path: Path) -> None:
@@ -219,7 +223,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
     cases: list[tuple[tuple[str | Path, ...], str]] = [
         (("search", tmp_path / "gone", "x"), "no such collection"),
         (("search", tmp_path / "folder", "x"), "is no collection"),
-        (("search", index, "  "), "question 1 is blank"),
+        (("search", index, "  "), "the query is empty"),
         (("search", index, "x", "-k", "0"), "k must be a whole number of at least 1"),
         (("search", index, "x", "--encoder", "starter-768"), "was built by the encoder starter"),
         (("search", index, "x", "--encoder", tmp_path / "gone"), "no model at"),

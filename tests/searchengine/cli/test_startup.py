@@ -9,8 +9,6 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.storage.documents.schema import migrations
-from searchengine.storage.documents.version import MIGRATIONS
 
 HEAVY = {
     "huggingface_hub", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn",
@@ -73,7 +71,3 @@ for name in cli.commands:
 cli(["--help"], standalone_mode=False)
 """
     assert not loaded(program) & {*HEAVY, "faiss", "numpy"}
-
-
-def test_what_needs_no_upgrade_is_known_without_the_migrations() -> None:
-    assert [migration.name for migration in migrations._migrations] == list(MIGRATIONS)

@@ -12,8 +12,8 @@ from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.arrays import prefix
 from indexer.segment import SegmentConfig
-from indexer.storage.prefix import prefix
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.evaluate.differences import worst

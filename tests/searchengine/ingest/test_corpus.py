@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.corpus.columns import Columns
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError, QueryError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]
@@ -88,7 +89,7 @@ def test_a_name_that_is_no_text_makes_a_printable_message(tmp_path: Path) -> Non
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("a")
     bad: list[CorpusError] = []
     assert list(read_corpus(tmp_path, bad.append)) == []
-    assert str(bad[0]).isprintable() and "udcff.txt: key holds" in str(bad[0])
+    assert str(bad[0]).isprintable() and "udcff.txt: key must be valid UTF-8" in str(bad[0])
 
 
 def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_fields_that_cannot_be_chosen(
 
 
 def test_columns_name_three_fields_of_a_table() -> None:
-    with pytest.raises(CorpusError, match="one field cannot serve twice"):
+    with pytest.raises(CorpusError, match="must name different fields"):
         Columns(text="a", title="A")
 
 
@@ -282,7 +283,11 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": 5}\n', r":2: text must be text"),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": true, "text": ""}\n', r":2: key must be text"),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": " ", "text": ""}\n', r":2: the key is empty"),
-    ("c.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "\\ud800"}\n', r":2: text holds"),
+    (
+        "c.jsonl",
+        '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "\\ud800"}\n',
+        r":2: text must be valid UTF-8",
+    ),
     (
         "c.jsonl",
         '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b", "x": NaN}\n',
@@ -295,10 +300,10 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
         r":2: (not JSON|metadata cannot)",
     ),
     ("c.jsonl", b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n', r":2: not UTF-8"),
-    ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: 3 fields where the header has 2"),
+    ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: expected 2 fields, as in the header, got 3"),
     ("c.csv", '_id,text\n1,a\n2,"b" c\n', r"c\.csv:3: not CSV"),
     ("c.csv", b"_id,text\n1,a\n2,caf\xe9\n", r"c\.csv:3: not UTF-8"),
-    ("c.tsv", "_id\ttext\n1\ta\n2\n", r"c\.tsv:3: 1 fields where the header has 2"),
+    ("c.tsv", "_id\ttext\n1\ta\n2\n", r"c\.tsv:3: expected 2 fields, as in the header, got 1"),
 ]
 
 

@@ -14,18 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import (
     PassageConfig,
-    Span,
     Tokenizes,
     cut,
     cut_documents,
-    passage_text,
     passage_texts,
 )
+from searchengine.storage.documents.changes import Span
 
 
 class Tokens:
@@ -293,14 +292,13 @@ def test_passages_fit_where_a_passage_alone_has_more_tokens() -> None:
 
 def test_the_text_of_a_whole_document_is_its_full_text() -> None:
     for document in (Document("1", " a b ", "T"), Document("1", " a b "), Document("1", "", "T")):
-        assert passage_text(document, (0, len(document.text))) == document.full_text
-    assert passage_text(Document("1", "a bee sings", "T"), (2, 5)) == "T bee"
+        whole = (document, (0, len(document.text)))
+        assert passage_texts([whole], Wordy()) == [document.full_text]
+    assert passage_texts([(Document("1", "a bee sings", "T"), (2, 5))], Wordy()) == ["T bee"]
 
 
 def test_an_encoder_that_reads_next_to_nothing_is_refused() -> None:
-    with pytest.raises(
-        CollectionError, match=r"reads 3 tokens of a document .* keep documents whol"
-    ):
+    with pytest.raises(CollectionError, match=r"got one that reads 3; .* keep documents whol"):
         cut_documents([Document("1", "a")], Tokens(room=3), PassageConfig())
 
 
@@ -317,7 +315,9 @@ def test_sizes() -> None:
 def test_config_is_json_both_ways() -> None:
     for config in (PassageConfig(), PassageConfig(100, 20)):
         assert PassageConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-    with pytest.raises(CollectionError, match="unknown setting of passages: stride; known are tok"):
+    with pytest.raises(
+        CollectionError, match="settings of passages are tokens, overlap, got stride"
+    ):
         PassageConfig.from_dict({"stride": 3})
 
 

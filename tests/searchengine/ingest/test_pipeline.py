@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, SearchEngineError
-from searchengine.ingest import adding, intake
+from searchengine.ingest import ingestion
 from searchengine.storage.collection import Collection
 from tests.searchengine.query.test_ranking import EXACT, Words
 
@@ -185,7 +185,7 @@ def test_an_error_between_two_commits_ends_the_thread(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Collection, "_merge_due", interrupted)
+    monkeypatch.setattr(Collection, "merge_due", interrupted)
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
@@ -227,7 +227,7 @@ def test_what_was_read_ahead_is_compared_again(
     theirs = [document(EVERY + 3), {"_id": "theirs", "text": "ccc"}]
     if not same:
         theirs[0] = {**theirs[0], "text": "ddd ddd"}
-    merge_due = Collection._merge_due
+    merge_due = Collection.merge_due
     others: list[int] = []
 
     def other_writes(self: Collection, *arguments: Any, **options: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_was_read_ahead_is_compared_again(
             with SearchEngine.open(path, WordLengths()) as other:
                 other.add(theirs)
 
-    monkeypatch.setattr(Collection, "_merge_due", other_writes)
+    monkeypatch.setattr(Collection, "merge_due", other_writes)
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         summary = engine.add(map(document, range(EVERY + 20)), commit_every=EVERY)
         assert others == [EVERY]
@@ -276,9 +276,9 @@ def test_however_it_is_divided_each_passage_has_its_vector(
     encoder = Words(4)
     reported: list[int] = []
     with (
-        patch.object(intake, "_FIRST", first),
-        patch.object(intake, "_LARGEST", largest),
-        patch.object(adding, "_PASSAGES", at_once),
+        patch.object(ingestion, "_FIRST_BLOCK", first),
+        patch.object(ingestion, "_LARGEST_BLOCK", largest),
+        patch.object(ingestion, "_BATCH", at_once),
         SearchEngine.create(path, encoder, EXACT) as engine,
     ):
         if old:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
-from searchengine.corpus.files import Document, LeftOut
+from searchengine.corpus.documents import Document, LeftOut, as_documents
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError
-from searchengine.ingest.records import as_documents
 
 NAN = float("nan")
 
@@ -162,11 +161,11 @@ def test_what_is_no_documents(engine: SearchEngine, given: Any) -> None:
 
 @pytest.mark.parametrize("name", ["_id", "title", "text"])
 def test_fields_of_the_document_are_no_metadata(engine: SearchEngine, name: str) -> None:
-    with pytest.raises(QueryError, match=f"update of 'a': '{name}' belongs to the document"):
+    with pytest.raises(QueryError, match=f"update of 'a': '{name}' is a field of the document"):
         engine.update({"a": {"year": 1, name: "x"}})
     assert metadata(engine, "a") == {"year": 2016}
     document = Document("b", "x", metadata={name: "y"})  # as an old collection may hold one
-    with pytest.raises(CorpusError, match=f"document 'b': '{name}' belongs to the document"):
+    with pytest.raises(CorpusError, match=f"document 'b': '{name}' is a field of the document"):
         engine.add([document])
     assert engine.add([document, Document("c", "x")], skip_bad=True).bad.count == 1
 
@@ -189,7 +188,7 @@ def test_updates_take_the_same_values(engine: SearchEngine) -> None:
 
 def test_where_all_are_bad_the_first_says_why(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        message = "no document to index.* 2 records are bad, the first: document 1: no _id"
+        message = r"no document to index \(2 bad, the first: document 1: no _id"
         with pytest.raises(EmptyCorpus, match=message):
             engine.add([{"text": "a"}, {"text": "b"}], skip_bad=True)
         with pytest.raises(EmptyCorpus, match=r"nothing was changed$"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.coalescing import LARGEST, Coalescer, _Call
+from searchengine.query.request import MAX_BATCH, Coalescer, _Call
 
 
 class Gate:
@@ -73,7 +73,7 @@ def test_those_who_come_meanwhile_are_done_together() -> None:
 def test_who_was_answered_together_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    monkeypatch.setattr("searchengine.query.coalescing.PATIENCE", patience)
+    monkeypatch.setattr("searchengine.query.request.PATIENCE", patience)
     gate = Gate()
     together = Coalescer(gate)
     with ThreadPoolExecutor(4) as callers:
@@ -98,17 +98,17 @@ def test_who_was_answered_together_is_waited_for(
 def test_a_batch_has_an_end() -> None:
     gate = Gate()
     together = Coalescer(gate)
-    with ThreadPoolExecutor(LARGEST + 6) as callers:
+    with ThreadPoolExecutor(MAX_BATCH + 6) as callers:
         first = callers.submit(together, "first")
         assert gate.begun.acquire(timeout=30)
-        others = [callers.submit(together, str(i)) for i in range(LARGEST + 5)]
-        waiting(together, LARGEST + 6)
+        others = [callers.submit(together, str(i)) for i in range(MAX_BATCH + 5)]
+        waiting(together, MAX_BATCH + 6)
         gate.let.release(100)
         assert [one.result(timeout=30) for one in others] == [
-            2 * str(i) for i in range(LARGEST + 5)
+            2 * str(i) for i in range(MAX_BATCH + 5)
         ]
         assert first.result(timeout=30) == "firstfirst"
-    assert [len(call) for call in gate.calls] == [1, LARGEST, 5]
+    assert [len(call) for call in gate.calls] == [1, MAX_BATCH, 5]
 
 
 def test_a_fault_is_its_callers_own() -> None:
@@ -156,7 +156,7 @@ def test_who_is_interrupted_while_waiting_holds_nobody_up(
                 super().wait(timeout)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("searchengine.query.coalescing._Call", one_with(Interrupted))
+    monkeypatch.setattr("searchengine.query.request._Call", one_with(Interrupted))
     gate = Gate()
     together = Coalescer(gate)
     ended: list[str] = []
@@ -228,7 +228,7 @@ def test_searching_from_several_threads(tmp_path: Path) -> None:
             asked.append(callers.submit(engine.search, "  "))
             sizes = [len(one.result(timeout=30)) for one in asked[:-1]]
             assert sizes == [1, 1, 2, 2, 3, 3]
-            with pytest.raises(QueryError, match="question 1 is blank"):
+            with pytest.raises(QueryError, match="the query is empty"):
                 asked[-1].result(timeout=30)
         assert not engine._together, "what nobody asks any more is let go of"
 

@@ -80,7 +80,7 @@ def test_no_candidates() -> None:
     ("relevance", "rows", "k", "diversity", "said"),
     [
         ([0.5, 0.5], 3, 1, 0.5, r"got \(2,\) and \(3, 4\)"),
-        ([0.5, np.nan, 0.5], 3, 1, 0.5, "not finite"),
+        ([0.5, np.nan, 0.5], 3, 1, 0.5, "must be finite"),
         ([0.5] * 3, 3, 0, 0.5, "k must be at least 1, got 0"),
         ([0.5] * 3, 3, 1, 1.5, "between 0 and 1, got 1.5"),
         ([0.5] * 3, 3, 1, float("nan"), "between 0 and 1, got nan"),

@@ -96,7 +96,7 @@ def test_stats_of_nothing_and_of_what_is_too_small_for_its_recipe(path: Path) ->
     with SearchEngine.create(path, WordLengths(), SegmentConfig(16, "hnsw")) as engine:
         assert (engine.stats().hot_row, engine.stats().cold_row) == (None, None)
         engine.add(DOCUMENTS)
-        assert (engine.stats().recipe["structure"], engine.stats().scanned) == ("hnsw", 1)
+        assert (engine.stats().index_config["structure"], engine.stats().scanned) == ("hnsw", 1)
         engine.add({"_id": str(i), "text": "a" * (i % 16 + 1)} for i in range(1000))
         assert (engine.stats().segments, engine.stats().scanned) == (2, 1)
 
@@ -148,7 +148,7 @@ def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
 def test_stats(engine: SearchEngine, path: Path) -> None:
     stats = engine.stats()
     assert (stats.documents, stats.segments, stats.dim) == (3, 1, 16)
-    assert stats.recipe == SegmentConfig(prefix=16).as_dict()
+    assert stats.index_config == SegmentConfig(prefix=16).as_dict()
     # Two bytes a number; nothing is left out of the prefix here.
     assert (stats.hot_row, stats.cold_row, stats.scanned, stats.tuning) == (32, 32, 0, None)
     assert stats.fingerprint == "word-lengths" and stats.encoder is None
@@ -262,7 +262,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
 @pytest.mark.parametrize(
     ("question", "arguments", "error", "message"),
     [
-        ("  \n", {}, QueryError, "question 1 is blank"),
+        ("  \n", {}, QueryError, "the query is empty"),
         ("dog", {"k": 0}, QueryError, "k must be a whole number of at least 1, got 0"),
         ("dog", {"k": "5"}, QueryError, "k must be a whole number of at least 1, got '5'"),
         (5, {}, QueryError, r"shape \(q, 16\), got int64 of shape \(1,\)"),
@@ -327,7 +327,7 @@ def test_batch_of_one_text_is_a_mistake(engine: SearchEngine) -> None:
 def test_create_refuses_a_folder_in_use_and_a_wide_prefix(engine: SearchEngine, path: Path) -> None:
     with pytest.raises(CollectionError, match="exists already"):
         SearchEngine.create(path, WordLengths())
-    with pytest.raises(CollectionError, match="prefix of 64 is wider than the encoder's 16"):
+    with pytest.raises(CollectionError, match="prefix must be at most 16 wide"):
         SearchEngine.create(path.with_name("other"), WordLengths(), SegmentConfig())
     assert not path.with_name("other").exists()
     assert [p.name for p in path.parent.iterdir()] == [path.name]

@@ -199,7 +199,7 @@ def test_words_too_short_for_trigrams_are_counted() -> None:
 
 def test_without_an_index() -> None:
     connection = database(tokenizer=Tokenizer.NONE)
-    with pytest.raises(QueryError, match="has no text index"):
+    with pytest.raises(QueryError, match="has no index of words"):
         found(connection, "whales")
     assert lexical.check(connection) is None
     lexical.optimize(connection)

@@ -9,7 +9,7 @@ import pytest
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.questions import CACHED, FEW, QuestionEncoder
+from searchengine.query.request import CACHE_SIZE, MAX_CACHED_BATCH, QuestionEncoder
 from tests.conftest import WordLengths
 from trainer.errors import ModelError
 
@@ -31,7 +31,7 @@ def test_a_question_asked_again_is_not_encoded() -> None:
 def test_what_was_asked_longest_ago_is_forgotten() -> None:
     encoder = WordLengths()
     questions = QuestionEncoder(encoder)
-    for number in range(CACHED):
+    for number in range(CACHE_SIZE):
         questions.encode([f"question {number}"])
     questions.encode(["question 0"])  # asked again: now 1 is the oldest
     questions.encode(["one more"])
@@ -45,7 +45,7 @@ def test_many_are_a_batch_of_their_own_and_push_nothing_out() -> None:
     encoder = WordLengths()
     questions = QuestionEncoder(encoder)
     questions.encode(["a bee"])
-    many = [f"question {number}" for number in range(FEW)] + ["a bee"]
+    many = [f"question {number}" for number in range(MAX_CACHED_BATCH)] + ["a bee"]
     np.testing.assert_array_equal(questions.encode(many), expected(many))
     assert encoder.calls[1] == many
     questions.encode(["a bee"])
@@ -80,11 +80,11 @@ def test_fewer_layers_for_a_question(tmp_path: Path) -> None:
             ({"layers": 4}, "layers is 4: expected 1 to 3"),
             ({"layers": 0}, "layers must be a whole number of at least 1, got 0"),
             ({"layers": True}, "layers must be a whole number"),
-            ({"layers": 1, "mode": "text"}, "the mode text encodes no question"),
+            ({"layers": 1, "mode": "text"}, "must be None in the mode text"),
         ):
             with pytest.raises(QueryError, match=message):
                 engine.search(question, **options)  # type: ignore[arg-type]
-        with pytest.raises(QueryError, match="layers says how questions are encoded"):
+        with pytest.raises(QueryError, match="layers must be None for vectors"):
             engine.search(np.ones(16), layers=1)
 
 
@@ -102,7 +102,7 @@ class Short(WordLengths):
         return super().encode(texts, role=role)[1:]
 
 
-@pytest.mark.parametrize("count", [2, FEW + 1])
+@pytest.mark.parametrize("count", [2, MAX_CACHED_BATCH + 1])
 def test_an_encoder_that_loses_vectors_is_told(count: int) -> None:
     with pytest.raises(QueryError, match=rf"\({count - 1}, 16\) for {count} questions"):
         QuestionEncoder(Short()).encode([f"question {i}" for i in range(count)])

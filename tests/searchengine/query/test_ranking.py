@@ -16,7 +16,7 @@ from searchengine import Document, Hit, SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 from searchengine.query.diversity import mmr
-from searchengine.query.ranking import FUSED, WEIGHTS
+from searchengine.query.search import FUSED, WEIGHTS
 from searchengine.storage.documents import lexical
 
 NEAR = 1e-5
@@ -351,7 +351,7 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
         ({"shortlist": ""}, "shortlist must be a whole number of at least 1, got ''"),
         ({"where": 5}, "where must be a text or None, got 5"),
         ({"group_by": ["n"]}, r"group_by must be a text or None, got \['n'\]"),
-        ({"exact": True, "mode": "text"}, "exact search ranks by vectors alone, got the mode text"),
+        ({"exact": True, "mode": "text"}, "exact search needs the mode vector, got text"),
     ],
 )
 def test_options_that_make_no_sense(

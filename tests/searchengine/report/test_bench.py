@@ -254,7 +254,7 @@ def test_what_does_not_go_together_is_told(subject: Subject, tmp_path: Path) -> 
         repeats=1,
     )
     found = Bench(subject, asked, tmp_path, silent, {"other": "not installed"}).run()
-    assert "holds the codes" in found.missing["hnsw pq 8 → 20"]
+    assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
     assert found.missing["other"] == "not installed"
     assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
     assert found.rows[0].cold_ms is None and found.growth == ()

@@ -81,7 +81,7 @@ def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int, refit: bool) 
 def test_a_merge_refuses_a_file_that_was_cut_short(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(50), CONFIG)
     os.truncate(first.path / "vectors.faiss", 900)
-    with pytest.raises(SegmentError, match=r"vectors\.faiss has become shorter"):
+    with pytest.raises(SegmentError, match=r"vectors\.faiss was truncated"):
         Segment.merge(tmp_path / "m", [(first, None)], CONFIG, refit=False)
 
 

@@ -83,7 +83,7 @@ def test_where_the_system_does_not_say(
 
 
 def test_a_collection_is_not_created_on_a_network(mounts: Path) -> None:
-    with pytest.raises(CollectionError, match="c lies on nfs4, a network file system") as error:
+    with pytest.raises(CollectionError, match="c is on nfs4, a network file system") as error:
         SearchEngine.create(mounts / "c", WordLengths())
     assert f"set {filesystem.ALLOW}=1" in str(error.value)
     assert list(mounts.iterdir()) == []
@@ -98,7 +98,7 @@ def test_a_collection_on_a_network_is_read_with_a_warning_and_not_written(
     assert caplog.records == []
     with SearchEngine.open(mounts / "c", WordLengths()) as engine:
         (record,) = caplog.records
-        assert record.levelno == logging.WARNING and "lies on nfs4" in record.getMessage()
+        assert record.levelno == logging.WARNING and "is on nfs4" in record.getMessage()
         assert [hit.key for hit in engine.search("a bee")] == ["a"]
         for write in (
             lambda: engine.add([{"_id": "b", "text": "b"}]),
@@ -107,7 +107,7 @@ def test_a_collection_on_a_network_is_read_with_a_warning_and_not_written(
             lambda: engine.index_fields("year"),
             lambda: engine.optimize(),
         ):
-            with pytest.raises(CollectionError, match="lies on nfs4"):
+            with pytest.raises(CollectionError, match="is on nfs4"):
                 write()
         assert engine.stats().documents == 1
 

@@ -28,11 +28,12 @@ from hypothesis import strategies as st
 from indexer.config import SegmentConfig
 from indexer.errors import SegmentError
 from indexer.faiss_calls import read_index
-from indexer.search.parts import load_rotation
+from indexer.search.opening import load_rotation
 from indexer.segment import Segment
 from indexer.storage.manifest import Manifest
 from searchengine.corpus import lines
-from searchengine.corpus.files import Document, count_records, read_corpus
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.evaluate.judgements import read_qrels, read_queries
 
@@ -154,10 +155,10 @@ def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_pa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"<f4", b"<i4", "holds no float32 matrix"),
-        (b"False", b"True ", "holds no float32 matrix"),
-        (b"(8, 8)", b"(4,16)", "holds no float32 matrix"),
-        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "holds no float32 matrix"),
+        (b"<f4", b"<i4", "must hold a float32 matrix"),
+        (b"False", b"True ", "must hold a float32 matrix"),
+        (b"(8, 8)", b"(4,16)", "must hold a float32 matrix"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x02", "must hold a float32 matrix"),
         (segment()["rotation.npy"][-4:], b"\0\0\xc0\x7f", "holds NaN"),
     ],
 )
@@ -283,10 +284,10 @@ def test_a_row_too_long_and_quotes_that_never_close(tmp_path: Path, short_lines:
     bad: list[CorpusError] = []
     assert [d.key for d in read_corpus(path, bad.append)] == ["2"] * 50 + ["3"]
     assert [str(b) for b in bad] == [
-        f"{path}:2: not CSV (a row goes on for 20 lines; is a quote left open?)"
+        f"{path}:2: not CSV (a row has 20 lines; check for a quote that is not closed)"
     ]
     path.write_bytes(b"_id,text\n" + b'q","\n' * 5000)  # each of its rows never ends
-    with pytest.raises(CorpusError, match="quotes of too many rows"):
+    with pytest.raises(CorpusError, match="too many rows have unmatched quotes"):
         list(read_corpus(path, lambda _: None))
 
 

@@ -13,7 +13,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.maintenance.stats import Guarantee
+from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.tuning import described
 from searchengine.storage.documents.store import Store
 

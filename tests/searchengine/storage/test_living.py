@@ -84,7 +84,7 @@ class Living(RuleBasedStateMachine):
         unchanged = [d for d in same if self.sources[d.key] == d.metadata]
         assert summary.added == len(batch) - len(known)
         assert summary.changed == len(known) - len(same)
-        assert summary.unchanged + summary.relabelled == len(same)
+        assert summary.unchanged + summary.metadata_updated == len(same)
         assert summary.unchanged <= len(unchanged)  # 1 and true, or another order, count as new
         assert sum(map(len, ENCODER.calls)) == summary.added + summary.changed
         self.added(batch)

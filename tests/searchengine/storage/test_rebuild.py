@@ -133,9 +133,9 @@ def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rotation": "identity"}, "rotation is pca in the stored vectors, got identity"),
-        ({"rotation": "blocks", "blocks": [8]}, "rotation is pca in the stored vectors"),
-        ({"storage": "float32"}, "storage is float16 in the stored vectors, got float32"),
+        ({"rotation": "identity"}, "rotation must be pca, as in the stored vectors, got identity"),
+        ({"rotation": "blocks", "blocks": [8]}, "rotation must be pca, as in the stored vectors"),
+        ({"storage": "float32"}, "storage must be float16, as in the stored vectors, got float32"),
     ],
 )
 def test_another_rotation_or_storage_is_refused(
@@ -149,7 +149,7 @@ def test_another_rotation_or_storage_is_refused(
 def test_other_blocks_are_refused(tmp_path: Path) -> None:
     config = replace(CONFIG, rotation=RotationKind.BLOCKS, blocks=(8, 16))
     first = Segment.build(tmp_path / "a", rows(1200, 0), config)
-    with pytest.raises(SegmentConfigError, match=r"blocks is \(8, 16\) .*, got \(12,\)"):
+    with pytest.raises(SegmentConfigError, match=r"blocks must be \(8, 16\), .*, got \(12,\)"):
         first.rebuild(tmp_path / "b", replace(config, blocks=(12,)))
 
 
@@ -179,7 +179,7 @@ def test_a_prefix_beyond_the_width_leaves_no_folder(segment: Segment, tmp_path: 
 
 
 def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
-    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.NSG))
+    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
     assert first.config.structure is Structure.FLAT
     made = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
     assert made.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config

@@ -185,7 +185,7 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
     sql("UPDATE documents SET text = 'zzzzzzzzzzzzzz' WHERE key = 'd7'")(path)
     done = repair(path, WordLengths())
     assert done.whole
-    assert "document 'd7' has another text than was stored; the text was kept" in done.found
+    assert "document 'd7' has a text that differs from what was stored; it was kept" in done.found
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("z" * 14 + " t7", k=1)[0].key == "d7"
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"

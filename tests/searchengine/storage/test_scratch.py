@@ -23,7 +23,7 @@ PROGRAM = """\
 import shutil, sys, time
 import searchengine.storage.documents.changes
 from searchengine import SearchEngine
-from searchengine.maintenance import upkeep
+from searchengine.maintenance import copies
 from searchengine.cli import cli
 from conftest import REPOSITORY, WordLengths
 
@@ -32,14 +32,14 @@ def stop(*_):
     while True:
         time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
 
-upkeep.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
+copies.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
 what, source, target = sys.argv[1:]
 if what == "create":
     searchengine.storage.documents.changes.Changes.index_text = stop
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":
-        searchengine.maintenance.upkeep._passages = stop
+        searchengine.maintenance.copies._passages = stop
     cli([what, source, target])
 """
 

@@ -795,7 +795,7 @@ def test_metadata_set_by_hand_survive_another_index(path: Path) -> None:
         assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "y"}}
         # The source says something new of one field: that counts, and all others stay.
         newer = {**nested, "by": {"name": "x", "place": "z"}}
-        assert engine.add([newer]).relabelled == 1
+        assert engine.add([newer]).metadata_updated == 1
         assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "z"}}
         # A new text does not lose them either.
         assert engine.add([{**newer, "text": "ccc"}]).changed == 1

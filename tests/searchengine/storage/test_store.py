@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.store import Passage, SegmentRow, Store
@@ -24,7 +24,7 @@ def insert(store: Store, documents: Sequence[Document]) -> None:
     base = changes.next_passage()
     changes.write(documents, [[(0, len(d.text))] for d in documents], {}, base)
     number = len(store.segments()) + 1
-    changes.name(SegmentRow(number, base, len(documents), "abc"))
+    changes.add_segment(SegmentRow(number, base, len(documents), "abc"))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_replacing_keeps_the_id_and_buries_the_passages(store: Store) -> None:
     two = [Document("k2", "another text", "", {"n": 20}), Document("fresh", "text")]
     with store.transaction():
         changes.write(two, [[(0, 7), (8, 12)], [(0, 4)]], known, changes.next_passage())
-        changes.name(SegmentRow(2, 8, 3, "def"))
+        changes.add_segment(SegmentRow(2, 8, 3, "def"))
     assert store.ids_of(["k2", "fresh"]) == {"k2": 2, "fresh": 8}
     assert store.documents([2, 8]) == two
     assert store.dead(store.segments()[0]).tolist() == [2]
@@ -135,7 +135,7 @@ def test_moving_passages_keeps_their_order(store: Store) -> None:
     with store.transaction():
         changes.remove([1, 6])
         assert changes.move_passages(store.segments()[0], 100) == 6
-        changes.forget(store.segments())
+        changes.remove_segments(store.segments())
     assert store.keys(range(100, 106)) == ["k0", "k2", "k3", "k4", "k5", "k7"]
     assert store.read("SELECT * FROM tombstones") == []
 

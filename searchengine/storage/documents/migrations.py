@@ -11,25 +11,25 @@ settings      name → JSON value: the encoder the collection was built by, how 
 fields, field_values    metadata that is indexed on request, see searchengine.storage.filters.fields
 text_index    words, see searchengine.storage.documents.lexical
 
-documents.version names them too: it knows without this module whether one is pending.
+sqlite-utils runs the migrations. It takes longer to import than a search takes (it loads pandas
+where that is installed), so it is imported only for a database that lacks one.
 """
 
 import json
 import sqlite3
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import sqlite_utils
-from sqlite_utils import Migrations
-
-from searchengine.corpus.files import Document
+from searchengine.corpus.documents import Document
+from searchengine.errors import CollectionError
 from searchengine.storage.documents import lexical
 from searchengine.storage.filters import fields
 
-migrations = Migrations("searchengine")
+if TYPE_CHECKING:
+    import sqlite_utils
 
 
-@migrations()
-def m001_initial(db: sqlite_utils.Database) -> None:
+def m001_initial(db: "sqlite_utils.Database") -> None:
     """Documents, passages, segments and settings."""
     for statement in (
         """CREATE TABLE documents (
@@ -56,8 +56,7 @@ def m001_initial(db: sqlite_utils.Database) -> None:
         db.execute(statement)
 
 
-@migrations()
-def m002_changes(db: sqlite_utils.Database) -> None:
+def m002_changes(db: "sqlite_utils.Database") -> None:
     """Digests, by which unchanged documents are known; tombstones; passages by document."""
     db.execute("ALTER TABLE documents ADD COLUMN digest BLOB NOT NULL DEFAULT x''")
     db.register_function(_digest, deterministic=True)
@@ -66,15 +65,13 @@ def m002_changes(db: sqlite_utils.Database) -> None:
     db.execute("CREATE INDEX passages_document ON passages (document)")
 
 
-@migrations()
-def m003_fields(db: sqlite_utils.Database) -> None:
+def m003_fields(db: "sqlite_utils.Database") -> None:
     """Indexed metadata."""
     for statement in fields.SCHEMA:
         db.execute(statement)
 
 
-@migrations()
-def m004_text(db: sqlite_utils.Database) -> None:
+def m004_text(db: "sqlite_utils.Database") -> None:
     """A word index for collections that were made without one; new ones choose their tokenizer."""
     if db.execute("SELECT count(*) FROM settings").fetchone()[0]:
         lexical.create(db.conn, lexical.Tokenizer.PORTER)
@@ -84,8 +81,7 @@ def m004_text(db: sqlite_utils.Database) -> None:
         )
 
 
-@migrations()
-def m005_histories(db: sqlite_utils.Database) -> None:
+def m005_histories(db: "sqlite_utils.Database") -> None:
     """Metadata as the source gave it, beside what was set by hand; where a file's key belongs;
     random ids of the last commit and of the last deletion."""
     db.execute("ALTER TABLE documents ADD COLUMN source TEXT")
@@ -98,16 +94,57 @@ def m005_histories(db: sqlite_utils.Database) -> None:
             )
 
 
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Apply what is pending, in one transaction."""
+MIGRATIONS = {
+    function.__name__: function
+    for function in (m001_initial, m002_changes, m003_fields, m004_text, m005_histories)
+}
+"""Name → migration, in the order in which they are applied."""
+
+
+def outdated(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether migrations are pending. CollectionError if a newer version wrote the file `name`."""
+    applied = _applied(connection)
+    newer = [migration for migration in applied if migration not in MIGRATIONS]
+    if newer:
+        raise CollectionError(
+            f"{name} was written by a newer version of searchengine (its format has "
+            f"{', '.join(newer)}); upgrade searchengine to open it"
+        )
+    return set(applied) != set(MIGRATIONS)
+
+
+def upgrade(connection: sqlite3.Connection, name: str) -> None:
+    """Apply the pending migrations in one transaction; to a new database, all of them.
+
+    Raises CollectionError if the file `name` cannot be written.
+    """
+    if connection.execute("PRAGMA query_only").fetchone()[0]:
+        raise CollectionError(
+            f"{name} was written by an older version of searchengine and must be upgraded "
+            "once; make the folder writable and open it again"
+        )
+    import sqlite_utils
+
+    migrations = sqlite_utils.Migrations("searchengine")
+    for migration in MIGRATIONS.values():
+        migrations()(migration)
     db = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
-    db.execute("BEGIN IMMEDIATE")  # of two that open it at once, one upgrades
+    db.execute("BEGIN IMMEDIATE")  # if two processes open it at the same time, one upgrades
     try:
         migrations.apply(db)
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
         raise
+
+
+def _applied(connection: sqlite3.Connection) -> list[str]:
+    """The names of the applied migrations, from the table that sqlite-utils keeps."""
+    sql = "SELECT count(*) FROM sqlite_master WHERE name = '_sqlite_migrations'"
+    if not connection.execute(sql).fetchone()[0]:
+        return []
+    sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine' ORDER BY rowid"
+    return [str(row[0]) for row in connection.execute(sql)]
 
 
 def _digest(title: str, text: str) -> bytes:

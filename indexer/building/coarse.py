@@ -1,0 +1,106 @@
+"""Building the coarse stage: the structure that is searched first, over re-normalised prefixes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from indexer.arrays import Floats, RowNumbers, locality
+from indexer.config import SegmentConfig, Structure
+from indexer.errors import VectorError
+from indexer.faiss_calls import faiss
+from indexer.search.search import CoarseIndex
+
+TRAIN_ROWS = 50_000
+"""Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""
+
+Progress = Callable[[int], None]
+
+
+class PrefixRows(Protocol):
+    """Re-normalised prefixes of all rows, in row order."""
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a prefix."""
+
+    @property
+    def rows(self) -> int:
+        """Number of prefixes."""
+
+    def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
+        """All prefixes, in blocks (n_i, p), by row number or in another order."""
+
+    def sample(self, count: int) -> Floats:
+        """At most `count` prefixes, spread evenly: (n, p)."""
+
+
+def build_coarse(
+    prefixes: PrefixRows,
+    config: SegmentConfig,
+    progress: Progress | None = None,
+    kept: RowNumbers | None = None,
+) -> CoarseIndex:
+    """Index all prefixes, or those of the rows `kept`.
+
+    A graph is stored in the order of `locality`: neighbours are stored close together, and a walk
+    touches fewer pages (12 to 17 % more queries per second, 200k real sentences, two cores).
+
+    Memory: the finished index, its training sample, 10 bytes per row and one block.
+
+    Args:
+        prefixes: re-normalised prefixes of all rows.
+        config: the index config.
+        progress: called with the number of rows just added.
+        kept: rising row numbers; None for all.
+
+    Raises:
+        VectorError: there are no rows, or blocks of another width.
+        SegmentConfigError: the structure is no longer built.
+    """
+    config.check_structure()
+    rows = prefixes.rows if kept is None else kept.size
+    if rows == 0:
+        raise VectorError("a coarse index needs at least one row, got none")
+    index = empty(config, rows)
+    if not index.is_trained:
+        _train(index, prefixes)
+    order = kept
+    if config.structure is Structure.HNSW:
+        order = locality(prefixes.blocks(kept), prefixes.sample(TRAIN_ROWS))
+        order = order if kept is None else kept[order]
+    if order is not None:
+        inner, index = index, faiss.IndexIDMap(index)
+        inner.this.disown()
+        index.own_fields = True
+    done = 0
+    for block in prefixes.blocks(order):
+        if block.ndim != 2 or block.shape[1] != config.prefix:
+            raise VectorError(
+                f"coarse blocks must be (n, {config.prefix}), got shape {block.shape}"
+            )
+        if order is None:
+            index.add(block)
+        else:
+            index.add_with_ids(block, order[done : done + len(block)])
+        done += len(block)
+        if progress is not None:
+            progress(len(block))
+    return CoarseIndex(index)
+
+
+def empty(config: SegmentConfig, rows: int) -> Any:
+    """An empty, untrained faiss index for the coarse stage of `rows` rows."""
+    index = faiss.index_factory(config.prefix, config.factory(rows), faiss.METRIC_INNER_PRODUCT)
+    if isinstance(index, faiss.IndexHNSW):
+        index.hnsw.efConstruction = config.ef_construction
+    return index
+
+
+def _train(index: Any, prefixes: PrefixRows) -> None:
+    count = TRAIN_ROWS
+    if isinstance(index, faiss.IndexIVF):
+        count = max(count, 40 * index.nlist)
+        index.cp.min_points_per_centroid = 1  # faiss warns on stdout, where JSON may be expected
+    if hasattr(index, "pq"):
+        index.pq.cp.max_points_per_centroid = 64  # four times faster than faiss's 256
+        index.pq.cp.min_points_per_centroid = 1
+    index.train(prefixes.sample(count))

@@ -1,0 +1,259 @@
+"""Opening a segment: its files are checked and mapped; a GPU gets copies of what is scanned.
+
+Graphs are walked on the CPU, whose caches suit them better.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats, RowNumbers
+from indexer.config import Device, RotationKind, Structure
+from indexer.errors import SegmentError
+from indexer.faiss_calls import faiss, read_index
+from indexer.search.allowed import Allowed, restriction
+from indexer.search.exact import Bounds, score_slack
+from indexer.search.search import Cascade, CoarseIndex, structure_of
+from indexer.storage.durable import sha256
+from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
+from indexer.storage.rotation import Rotation
+from indexer.storage.vectors import Prefixes, VectorFile
+
+_MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
+
+GPU_MAX_SIZE = 2048
+"""Maximum rows per query that faiss returns from a GPU."""
+
+GPU_SLACK = 2.0**-9
+"""Extra error of scores from a GPU, whose copies are scaled and rounded to float16 again."""
+
+
+class Parts(NamedTuple):
+    """The files of an open segment."""
+
+    file: VectorFile
+    full: CoarseIndex  # the same rows, mapped by faiss
+    coarse: CoarseIndex
+    cascade: Cascade
+    bounds: Bounds | None
+    rotation: Rotation | None  # None is the identity
+    gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
+    gpu_coarse: CoarseIndex | None = None
+    kept: Allowed | None = None  # the rows that a trial may find; None for all
+
+    @classmethod
+    def open(
+        cls, folder: Path, manifest: Manifest, device: Device, shared: Rotation | None = None
+    ) -> Self:
+        """Check every file's size, and the contents of all but the vectors; then map them.
+
+        `shared` is the rotation of another open segment with an equal file. This segment's file is
+        then not read.
+
+        Raises:
+            SegmentError: naming the file that is missing, truncated, altered or unknown; or there
+                is no GPU.
+        """
+        needed = {manifest.vectors_file, COARSE}
+        if manifest.config.rotation is not RotationKind.IDENTITY:
+            needed.add(ROTATION)
+        if manifest.config.bounds:
+            needed.add(BOUNDS)
+        unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
+        for name in sorted(needed):
+            check_file(folder, manifest, name, contents=name not in unread)
+        coarse = open_coarse(folder / COARSE, mapped=True)
+        if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
+            raise SegmentError(
+                f"{folder / COARSE} must hold {manifest.rows} x {manifest.config.prefix} prefixes, "
+                f"got {coarse.rows} x {coarse.width}; index again"
+            )
+        file = VectorFile(
+            folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
+        )
+        full = open_coarse(file.path, mapped=True)
+        bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
+        rotation = load_rotation(folder, manifest) if shared is None else shared
+        parts = cls(file, full, coarse, Cascade(coarse, full), bounds, rotation)
+        return parts.on_gpu() if device is Device.GPU else parts
+
+    def remapped(self, path: Path) -> Self:
+        """These files with another copy of the vectors, mapped now."""
+        file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
+        full = open_coarse(path, mapped=True)
+        return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
+
+    def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
+        """These files with another coarse stage, which holds the rows `kept`, None for all.
+
+        It is scanned on the CPU: a GPU's copy holds the old prefixes.
+        """
+        cascade = Cascade(coarse, self.full)
+        return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
+
+    def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
+        """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
+
+        Raises:
+            VectorError: as indexer.search.allowed.restriction.
+        """
+        only = restriction(allowed, self.file.rows)
+        if only is None or self.kept is None:
+            return only
+        return Allowed.of(np.flatnonzero(only.mask & self.kept.mask), self.file.rows)
+
+    def searched(self, only: Allowed | None) -> Allowed | None:
+        """The rows that a search may find under this filter; None for all."""
+        return self.kept if only is None else only
+
+    def available(self, only: Allowed | None) -> int:
+        """Number of rows that a search may find under this filter."""
+        within = self.searched(only)
+        return self.file.rows if within is None else within.size
+
+    def on_gpu(self) -> Self:
+        """These files with copies of what is scanned in the memory of a GPU."""
+        full = gpu_copy(Prefixes(self.file, self.file.dim))
+        if self.coarse.structure is not Structure.FLAT:
+            return self._replace(gpu_full=full)
+        coarse = gpu_copy(Prefixes(self.file, self.coarse.width))
+        return self._replace(gpu_full=full, gpu_coarse=coarse)
+
+    def scanner(self, width: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
+        """The index that scans for the best `size` rows: the copy on a GPU where it can."""
+        mapped, copied = self.full, self.gpu_full
+        if width == "coarse":
+            mapped, copied = self.coarse, self.gpu_coarse
+        return mapped if copied is None or filtered or size >= GPU_MAX_SIZE else copied
+
+    def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
+        """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""
+
+        def scan(batch: Floats, size: int) -> RowNumbers:
+            return self.scanner("full", size, within is not None).shortlist(batch, size, within)
+
+        return scan
+
+    @property
+    def slack(self) -> float:
+        """Maximum error of a score of `full_scan`."""
+        return score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
+
+
+def open_coarse(path: Path, *, mapped: bool = False) -> CoarseIndex:
+    """Read a saved index. The caller has verified the file's checksum: faiss trusts it.
+
+    Args:
+        path: the file.
+        mapped: map the codes and links, which several processes then share; else load them.
+
+    Raises:
+        SegmentError: faiss cannot read it, or its structure is not one of this package.
+    """
+    index = read_index(path, mapped=mapped)
+    inner = index.index if isinstance(index, faiss.IndexIDMap) else index
+    if (
+        structure_of(faiss.downcast_index(inner)) is None
+        or index.metric_type != faiss.METRIC_INNER_PRODUCT
+    ):
+        raise SegmentError(
+            f"{path} must hold a coarse stage of this package, "
+            f"got {type(index).__name__}; index again"
+        )
+    return CoarseIndex(index)
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a segment's folder, and its checksum. SegmentError where there is none."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise SegmentError(f"{path} is missing: {folder} is no segment") from None
+    return Manifest.from_json(text, str(path)), hashlib.sha256(text).hexdigest()
+
+
+def verify_files(folder: Path, manifest: Manifest, manifest_sha256: str) -> None:
+    """Read every file of a segment and compare checksums; SegmentError names one that differs."""
+    path = folder / MANIFEST
+    if not path.is_file() or sha256(path) != manifest_sha256:
+        raise SegmentError(f"{path} is missing or changed since it was opened")
+    for name in manifest.files:
+        check_file(folder, manifest, name, contents=True)
+
+
+def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
+    """Compare one file with its entry: its size always, its checksum on request."""
+    entry = manifest.files.get(name)
+    if entry is None:
+        raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
+    entry.check(folder / name, contents=contents)
+
+
+def load_rotation(path: Path, manifest: Manifest) -> Rotation | None:
+    """The verified rotation, or None for the identity."""
+    if manifest.config.rotation is RotationKind.IDENTITY:
+        return None
+    return Rotation(_square(path / ROTATION, manifest.dim))
+
+
+def _square(path: Path, dim: int) -> Floats:
+    """The float32 matrix (dim, dim) of a .npy file that holds nothing else.
+
+    The size and the header are compared with the expected ones, not obeyed: a header can request
+    any amount of memory, and numpy passes it to Python's parser. Versions of numpy differ only in
+    the number of spaces at its end.
+
+    Raises:
+        SegmentError: the file is anything else.
+    """
+    start = path.stat().st_size - 4 * dim * dim
+    with path.open("rb") as file:
+        head = file.read(start) if 10 < start <= _MAX_HEADER else b""
+        text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (dim, dim)
+        length = (start - 10).to_bytes(2, "little") if head else b""
+        if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:
+            raise SegmentError(
+                f"{path} must hold a float32 matrix of ({dim}, {dim}); restore it or index again"
+            )
+    matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
+    if not np.isfinite(matrix).all():
+        raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
+    return matrix
+
+
+def gpu_copy(rows: Prefixes) -> CoarseIndex:
+    """All rows as a flat float16 index in the memory of the first GPU.
+
+    Raises:
+        SegmentError: no GPU, or not enough memory on it.
+    """
+    require_gpu()
+    config = faiss.GpuIndexFlatConfig()
+    config.useFloat16 = True
+    try:
+        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), rows.width, config)
+        for block in rows.blocks():
+            index.add(block)
+    except RuntimeError as error:
+        raise SegmentError(
+            f"the GPU has no room for {rows.rows} rows of {2 * rows.width} bytes: {error}; "
+            "search on the CPU"
+        ) from error
+    return CoarseIndex(index, lock=Lock())  # faiss: one search at a time on a GPU index
+
+
+def require_gpu() -> None:
+    """Raise SegmentError if faiss sees no GPU, or was built without support for one."""
+    if not hasattr(faiss, "StandardGpuResources"):
+        raise SegmentError(
+            "this faiss was built without GPU support: "
+            "pip uninstall faiss-cpu, then pip install 'searchengine[gpu]'; or leave out the device"
+        )
+    if not faiss.get_num_gpus():
+        raise SegmentError("faiss sees no GPU here; leave out the device to search on the CPU")

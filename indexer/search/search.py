@@ -1,0 +1,393 @@
+"""Search by prefix: a shortlist from the coarse stage, then full-width scores.
+
+CoarseIndex finds the rows with the most similar prefixes, and `rerank` scores them at full width.
+Cascade does both in one call of faiss; most searches take this path, and the other two are its
+oracle.
+
+Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
+number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
+every shorter one.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import get_ident
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from indexer.arrays import Floats, RowNumbers, locality, prefix
+from indexer.config import Structure
+from indexer.errors import VectorError
+from indexer.faiss_calls import bitmap, faiss, native_threads, ordered, write_index
+from indexer.search.allowed import Allowed, scan_allowed
+from indexer.storage.vectors import VectorFile
+
+MIN_EF_SEARCH = 32
+"""Minimum ef_search that follows from the size of a shortlist."""
+
+SCAN_SHARE = 0.1
+"""Below this share of allowed rows they are scanned; above it, graphs and lists are walked."""
+
+LOCALITY_BATCH = 64
+"""A batch of at least so many queries is sorted by similarity: neighbours walk over the same rows,
+which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
+200k real sentences, two cores)."""
+
+_CACHED_PARAMETERS = 64  # operating points per set of allowed rows
+
+CHUNK_VALUES = 1 << 18
+"""Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
+
+_Parameters = dict[tuple[int, ...], Any]
+
+
+class RowStore(Protocol):
+    """The stored rows as `rerank` reads them; VectorFile is one."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def take(self, rows: RowNumbers) -> Floats:
+        """Rows of any shape (...) as (..., dim) float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The rows of a search, best first: by descending score, equal scores by row number.
+
+    Attributes:
+        rows: (q, k) int64 row numbers, -1 for padding.
+        scores: (q, k) float32 full-width cosines, -inf for padding.
+        proven: whether these are certainly the true best k.
+        read: (q,) int64 rows that were read at full width; None if they were not counted.
+    """
+
+    rows: RowNumbers
+    scores: Floats
+    proven: bool = False
+    read: RowNumbers | None = None
+
+
+class CoarseIndex:
+    """The coarse stage: prefixes of the rows of a segment, searched by inner product.
+
+    Attributes:
+        index: the faiss index; its ids are row numbers.
+        structure: the kind of the index.
+        rows, width: number of prefixes, and their dimensions.
+    """
+
+    def __init__(self, index: Any, lock: AbstractContextManager[Any] | None = None) -> None:
+        """`lock` is held during every scan, for an index that allows one search at a time."""
+        self.index = index
+        self._lock = nullcontext() if lock is None else lock
+        self._ids: RowNumbers | None = None
+        inner = index
+        if isinstance(index, faiss.IndexIDMap):
+            self._ids = faiss.vector_to_array(index.id_map)
+            inner = faiss.downcast_index(index.index)
+        self.structure = structure_of(inner)
+        self._inner = inner
+        # A graph stores its codes in a flat index, which can be scanned.
+        graph = self.structure in (Structure.HNSW, Structure.NSG)  # NSG: only in old segments
+        self._flat = faiss.downcast_index(inner.storage) if graph else inner
+        self.rows = int(index.ntotal)
+        self.width = int(index.d)
+        self._selectors: WeakKeyDictionary[Allowed, Any] = WeakKeyDictionary()
+
+    def save(self, path: Path) -> None:
+        """Write the index to a file. OSError if it cannot be written."""
+        write_index(self.index, path)
+
+    def search_parameters(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> Any:
+        """The faiss parameters for a shortlist of `size`; None if the index takes none.
+
+        An effort of 0 follows the size: HNSW keeps as many candidates as it returns, an IVF probes
+        a sixteenth of its lists. (A longer shortlist bought as much recall@10 for the same time as
+        a higher ef_search, or more: 20k real sentences.) A graph also walks over rows that are not
+        allowed, so its ef_search rises as the allowed share falls.
+        """
+        selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
+        match self.structure:
+            case Structure.HNSW:
+                ef_search = int(max(effort or MIN_EF_SEARCH, size) / share)
+                return faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
+            case Structure.IVF:
+                nprobe = int((effort or -(-self.lists // 16)) / share)
+                return faiss.SearchParametersIVF(nprobe=min(nprobe, self.lists), sel=selector)
+            case _:
+                return None if selector is None else faiss.SearchParameters(sel=selector)
+
+    def shortlist(
+        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
+    ) -> RowNumbers:
+        """The rows whose prefixes score highest.
+
+        Args:
+            queries: (q, width) float32 of any length.
+            size: rows per query, >= 1.
+            allowed: the rows that may be returned; None for all.
+            effort: see SegmentConfig; 0 follows the size.
+
+        Returns:
+            (q, size) int64, best first. Exactly min(size, number of allowed rows) entries are
+            rows, the rest are -1.
+
+        Raises:
+            VectorError: `allowed` is given and the structure cannot be restricted (`selects`).
+        """
+        if allowed is not None and not self.selects:
+            raise VectorError(
+                "allowed must be None for a flat product quantizer, which cannot filter rows; use "
+                "exact search"
+            )
+        available = self.rows if allowed is None else allowed.size
+        shortlist = np.full((queries.shape[0], size), -1, np.int64)
+        filled = min(size, available)
+        if filled == 0:
+            return shortlist
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+
+        def scan(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
+            return self._scan(batch, count, allowed)
+
+        if not self.walks(available):
+            shortlist[:, :filled] = ordered(scan, queries, filled, available)[1]
+            return shortlist
+        parameters = self.search_parameters(filled, effort, allowed)
+        with native_threads(len(queries)):
+            _, rows = self.index.search(queries, filled, params=parameters)
+        shortlist[:, :filled] = rows
+        short = np.flatnonzero((rows < 0).any(axis=1))  # the walk ended too early
+        if short.size:
+            shortlist[short, :filled] = ordered(scan, queries[short], filled, available)[1]
+        return shortlist
+
+    def walks(self, available: int) -> bool:
+        """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""
+        if self.structure is Structure.NSG:  # its walk takes no selector
+            return available >= self.rows
+        return self.structure is not Structure.FLAT and available >= SCAN_SHARE * self.rows
+
+    @property
+    def lists(self) -> int:
+        """Number of k-means lists of an IVF; 0 for other structures."""
+        return int(self._inner.nlist) if self.structure is Structure.IVF else 0
+
+    @property
+    def selects(self) -> bool:
+        """Whether a search can be filtered; flat product quantizers cannot."""
+        return not isinstance(self._flat, faiss.IndexPQ | faiss.IndexPQFastScan)
+
+    def _scan(
+        self, queries: Floats, size: int, allowed: Allowed | None
+    ) -> tuple[Floats, RowNumbers]:
+        """Scores and rows (q, size) of a scan; `size` is at most the number of allowed rows."""
+        if allowed is None or allowed.size == allowed.total:
+            return self._scan_faiss(queries, size, None)
+        return scan_allowed(self._scan_faiss, self._selector, queries, size, allowed)
+
+    def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
+        """Scores and rows of a scan over the rows in the selector, None for all."""
+        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
+        if self.structure is Structure.IVF:
+            parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
+        with self._lock, native_threads(len(queries)):
+            scores, rows = self._flat.search(queries, size, params=parameters)
+        return scores, rows if self._ids is None else self._ids[rows]
+
+    def _selector(self, allowed: Allowed) -> Any:
+        """The allowed rows by their position in the index, which a graph's map permutes."""
+        if self._ids is None:
+            return allowed.selector
+        selector = self._selectors.get(allowed)
+        if selector is None:
+            selector = self._selectors[allowed] = bitmap(allowed.mask[self._ids])
+        return selector
+
+
+class Cascade:
+    """A coarse stage and the full-width rows as one faiss IndexRefine. Nothing is copied."""
+
+    def __init__(self, coarse: CoarseIndex, full: CoarseIndex) -> None:
+        head = faiss.RemapDimensionsTransform(full.width, coarse.width)
+        faiss.copy_array_to_vector(np.arange(coarse.width, dtype=np.int32), head.map)
+        staged = faiss.IndexPreTransform(head, coarse.index)
+        staged.ntotal = full.rows  # a trial index may have fewer rows
+        self._index = faiss.IndexRefine(staged, full.index)
+        self._parts = (head, staged, coarse, full)  # faiss itself holds no references
+        self._coarse = coarse
+        self._unfiltered: _Parameters = {}
+        self._filtered: WeakKeyDictionary[Allowed, _Parameters] = WeakKeyDictionary()
+
+    def search(
+        self,
+        rotated: Floats,
+        k: int,
+        size: int,
+        effort: int = 0,
+        allowed: Allowed | None = None,
+    ) -> SearchResult:
+        """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
+
+        Where the walk ended too early, the rest is padding (-1 and -inf).
+        """
+        if len(rotated) >= LOCALITY_BATCH:
+            heads = rotated[:, : self._coarse.width]
+            order = locality([heads], heads)
+            result = self._search(rotated[order], k, size, effort, allowed)
+            rows, scores = np.empty_like(result.rows), np.empty_like(result.scores)
+            rows[order], scores[order] = result.rows, result.scores
+            return SearchResult(rows, scores)
+        return self._search(rotated, k, size, effort, allowed)
+
+    def _search(
+        self, rotated: Floats, k: int, size: int, effort: int, allowed: Allowed | None
+    ) -> SearchResult:
+        def refine(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
+            parameters = self._parameters(count, size, effort, allowed)
+            with native_threads(len(batch)):
+                scores, rows = self._index.search(batch, count, params=parameters)
+            if (rows[:, -1] < 0).any():
+                scores[rows < 0] = -np.inf
+            return scores, rows
+
+        scores, rows = ordered(refine, np.ascontiguousarray(rotated, np.float32), k, size)
+        return SearchResult(rows, scores)
+
+    def _parameters(self, count: int, size: int, effort: int, allowed: Allowed | None) -> Any:
+        """The faiss parameters, from a cache: creating them takes as long as a short walk.
+
+        With a filter the cache is per thread: during a search, faiss's IndexIDMap replaces their
+        selector by one on that thread's stack.
+        """
+        key: tuple[int, ...] = (count, size, effort)
+        cache = self._unfiltered
+        if allowed is not None:
+            cache = self._filtered.setdefault(allowed, {})
+            key = (*key, get_ident())
+        cached = cache.get(key)
+        if cached is not None:
+            return cached
+        staged = self._coarse.search_parameters(size, effort, allowed)
+        # faiss multiplies and truncates: half a row more keeps the size
+        parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / count)
+        if staged is not None:
+            parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
+        if len(cache) > _CACHED_PARAMETERS:
+            cache.clear()
+        cache[key] = parameters
+        return parameters
+
+
+def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
+    """Score candidates by the inner product with the stored rows and keep the best k.
+
+    The score of a (query, row) pair is the same to the last bit whatever else is scored: equal rows
+    get equal scores, and the lower row number comes first.
+
+    Args:
+        store: the full-width rows.
+        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        candidates: (q, s) int64 row numbers, without repeats per query; -1 is padding.
+        k: rows to keep, >= 1.
+
+    Returns:
+        (q, k) rows and scores, padded with -1 and -inf.
+    """
+    if queries.ndim != 2 or candidates.ndim != 2 or len(queries) != len(candidates):
+        raise VectorError(
+            f"queries (q, dim) and candidates (q, s) must have the same q, "
+            f"got shapes {queries.shape} and {candidates.shape}"
+        )
+    scores = np.empty(candidates.shape, np.float32)
+    columns = max(1, min(candidates.shape[1], CHUNK_VALUES // store.dim))
+    lines = max(1, CHUNK_VALUES // (columns * store.dim))
+    for top in range(0, candidates.shape[0], lines):
+        for left in range(0, candidates.shape[1], columns):
+            part = np.s_[top : top + lines, left : left + columns]
+            rows = store.take(np.maximum(candidates[part], 0))
+            # einsum, not a matrix product: BLAS sums a row in an order that depends on its place
+            # in the block, so equal rows could differ in the last bit.
+            scores[part] = np.einsum("qsd,qd->qs", rows, queries[top : top + lines])
+    scores[candidates < 0] = -np.inf
+    return _best(candidates, scores, k)
+
+
+def narrow(
+    file: VectorFile, queries: Floats, candidates: RowNumbers, width: int, keep: int
+) -> RowNumbers:
+    """One stage of a funnel: the candidates whose first `width` dimensions are most similar.
+
+    Args:
+        file: the full-width rows, of which only the first `width` dimensions are read.
+        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        candidates: (q, s) int64 row numbers; -1 is padding.
+        width: dimensions to compare, re-normalised, <= dim.
+        keep: rows to keep, >= 1.
+
+    Returns:
+        (q, keep) row numbers, best first, padded with -1.
+    """
+    kept = np.full((len(candidates), keep), -1, np.int64)
+    for i, rows in enumerate(candidates):
+        rows = rows[rows >= 0]
+        scores = prefix(file.take(rows, width), width) @ queries[i, :width]
+        best = rows[np.lexsort((rows, -scores))[:keep]]
+        kept[i, : best.size] = best
+    return kept
+
+
+def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
+    """The best k rows of several segments, numbered through all of them.
+
+    Args:
+        results: one (q, k_i) result per segment, all for the same queries.
+        bases: the number of each segment's first row.
+        k: rows to keep, >= 1.
+    """
+    if not results or len(results) != len(bases):
+        raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
+    rows = np.concatenate(
+        [
+            np.where(result.rows < 0, -1, result.rows + base)
+            for result, base in zip(results, bases, strict=True)
+        ],
+        axis=1,
+    )
+    best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
+    counts = [result.read for result in results if result.read is not None]
+    return replace(
+        best,
+        proven=all(result.proven for result in results),
+        read=sum(counts[1:], counts[0]) if len(counts) == len(results) else None,
+    )
+
+
+def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
+    """The first k by (-score, row), padding last."""
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    kept = order.shape[1]
+    best_rows = np.full((rows.shape[0], k), -1, np.int64)
+    best_scores = np.full((rows.shape[0], k), -np.inf, np.float32)
+    best_rows[:, :kept] = np.take_along_axis(rows, order, axis=1)
+    best_scores[:, :kept] = np.take_along_axis(scores, order, axis=1)
+    return SearchResult(best_rows, best_scores)
+
+
+def structure_of(index: Any) -> Structure | None:
+    """The Structure of a faiss index; None if it is another kind."""
+    kinds = {
+        faiss.IndexHNSW: Structure.HNSW,
+        faiss.IndexNSG: Structure.NSG,
+        faiss.IndexIVF: Structure.IVF,
+        (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
+    }
+    if hasattr(faiss, "GpuIndexFlat"):
+        kinds[faiss.GpuIndexFlat] = Structure.FLAT
+    return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)

@@ -1,0 +1,326 @@
+"""Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
+
+A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
+
+    numpy or pandas scalar       a number, text or truth value
+    datetime, date, Timestamp    ISO 8601 text
+    numpy array                  a list
+    NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
+                                 or a nested object: null
+
+Any other value that JSON cannot hold is refused; the error names the document and the field.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, time
+from typing import Any, NoReturn, Protocol
+
+from searchengine.corpus.columns import RESERVED
+from searchengine.corpus.lines import bad, some_fields
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
+
+_MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
+_OWN = (*RESERVED, "id")
+_REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
+_DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with a key.
+
+    Attributes:
+        key, text, title, metadata: stored.
+        origin: file and line, for error messages.
+        root: absolute path of the folder that the key is relative to, for a text file; else "".
+        derived: the key was computed from the content of the record.
+
+    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
+    """
+
+    key: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = field(default="", compare=False)
+    root: str = field(default="", compare=False)
+    derived: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("key", "text", "title"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                self._refuse(f"{name} must be text, got {type(value).__name__}")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                self._refuse(f"{name} must be valid UTF-8, got half a surrogate pair")
+        if not self.key.strip():
+            self._refuse("the key is empty; give every document an _id")
+        try:
+            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
+            written.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            at = _unwritable(self.metadata)
+            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
+        brackets = written.count("[") + written.count("{")
+        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
+            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise bad(self.origin or f"document {self.key!r:.80}", reason)
+
+    @classmethod
+    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
+        """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
+
+        If there are both, `_id` is the key and `id` is metadata. `key`: for a record without.
+        """
+        if not isinstance(record, Mapping):
+            what = type(record).__name__
+            raise bad(origin or "document", f"expected a Document or a mapping, got {what}")
+        rest = dict(record)
+        field_name = "_id" if "_id" in rest else "id"
+        name: Any = rest.pop(field_name, key)
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
+        if name is None or name == "":
+            raise bad(origin or "document", "no _id; give every document an _id")
+        if "text" not in rest and "title" not in rest:
+            where = origin or f"document {name!r:.80}"
+            raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
+        title, text = rest.pop("title", None), rest.pop("text", None)
+        return cls(
+            key=name,
+            text="" if text is None else text,
+            title="" if title is None else title,
+            metadata=rest,
+            origin=origin,
+        )
+
+    @property
+    def full_text(self) -> str:
+        """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""
+        return f"{self.title} {self.text}".strip()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of title and text: documents with equal digests have equal vectors."""
+        return hashlib.sha256(f"{len(self.title)}:{self.title}{self.text}".encode()).digest()
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Documents left out: how many, and messages or keys of the first 1000."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, message: str) -> None:
+        """Count one."""
+        self.count += 1
+        if len(self.first) < _REMEMBERED:
+            self.first.append(message)
+
+
+class DataFrame(Protocol):
+    """A table of pandas or polars, one document per row."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+def as_documents(
+    records: Iterable[Document | Mapping[str, Any]] | DataFrame, malformed: LeftOut | None
+) -> Iterator[Document]:
+    """Documents from documents, mappings, or the rows of a pandas or polars DataFrame.
+
+    Args:
+        records: an iterable of Document and mappings, or a DataFrame.
+        malformed: takes the message of each refused record; None: the message is raised.
+
+    Raises CorpusError, and QueryError if `records` cannot be iterated.
+    """
+    for position, record in enumerate(_rows(records), start=1):
+        place = f"document {position}"
+        try:
+            if isinstance(record, Document):
+                yield _checked(record)
+            elif isinstance(record, Mapping):
+                yield Document.from_mapping(_plain_record(record, place), origin=place)
+            else:
+                what = type(record).__name__
+                raise bad(place, f"expected a Document or a mapping, got {what}")
+        except SearchEngineError as error:
+            if malformed is None:
+                raise
+            malformed.add(str(error))
+
+
+def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
+    patches = {}
+    for key, patch in metadata.items():
+        if not isinstance(patch, Mapping):
+            raise QueryError(
+                f"update of {key!r} must be a mapping of metadata, got {type(patch).__name__}"
+            )
+        for name in RESERVED:
+            if name in patch:
+                raise QueryError(
+                    f"update of {key!r}: {name!r} is a field of the document, not metadata; "
+                    "to change it, add the document again"
+                )
+        place = f"update of {key!r}"
+        patches[key] = _plain_fields(patch, place, refuse_missing=True)
+        Document(key, "", metadata=patches[key], origin=place)  # checks it
+    return patches
+
+
+@contextmanager
+def explaining(malformed: LeftOut) -> Iterator[None]:
+    """Add the number of malformed records, and the first message, to an EmptyCorpus."""
+    try:
+        yield
+    except EmptyCorpus as error:
+        if not malformed.count:
+            raise
+        records = "record is" if malformed.count == 1 else "records are"
+        raise EmptyCorpus(
+            f"{error}; {malformed.count} {records} bad, the first: {malformed.first[0]}"
+        ) from error
+
+
+def _rows(records: Any) -> Iterable[object]:
+    """The rows of a DataFrame as mappings; anything else as it is."""
+    is_polars = hasattr(records, "iter_rows")
+    if not is_polars and not (hasattr(records, "to_dict") and hasattr(records, "columns")):
+        if not isinstance(records, Iterable):
+            what = type(records).__name__
+            raise QueryError(
+                f"add takes an iterable of documents or a pandas or polars DataFrame, got {what}"
+            )
+        return records
+    if len(set(records.columns)) < len(records.columns):
+        raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
+    rows = records.iter_rows(named=True) if is_polars else records.to_dict(orient="records")
+    return map(_without_missing, rows)
+
+
+def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without metadata that is None: in a table every row has every column."""
+    return {name: value for name, value in row.items() if value is not None or name in _OWN}
+
+
+def _checked(document: Document) -> Document:
+    """A document; refuses metadata named like its own fields."""
+    for name in RESERVED:
+        if name in document.metadata:
+            raise bad(
+                document.origin or f"document {document.key!r:.80}",
+                f"{name!r} is a field of the document, not metadata; give it another name",
+            )
+    return document
+
+
+def _plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A record as JSON holds it, without metadata that is missing."""
+    return {
+        name: value
+        for name, value in _plain_fields(record, place).items()
+        if value is not None or record[name] is None or name in _OWN
+    }
+
+
+def _plain_fields(
+    record: Mapping[str, Any], place: str, *, refuse_missing: bool = False
+) -> dict[str, Any]:
+    """A record as JSON holds it; NaN and the like are None, or refused. Raises CorpusError."""
+    try:
+        plain = {name: _plain(value, place, name) for name, value in record.items()}
+        if refuse_missing:
+            for name in record:
+                _refuse_missing(record[name], place, name)
+    except RecursionError as error:
+        raise bad(place, "its fields are nested too deeply; flatten them") from error
+    return plain
+
+
+def _refuse_missing(value: Any, place: str, name: str) -> None:
+    """Refuse NaN, NaT or NA anywhere in a value."""
+    if isinstance(value, Mapping):
+        for inner, part in value.items():
+            _refuse_missing(part, place, f"{name}.{inner}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_missing(item, place, name)
+    elif _is_missing(value):
+        raise bad(
+            place,
+            f"the field {name!r:.80} holds {value}, which cannot be written as JSON; None removes "
+            "a field",
+        )
+
+
+def _plain(value: Any, place: str, name: str) -> Any:
+    """A value as JSON holds it; None for what is missing. Raises CorpusError."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    import numpy as np  # not at the top: the command line's help does not wait for it
+
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return _plain(value[()], place, name)
+    if _is_missing(value):
+        return None
+    if isinstance(value, np.datetime64):
+        return str(value)  # as a number, it would lose its unit
+    if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
+        value = value.item()
+    if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {inner: _plain(part, place, f"{name}.{inner}") for inner, part in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item, place, name) for item in value]
+    if isinstance(value, str | int | float):
+        return value
+    raise bad(
+        place,
+        f"the field {name!r:.80} holds a value of type {type(value).__name__}, which cannot be "
+        "written as JSON; turn it into text or a number",
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    """NaN, or NaT or NA of pandas or numpy."""
+    import numpy as np
+
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return type(value).__name__ in _MISSING_TYPES
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested deeper than `levels`."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
+
+
+def _unwritable(metadata: Mapping[str, Any]) -> str:
+    """The name of the first field that JSON cannot hold, for a message; "" if there is none."""
+    for name, value in metadata.items():
+        try:
+            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            return f" {name!r:.80}"
+    return ""

@@ -1,0 +1,386 @@
+"""Documents → passages → vectors → commits: what `add` does, in this order.
+
+    read      a block of documents, without those that have no text or a key that occurred before
+    compare   with what is stored: what is new or changed, and where only the metadata differs
+    cut       what is new or changed into passages
+    encode    the passages, in a second thread
+    spool     documents and vectors in temporary files, so that memory stays bounded
+    commit    compare again with what is stored by now, and write all of it in one transaction
+
+Only `commit` holds the write lock. What another process commits before that is seen by the second
+comparison: a document that it has stored meanwhile is not written again, and one that it has
+changed or deleted is encoded then.
+
+While the second thread encodes, this one reads, cuts and writes what comes next. So that there is
+something to encode while a commit is written, the first block of the next one is read before. If
+that fails, the commit is completed, and then the error is raised. Where a commit is a single block,
+nothing is read ahead: the next document may take long to come.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any, Self
+
+from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
+from searchengine.errors import DuplicateKey, EmptyCorpus
+from searchengine.ingest.encoding import Vectors
+from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.settings import AddOptions, AddSummary
+from searchengine.ingest.spool import Spool, Spooled
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
+
+# Documents and characters of the first and of the largest block; each is twice the one before: the
+# encoder soon has something to do, and meanwhile twice as much is read. The texts of a block are
+# sorted by length and encoded together. In batches of 4096 tokens, padding adds 28 % to sentences
+# in blocks of 512 and 8 % in blocks of 2048; to abstracts 2 % where 2^19 characters end a block.
+# Larger blocks would save little more, take more memory, and report progress less often.
+_FIRST_BLOCK = 512, 1 << 16
+_LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
+_BATCH = 4096  # passages encoded in one call, so that a huge document stays bounded too
+_PENDING = 2  # batches in the second thread: one is encoded, the next one waits
+
+Encode = Callable[[Callable[[int], None]], Vectors]
+"""Encodes a batch of passages; calls its argument with the number of texts just encoded."""
+
+
+def add(
+    collection: Collection,
+    documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
+    reader: PassageReader,
+    options: AddOptions,
+) -> AddSummary:
+    """Commit documents, in place of those of the same keys; see SearchEngine.add."""
+    with Ingestion(collection, documents, reader, options) as ingestion:
+        return ingestion.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Documents that were read together, compared and cut.
+
+    Attributes:
+        read: how many documents were read, including those left out.
+        documents: the documents that can be stored.
+        spans: key → passages, for each document to encode.
+        tokens: tokens of these passages.
+        batches: calls to encode that were not started yet.
+        differs: whether anything is to be written.
+    """
+
+    read: int
+    documents: list[Document]
+    spans: Mapping[str, list[Span]]
+    tokens: int
+    batches: Iterator[Encode]
+    differs: bool
+
+
+@dataclass(slots=True)
+class _Encoding:
+    """A batch in the second thread, and what its end completes."""
+
+    vectors: Future[Vectors]
+    documents: int = 0
+    tokens: int = 0
+
+
+class _Stopped(Exception):
+    """Ends the encoder's call, between two of its batches, when nothing waits for it any more."""
+
+
+class Ingestion:
+    """One call of `add`. A context manager: the second thread has ended when it is left."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
+        reader: PassageReader,
+        options: AddOptions,
+    ) -> None:
+        """Raises CollectionError when there is no room for temporary files."""
+        collection.follow()
+        self._collection = collection
+        self._identity = collection.store.identity  # another folder may take this one's place
+        self._reader = reader
+        self._options = options
+        self._block_size = _FIRST_BLOCK
+        self._next_block: _Block | None = None  # read ahead of the commit before
+        self._pending: deque[_Encoding] = deque()
+        self._stop = Event()
+        self._added = self._changed = self._metadata_updated = self._unchanged = 0
+        self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
+        self._stream = as_documents(documents, self._bad if options.skip_bad else None)
+        self._peeked: Document | None = None
+        self._spool = Spool(collection.path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.shutdown(cancel_futures=True)
+        self._spool.close()
+
+    def run(self) -> AddSummary:
+        """Commit until the documents end.
+
+        Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
+        """
+        every = self._options.commit_every
+        more = True
+        while more:
+            differs, full = self._prepare()
+            batch = None
+            if full:
+                try:
+                    self._next_block = self._read_block(every)
+                    batch = next(self._next_block.batches, None) if self._next_block else None
+                except Exception:
+                    self._collect(0)
+                    self._commit(differs)
+                    self._merge(finished=False)
+                    raise
+            if batch is not None:
+                self._collect(_PENDING - 1)
+                self._start(batch)
+            self._collect(int(batch is not None))
+            self._commit(differs)
+            # The stream may wait, or fork: nothing that can write is open while it is read.
+            more = self._more()
+            finished = every is not None and not more
+            if differs or finished:
+                self._merge(finished=finished)
+        return AddSummary(
+            self._added,
+            self._changed,
+            self._metadata_updated,
+            self._unchanged,
+            self._without_text,
+            self._bad,
+            self._repeated,
+        )
+
+    # ------------------------------------------------------------------- read, compare, cut, encode
+
+    def _prepare(self) -> tuple[bool, bool]:
+        """Read and encode until a commit is full or the documents end.
+
+        Returns whether anything is to be written, and whether several blocks have filled a commit.
+        """
+        every = self._options.commit_every
+        self._spool.clear()
+        documents = new = blocks = 0
+        differs = False
+        while (every is None or new < every) and (block := self._take_block(new)):
+            self._spool.add([(each, block.spans.get(each.key)) for each in block.documents])
+            for batch in block.batches:
+                self._collect(_PENDING - 1)
+                self._start(batch)
+            self._count(block)
+            while self._pending and self._pending[0].vectors.done():
+                self._collect(len(self._pending) - 1)
+            documents += len(block.documents)
+            new += len(block.spans)
+            blocks += bool(block.spans)
+            differs |= block.differs
+        if not differs:
+            self._unchanged += documents
+            self._check_not_empty()
+        return differs, new == every and blocks > 1
+
+    def _take_block(self, new: int) -> _Block | None:
+        """The block that was read ahead, or else the next one of a commit with `new` documents."""
+        block, self._next_block = self._next_block, None
+        every = self._options.commit_every
+        return block or self._read_block(None if every is None else every - new)
+
+    def _read_block(self, most: int | None) -> _Block | None:
+        """At most `most` documents of the stream; None at its end."""
+        if not self._more():
+            return None
+        read = self._read(most)
+        documents = self._storable(read)
+        with self._collection.reader(self._identity) as store:
+            stored = known(store, [document.key for document in documents])
+        documents = [each for each in documents if self._may_replace(each, stored)]
+        comparison = compare(documents, stored)
+        spans, tokens = self._reader.cut(comparison.changed)
+        return _Block(
+            len(read),
+            documents,
+            {each.key: cut for each, cut in zip(comparison.changed, spans, strict=True)},
+            tokens,
+            self._batches(comparison.changed, spans),
+            bool(comparison.changed or comparison.metadata),
+        )
+
+    def _more(self) -> bool:
+        """Whether there are documents left; one is read ahead to know."""
+        if self._next_block is None and self._peeked is None:
+            self._peeked = next(self._stream, None)
+        return self._next_block is not None or self._peeked is not None
+
+    def _read(self, most: int | None) -> list[Document]:
+        count, characters = self._block_size
+        self._block_size = min(2 * count, _LARGEST_BLOCK[0]), min(2 * characters, _LARGEST_BLOCK[1])
+        count = count if most is None else min(count, most)
+        documents: list[Document] = []
+        while len(documents) < count and characters > 0 and self._more():
+            assert self._peeked is not None
+            documents.append(self._peeked)
+            characters -= len(self._peeked.title) + len(self._peeked.text)
+            self._peeked = None
+        return documents
+
+    def _storable(self, documents: Sequence[Document]) -> list[Document]:
+        """Documents with a text and a key that has not occurred before; counts the others."""
+        kept: dict[str, Document] = {}
+        seen = self._spool.seen([document.key for document in documents])
+        for document in documents:
+            if not document.full_text:
+                self._without_text.add(document.key)
+            elif document.key not in seen and document.key not in kept:
+                kept[document.key] = document
+            elif document.derived:
+                self._repeated.add(document.key)
+            else:
+                self._refuse(document, "occurs twice; give it another key or leave it out")
+        self._spool.remember(kept)
+        return list(kept.values())
+
+    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
+        """False for a file whose key another folder's file has, if skip_bad leaves it out."""
+        before = stored.get(document.key)
+        if before is None or not before.root or before.root == document.root or not document.root:
+            return True
+        below = Path(document.origin).relative_to(document.root)
+        if not (Path(before.root) / below).exists():  # the folder was moved
+            return True
+        self._refuse(
+            document,
+            f"is that of a file of {before.root}; give the keys of one of the two folders a "
+            "prefix: --key-prefix NAME/",
+        )
+        return False
+
+    def _refuse(self, document: Document, why: str) -> None:
+        message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
+        if not self._options.skip_bad:
+            raise DuplicateKey(message)
+        self._bad.add(message)
+
+    def _batches(
+        self, documents: Sequence[Document], spans: Sequence[Sequence[Span]]
+    ) -> Iterator[Encode]:
+        passages = [
+            (document, span) for document, cut in zip(documents, spans, strict=True) for span in cut
+        ]
+        for start in range(0, len(passages), _BATCH):
+            batch = passages[start : start + _BATCH]
+            yield partial(self._reader.encode, batch, self._reader.texts(batch))
+
+    def _start(self, batch: Encode) -> None:
+        """Encode a batch in the second thread, when all before it are done."""
+        self._pending.append(_Encoding(self._thread.submit(batch, self._check_stop)))
+
+    def _check_stop(self, _: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+    def _count(self, block: _Block) -> None:
+        """Report a block when everything that was started so far is encoded."""
+        if not self._pending:
+            self._report(block.read, block.tokens)
+            return
+        self._pending[-1].documents += block.read
+        self._pending[-1].tokens += block.tokens
+
+    def _collect(self, left: int) -> None:
+        """Spool the vectors of the oldest batches until `left` are pending; waits for them."""
+        while len(self._pending) > left:
+            self._spool.add_vectors(self._pending[0].vectors.result())
+            done = self._pending.popleft()
+            self._report(done.documents, done.tokens)
+
+    def _report(self, documents: int, tokens: int) -> None:
+        if self._options.progress is not None and documents:
+            self._options.progress(documents, tokens)
+
+    # --------------------------------------------------------------------------------------- commit
+
+    def _commit(self, differs: bool) -> None:
+        """Write what is spooled, as far as it is not stored by now."""
+        if not differs:
+            return
+        with (
+            self._collection.own_store(self._identity) as store,
+            self._collection.writing(store) as writer,
+        ):
+            passage = writer.changes.next_passage()
+            rows: list[tuple[int, int]] = []  # ranges of the spool's vectors
+            for spooled in self._spool.documents():
+                stored = writer.changes.known([each.document.key for each in spooled])
+                replacing = [each for each in spooled if self._may_replace(each.document, stored)]
+                comparison = compare([each.document for each in replacing], stored)
+                changed = self._encoded(replacing, comparison.changed)
+                spans = [each.spans or [] for each in changed]
+                writer.changes.write(comparison.changed, spans, stored, passage)
+                writer.changes.set_metadata(comparison.metadata, stored)
+                for each, cut in zip(changed, spans, strict=True):
+                    passage += len(cut)
+                    start = rows.pop()[0] if rows and rows[-1][1] == each.row else each.row
+                    rows.append((start, each.row + len(cut)))
+                self._summarize(comparison, stored)
+            if rows:
+                writer.append(self._spool.vectors(rows), self._options.building)
+
+    def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:
+        """The spooled documents that have changed, all with vectors.
+
+        Documents that another process has changed or deleted meanwhile are encoded now.
+        """
+        keys = {document.key for document in changed}
+        result = [each for each in spooled if each.document.key in keys]
+        late = [each.document for each in result if each.spans is None]
+        if not late:
+            return result
+        spans, _ = self._reader.cut(late)
+        encoded, row = {}, self._spool.rows
+        for document, cut in zip(late, spans, strict=True):
+            encoded[document.key] = Spooled(document, cut, row)
+            row += len(cut)
+        for batch in self._batches(late, spans):
+            self._spool.add_vectors(batch(self._check_stop))
+        return [encoded.get(each.document.key, each) for each in result]
+
+    def _summarize(self, comparison: Comparison, stored: Mapping[str, Known]) -> None:
+        replaced = sum(document.key in stored for document in comparison.changed)
+        self._changed += replaced
+        self._added += len(comparison.changed) - replaced
+        self._metadata_updated += comparison.metadata_updated
+        self._unchanged += comparison.unchanged
+
+    def _merge(self, *, finished: bool) -> None:
+        with self._collection.own_store(self._identity) as store:
+            self._collection.merge_due(store, self._options.building, finished=finished)
+
+    def _check_not_empty(self) -> None:
+        """Raise EmptyCorpus if the stream ended and nothing of it is stored."""
+        stored = self._added + self._changed + self._metadata_updated + self._unchanged
+        if stored or self._more():
+            return
+        reasons = []
+        if self._without_text.count:
+            reasons.append(f"{self._without_text.count} without text")
+        if self._bad.count:
+            reasons.append(f"{self._bad.count} bad, the first: {self._bad.first[0]}")
+        left_out = f" ({', '.join(reasons)})" if reasons else ""
+        raise EmptyCorpus(f"no document to index{left_out}; nothing was changed")

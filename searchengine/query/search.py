@@ -1,0 +1,336 @@
+"""From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from indexer.arrays import Floats
+from searchengine.corpus.documents import Document
+from searchengine.errors import QueryError
+from searchengine.query.diversity import mmr
+from searchengine.query.request import Mode, Query
+from searchengine.query.snippets import best_passage, snippet
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.store import Passage
+from searchengine.storage.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document found.
+
+    Attributes:
+        score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
+            −1 and 1; by words, BM25; by both, the fused score.
+        key, title, text, metadata: the document.
+        start, end: its best passage, as character offsets into the text.
+        question: the text of the question; empty for a vector.
+    """
+
+    score: float
+    key: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
+    start: int
+    end: int
+    question: str = field(default="", repr=False)
+
+    @property
+    def passage(self) -> str:
+        """The text of the best passage."""
+        return self.text[self.start : self.end]
+
+    @property
+    def snippet(self) -> str:
+        """The part of the passage with most words of the question."""
+        return snippet(self.text, self.question, self.start, self.end)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields to show, for JSON."""
+        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
+
+
+class Hits(list[Hit]):
+    """The hits of one question, best first.
+
+    Attributes:
+        proven: whether these are certainly the true nearest documents.
+        read: the fraction of all rows that were read at full width; None if not counted.
+    """
+
+    __slots__ = ("proven", "read")
+
+    def __init__(
+        self, hits: Iterable[Hit] = (), *, proven: bool = False, read: float | None = None
+    ) -> None:
+        super().__init__(hits)
+        self.proven = proven
+        self.read = read
+
+
+FUSED = 100
+"""Documents of each ranking that are fused; k if that is more."""
+WEIGHTS = (0.5, 0.5)
+"""Weights of vectors and words in the mode hybrid, from training questions: docs/hybrid.md."""
+_CANDIDATES_PER_DOCUMENT = 4  # shortlist per fused document
+_MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
+
+
+class Ranked(NamedTuple):
+    """A document in a ranking: its score and its best passage."""
+
+    score: float
+    passage: Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Ranked documents, best first; `proven` and `read` as in Hits."""
+
+    documents: Sequence[Ranked]
+    proven: bool = False
+    read: float | None = None
+
+
+Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
+"""Document ids → labels; a ranking has one document per label."""
+
+
+def rank(
+    snapshot: Snapshot,
+    query: Query,
+    questions: Sequence[str] | None,
+    vectors: Floats | None,
+    *,
+    without: int | None = None,
+) -> list[Ranking]:
+    """The rankings for several questions.
+
+    Args:
+        snapshot: the commit to search.
+        query: the options.
+        questions: texts; needed by the modes text and hybrid.
+        vectors: (q, D) float32; needed by the modes vector and hybrid.
+        without: a document to leave out; only by vectors.
+    """
+    depth = query.k
+    if query.diversity:
+        depth = max(_MIN_DIVERSE, 4 * depth)
+    depth = min(depth, snapshot.rows)  # SQLite's integers end at 2⁶³
+    if query.mode == Mode.VECTOR:
+        assert vectors is not None
+        rankings = _by_vector(snapshot, query, vectors, depth, without)
+    elif query.by_words:
+        assert questions is not None
+        rankings = [_by_text(snapshot, query, question, depth) for question in questions]
+    else:
+        assert questions is not None and vectors is not None
+        rankings = _by_both(snapshot, query, questions, vectors, depth)
+    if query.diversity:
+        return [_diverse(snapshot, query, ranking) for ranking in rankings]
+    return rankings
+
+
+def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
+    """The ranking by similarity to a stored document (the mean of its passages), without itself.
+
+    Raises QueryError for an unknown key, and for options that need a question.
+    """
+    if query.mode != Mode.VECTOR:
+        raise QueryError(f"similar needs the mode vector, got {query.mode}; leave mode out")
+    if query.layers is not None:
+        raise QueryError("similar encodes nothing; leave layers out")
+    document = snapshot.store.ids_of([key]).get(key)
+    if document is None:
+        raise QueryError(f"{snapshot.path} has no document {key!r}")
+    passages = snapshot.store.passages_of([document])
+    vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
+    return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
+
+
+def _by_vector(
+    snapshot: Snapshot, query: Query, vectors: Floats, depth: int, without: int | None = None
+) -> list[Ranking]:
+    """The `depth` best documents for every vector, each by its best passage."""
+    label, several = _label(snapshot, query)
+    rankings = [Ranking(())] * len(vectors)
+    pending = np.arange(len(vectors))
+    count = (2 * depth if several else depth) + (without is not None)
+    while pending.size:
+        result = snapshot.search(
+            vectors[pending],
+            count,
+            shortlist=query.shortlist,
+            where=query.where,
+            exact=query.exact,
+        )
+        valid = result.rows >= 0
+        passages = snapshot.store.passages(result.rows[valid])
+        labels = label({passage.document for passage in passages})
+        ends = np.cumsum(valid.sum(axis=1))
+        short = []
+        for i, (end, inside) in enumerate(zip(ends, valid, strict=True)):
+            ranked = passages[end - inside.sum() : end]
+            nearest = {passage.document: passage for passage in reversed(ranked)}
+            # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays
+            # that of the computed scores.
+            cosines = result.scores[i][inside].clip(-1, 1)
+            scored = [
+                (passage.document, float(score))
+                for passage, score in zip(ranked, cosines, strict=True)
+                if passage.document != without
+            ]
+            best = _distinct(scored, labels, depth)
+            documents = [Ranked(score, nearest[document]) for document, score in best]
+            share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
+            rankings[pending[i]] = Ranking(documents, result.proven, share)
+            short.append(len(documents) < depth and bool(inside.all()) and inside.size >= count)
+        pending, count = pending[np.array(short)], 4 * count
+    return rankings
+
+
+def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ranking:
+    """The `depth` best documents by BM25, each with its first passage.
+
+    `hits` chooses the passage with most words of the question, once it has the texts.
+    """
+    best = _scored_by_words(snapshot, query, question, depth)
+    passages = snapshot.store.passages_of(document for document, _ in best)
+    first = {passage.document: passage for passage in reversed(passages)}
+    return Ranking([Ranked(score, first[document]) for document, score in best])
+
+
+def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
+    """The `depth` best documents by BM25."""
+    condition, parameters = snapshot.store.condition(query.where)
+    label, _ = _label(snapshot, query)
+    count = depth if query.group_by is None else 4 * depth
+    while True:
+        scored = lexical.search(snapshot.store.scan, question, count, condition, parameters)
+        labels = label(document for document, _ in scored)
+        best = _distinct(scored, labels, depth)
+        if len(best) == depth or len(scored) < count:
+            return best
+        count *= 4
+
+
+def _by_both(
+    snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats, depth: int
+) -> list[Ranking]:
+    """Both rankings fused, see documents.lexical; repeated with more documents if there are too few
+    groups."""
+    label, _ = _label(snapshot, query)
+    rankings = [Ranking(())] * len(questions)
+    pending, count = list(range(len(questions))), max(FUSED, depth)
+    while pending:
+        # Scores are scaled by the lowest one, so the end of the ranking must be accurate as well.
+        shortlist = max(snapshot.settings["index"]["shortlist"], _CANDIDATES_PER_DOCUMENT * count)
+        ungrouped = replace(query, group_by=None, shortlist=query.shortlist or shortlist)
+        short = []
+        rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count)
+        for i, near in zip(pending, rankings_by_vector, strict=True):
+            by_words = _scored_by_words(snapshot, ungrouped, questions[i], count)
+            scored = [(ranked.passage.document, ranked.score) for ranked in near.documents]
+            fused = lexical.weighted([scored, by_words], WEIGHTS)
+            best = _distinct(fused, label(document for document, _ in fused), depth)
+            passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
+            missing = [document for document, _ in best if document not in passages]
+            passages |= _nearest_passages(snapshot, missing, vectors[i])
+            rankings[i] = Ranking([Ranked(score, passages[document]) for document, score in best])
+            if len(best) < depth and count in (len(scored), len(by_words)):
+                short.append(i)
+        pending, count = short, 4 * count
+    return rankings
+
+
+def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
+    """k of the candidates by maximal marginal relevance."""
+    if not ranking.documents:
+        return ranking
+    relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
+    if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
+        relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
+    vectors = snapshot.vectors(np.array([ranked.passage.id for ranked in ranking.documents]))
+    chosen = mmr(relevance, vectors, min(query.k, len(relevance)), query.diversity)
+    return Ranking([ranking.documents[i] for i in chosen])
+
+
+def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
+    """The labels of documents, and whether several passages may have one label."""
+    if query.group_by is None:
+        return lambda documents: {i: i for i in documents}, snapshot.cuts
+    field = query.group_by
+    return lambda documents: snapshot.store.values(documents, field), True
+
+
+def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int) -> lexical.Scored:
+    """The first document of every label, at most `limit`."""
+    first: dict[Hashable, tuple[int, float]] = {}
+    for document, score in scored:
+        if len(first) == limit:
+            break
+        first.setdefault(labels[document], (document, score))
+    return list(first.values())
+
+
+def _nearest_passages(
+    snapshot: Snapshot, documents: Sequence[int], vector: Floats
+) -> dict[int, Passage]:
+    """The passage of each document that is nearest to a vector."""
+    passages = snapshot.store.passages_of(documents)
+    if not passages:
+        return {}
+    unit = vector / np.linalg.norm(vector)
+    cosines = snapshot.vectors(np.array([passage.id for passage in passages])) @ unit
+    best: dict[int, Passage] = {}
+    for i in np.lexsort((np.arange(len(passages)), -cosines)):
+        best.setdefault(passages[i].document, passages[i])
+    return best
+
+
+def hits(
+    snapshot: Snapshot,
+    rankings: Sequence[Ranking],
+    questions: Sequence[str] | None,
+    *,
+    by_words: bool = False,
+) -> list[Hits]:
+    """The hits of several questions (None: vectors), with their documents.
+
+    `by_words`: the ranking did not choose passages; take those with most words of the question.
+    """
+    ids = [ranked.passage.document for ranking in rankings for ranked in ranking.documents]
+    documents = iter(snapshot.store.documents(ids))
+    several: dict[int, list[Passage]] = {}
+    if by_words:
+        for passage in snapshot.store.passages_of(set(ids)):
+            several.setdefault(passage.document, []).append(passage)
+
+    def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
+        start, end = passage.start, passage.end
+        if by_words and len(several[passage.document]) > 1:
+            spans = [(other.start, other.end) for other in several[passage.document]]
+            start, end = best_passage(document.text, question, spans)
+        return Hit(
+            score, document.key, document.title, document.text, document.metadata,
+            start, end, question,
+        )  # fmt: skip
+
+    return [
+        Hits(
+            (
+                hit(ranked.score, ranked.passage, next(documents), question)
+                for ranked in ranking.documents
+            ),
+            proven=ranking.proven,
+            read=ranking.read,
+        )
+        for ranking, question in zip(rankings, questions or [""] * len(rankings), strict=True)
+    ]
