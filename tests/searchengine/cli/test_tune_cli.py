@@ -9,7 +9,7 @@ import pytest
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from indexer.config import Code, RotationKind, Structure
+from indexer.config import BUILDABLE, Code, RotationKind
 from indexer.tuning.tune import Objective
 from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
@@ -208,7 +208,7 @@ def test_the_choices_are_all_there_are() -> None:
         if hasattr(option.type, "choices")
     }
     assert choices == {
-        "structure": list(Structure),
+        "structure": list(BUILDABLE),
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),
