@@ -26,10 +26,10 @@ check: setup  ## style, types, imports between packages, generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check README.md docs/cli.md
+	$(BIN)/cog --check README.md docs/cli.md docs/training.md
 
 docs: setup  ## rewrite the generated parts of the docs
-	$(BIN)/cog -r README.md docs/cli.md
+	$(BIN)/cog -r README.md docs/cli.md docs/training.md
 
 bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
 	$(BIN)/python benchmarks/reports.py scifact

@@ -35,13 +35,13 @@ from record import DATA, record, spread
 from sides import Side, in_turn, run, running, times
 
 Vectors = npt.NDArray[np.float32]
-REFERENCE = {"tool": "ours", "device": "cpu", "engine": "torch", "precision": "fp32"}
+REFERENCE = {"tool": "ours", "device": "cpu", "runtime": "torch", "precision": "fp32"}
 THEIRS = "sentence-transformers"
 OURS: dict[str, dict[str, Any]] = {
     "auto": {},
-    "torch bf16": {"engine": "torch", "precision": "bf16"},
-    "openvino fp32": {"engine": "openvino", "precision": "fp32"},
-    "openvino int8": {"engine": "openvino", "precision": "int8"},
+    "torch bf16": {"runtime": "torch", "precision": "bf16"},
+    "openvino fp32": {"runtime": "openvino", "precision": "fp32"},
+    "openvino int8": {"runtime": "openvino", "precision": "int8"},
 }
 RIVALS: dict[str, dict[str, Any]] = {"sentence-transformers bf16": {"dtype": "bfloat16"}}
 LEFT_OUT = "left out"
@@ -290,7 +290,7 @@ def ours(**loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     try:
         encoder = Encoder.load("starter", **loading)
         encoder.encode(WARM)
-    except ModelError as error:  # an engine that is not installed, or is not accurate here
+    except ModelError as error:  # a runtime that is not installed, or is not accurate here
         return answering(unable), {LEFT_OUT: str(error)}
 
     def counted(texts: list[str]) -> dict[str, int]:
@@ -299,7 +299,11 @@ def ours(**loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
         squares = sum(each**2 for each in tokens)
         return {"tokens": sum(tokens), "squares": squares, "width": encoder.dim}
 
-    about = {name: getattr(encoder, name) for name in ("engine", "precision", "layers")}
+    about = {
+        "engine": encoder.runtime,
+        "precision": encoder.precision,
+        "layers": encoder.layers,
+    }
     return answering(lambda texts, role: encoder.encode(texts, role=role), counted), about
 
 
@@ -311,7 +315,7 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     """sentence-transformers with its defaults, but for the number type where one is named."""
     from sentence_transformers import SentenceTransformer
 
-    from trainer.model.starter import starter_folder
+    from trainer.model.source import starter_folder
 
     options = {"dtype": dtype} if dtype else {}
     model = SentenceTransformer(str(starter_folder()), device=device, model_kwargs=options)

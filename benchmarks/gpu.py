@@ -23,8 +23,8 @@ from sides import Side, in_turn, percentiles, run, running, times
 
 COUNTING = "torch fp16"  # which every CUDA device computes
 SIDES: dict[str, dict[str, Any]] = {
-    "torch bf16": {"tool": "ours", "engine": "torch", "precision": "bf16"},
-    "torch fp16": {"tool": "ours", "engine": "torch", "precision": "fp16"},
+    "torch bf16": {"tool": "ours", "runtime": "torch", "precision": "bf16"},
+    "torch fp16": {"tool": "ours", "runtime": "torch", "precision": "fp16"},
     THEIRS: {"tool": "theirs"},
     "sentence-transformers bf16": {"tool": "theirs", "dtype": "bfloat16"},
 }

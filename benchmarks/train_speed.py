@@ -142,7 +142,7 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     from torch.utils.data import SequentialSampler
     from transformers import TrainerCallback
 
-    from trainer.model.starter import starter_folder
+    from trainer.model.source import starter_folder
 
     watch = Watch()
     found: list[torch.Tensor] = []

@@ -51,7 +51,7 @@ def _shared(source: str | Path, *, layers: int | None = None, **options: Any) ->
 def _packaged(source: str, config: RuntimeConfig, layers: int | None) -> Encoder:
     return _load(
         source,
-        engine=config.engine,
+        runtime=config.runtime,
         precision=config.precision,
         device=config.device,
         layers=layers,

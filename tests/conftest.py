@@ -32,7 +32,7 @@ def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """torch runs encoders, for compiling the many small ones takes longer than all they encode;
     and what is compiled after all goes to a cache of this run's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEARCHENGINE_ENGINE", "torch")
+        patch.setenv("SEARCHENGINE_RUNTIME", "torch")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -23,7 +23,7 @@ README = (REPOSITORY / "README.md").read_text()
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that is best, where the other tests take the one that starts fastest."""
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_readme_commands(
     pairs = (shared_data / "sts" / "stsb_dev.tsv").read_text().splitlines(keepends=True)
     (tmp_path / "stsb_dev.tsv").write_text("".join(pairs if steps is None else pairs[:200]))
     if steps is not None:
-        monkeypatch.setenv("SEARCHENGINE_ENGINE", "torch")
+        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
 
         def few_steps(path: Path | None, given: dict[str, Any], *settings: Any) -> TrainConfig:
             return read_config(path, {**given, "max_steps": steps}, *settings)

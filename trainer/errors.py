@@ -21,9 +21,18 @@ class TrainingError(TrainerError):
     """A training run that cannot go on, such as a loss that is not a number."""
 
 
-class EngineWarning(UserWarning):
-    """A faster engine that is not used, and why."""
+class RuntimeChoiceWarning(UserWarning):
+    """A faster runtime or precision that is not used, and why."""
+
+
+# The former name, for one more release.
+EngineWarning = RuntimeChoiceWarning
 
 
 class TrainingWarning(UserWarning):
-    """A run that keeps what it started from, or a step that scores less."""
+    """The kept step of a run is the model that it started from, or scores less."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -20,7 +20,7 @@ from searchengine.cli import tune as tuning
 from searchengine.cli.console import PrintableFormatter, note, printable
 from searchengine.cli.signals import Terminated, orderly_exit
 from searchengine.errors import SearchEngineError
-from trainer.errors import EngineWarning, TrainerError
+from trainer.errors import RuntimeChoiceWarning, TrainerError
 
 
 class BadInput(click.ClickException):
@@ -73,7 +73,7 @@ class OneSentence(click.Group):
     def _invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("always", EngineWarning)
+                warnings.simplefilter("always", RuntimeChoiceWarning)
                 warnings.showwarning = _noted
                 return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from searchengine.cli.console import note
-from trainer.runtimes.config import Engine, RuntimeConfig
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -172,7 +171,7 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--engine",
-            type=choice(Engine),
+            type=choice(RuntimeKind),
             default="auto",
             show_default=True,
             help="What runs the encoder.",

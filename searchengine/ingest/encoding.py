@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
 from trainer.errors import TrainerError
-from trainer.model.starter import Starter
+from trainer.model.source import Starter
 from trainer.runtimes.config import RuntimeConfig
 
 Vectors = npt.NDArray[np.float32]
@@ -50,7 +50,7 @@ def load(
     runtime = RuntimeConfig() if runtime is None else runtime
     return Encoder.load(
         source,
-        engine=runtime.engine,
+        runtime=runtime.runtime,
         precision=runtime.precision,
         device=runtime.device,
         layers=layers,

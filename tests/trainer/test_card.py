@@ -21,6 +21,7 @@ from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hu
 from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
 from trainer.training.config import TrainConfig
+from trainer.training.run import summary
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),
@@ -38,6 +39,7 @@ CONFIG = TrainConfig(
 )
 RECIPE = {
     "config": CONFIG.to_dict(),
+    "summary": summary(CONFIG, CONFIG.prefixes),
     "examples": 41522,
     "excluded": 1818,
     "judged_by": "spearman on dev",
@@ -120,10 +122,10 @@ def test_how_it_was_made(trained: Model) -> None:
         "- Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
         "temperature 0.05.",
         "- Summed over the prefixes 32, 16 and 8 (Matryoshka).",
-        "- Prefix distillation, weight 0.5.",
-        "- Masked-language-model loss, weight 0.1.",
-        "- The vectors were first turned, strongest axes first.",
+        "- The vectors were first rotated, strongest axes first.",
         "- A candidate whose cosine is above 0.9 is no negative.",
+        "- Masked-language-model loss, weight 0.1.",
+        "- Prefix distillation, weight 0.5.",
         "- Training: 100 updates, 32 examples an update, AdamW with a peak learning rate of 5e-05, "
         "seed 7.",
         "- The weights kept are those of step 25; judged by spearman on dev.",
@@ -157,12 +159,21 @@ def test_the_configuration_makes_it_again(trained: Model) -> None:
 def test_classification(trained: Model) -> None:
     config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
     given = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
-    told = RECIPE | {"config": given}
+    recipe = RECIPE | {
+        "config": given,
+        "summary": summary(TrainConfig.from_dict(given), (WIDTH,)),
+    }
     labels = Classifier(WIDTH, ("good", "bad"))
-    text = card(replace(trained, recipe=told, classifier=labels, matryoshka_dims=(WIDTH,)))
+    text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))
     assert "- Loss: 0.1 × cross-entropy of the labels + 0.9 × supervised contrastive" in text
     assert "- Mixup, α 0.2." in text and "Matryoshka" not in text
     assert "by label: `good`, `bad`." in text
+
+
+def test_a_recipe_without_a_summary_points_to_the_configuration(trained: Model) -> None:
+    recipe = {name: value for name, value in RECIPE.items() if name != "summary"}
+    text = card(replace(trained, recipe=recipe))
+    assert "- Loss and other settings: see the configuration below.\n- Training: 100" in text
 
 
 def test_unjudged(trained: Model) -> None:

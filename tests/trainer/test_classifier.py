@@ -128,7 +128,7 @@ def test_what_was_held_out_teaches_the_classifier_in_the_end(
     )
     train(replace(config, max_steps=1))
     assert counts == [216, 216, 216, 240]  # step 0, rotated, step 1, the kept step
-    monkeypatch.setattr(loop, "CLASSIFIED", 100)
+    monkeypatch.setattr(loop, "CLASSIFIER_TEXTS", 100)
     counts.clear()
     train(replace(config, max_steps=1))
     assert counts == [216, 216]  # then its own updates train it

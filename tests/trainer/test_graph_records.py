@@ -16,7 +16,8 @@ from trainer.encoder import Encoder
 from trainer.model import checksums
 from trainer.model.checksums import Checksums
 from trainer.model.source import Source
-from trainer.runtimes import graph
+from trainer.runtimes import store
+from trainer.runtimes.graph import Graph, graph_files
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
@@ -44,15 +45,15 @@ def model(kept: Path, tmp_path: Path) -> Path:
 
 
 def load(folder: Path) -> Encoder:
-    return Encoder.load(folder, engine="openvino", precision="fp32")
+    return Encoder.load(folder, runtime="openvino", precision="fp32")
 
 
 def by_torch(folder: Path) -> np.ndarray:
-    return Encoder.load(folder, engine="torch", precision="fp32").encode(TEXTS)
+    return Encoder.load(folder, runtime="torch", precision="fp32").encode(TEXTS)
 
 
-def found(folder: Path) -> graph.Graph | None:
-    return graph.find(Source.find(folder))
+def found(folder: Path) -> Graph | None:
+    return store.find(Source.find(folder))
 
 
 def compiled(folder: Path) -> Path:
@@ -130,7 +131,7 @@ def test_a_graph_of_another_model_with_a_fitting_record_is_compiled_again(
     place = compiled(model)
     for name in ("graph.xml", "graph.bin"):
         shutil.copy(compiled(other) / name, place / name)
-    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in graph._files(place)}
+    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in graph_files(place)}
     write_record(place, lambda record: record.update(sha256=sums))
     np.testing.assert_allclose(load(model).encode(TEXTS), by_torch(model), rtol=0, atol=2e-5)
 
@@ -196,7 +197,7 @@ def test_the_second_start_reads_nothing_for_a_checksum(model: Path, reads: list[
 def test_a_model_without_a_graph_is_not_read(tmp_path: Path, reads: list[str]) -> None:
     folder = write_sentence_transformer(tmp_path / "m")
     assert found(folder) is None
-    Encoder.load(folder, engine="torch").encode(["a"])
+    Encoder.load(folder, runtime="torch").encode(["a"])
     assert reads == []
 
 

@@ -41,7 +41,7 @@ from trainer.training.losses.cosines import cosines, nested_cosines, plain_cosin
 from trainer.training.objective import Contrastive
 from trainer.training.passes import Passes
 from trainer.training.processes import Processes
-from trainer.training.training_model import Trainee
+from trainer.training.training_model import TrainingModel
 
 Loss = Callable[[list[Tensor]], Tensor]
 WIDTH = 24
@@ -179,9 +179,9 @@ def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tenso
     )
     encoder = Encoder.load(str(folder), precision="fp32", device="cpu")
     model = encoder.model
-    trainee = Trainee(model, config, None).eval()
-    objective = Contrastive(trainee, config, config.prefixes, Processes())
-    passes = Passes(trainee, encoder, config, lambda: torch.autocast("cpu", enabled=False))
+    training_model = TrainingModel(model, config, None).eval()
+    objective = Contrastive(training_model, config, config.prefixes, Processes())
+    passes = Passes(training_model, encoder, config, lambda: torch.autocast("cpu", enabled=False))
     value = passes.backward(
         objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0), 1.0
     )
@@ -300,8 +300,8 @@ def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     config = TrainConfig(
         train=("unused",), out="unused", hard_negative_weight=2.5, temperature=0.1, nested=False
     )
-    trainee: Any = SimpleNamespace(queue=None)
-    objective = Contrastive(trainee, config, (WIDTH,), Processes())
+    training_model: Any = SimpleNamespace(queue=None)
+    objective = Contrastive(training_model, config, (WIDTH,), Processes())
     rows = [Drawn(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
 
     def ours(given: list[Tensor]) -> Tensor:

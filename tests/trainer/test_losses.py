@@ -83,6 +83,17 @@ def test_layer_distillation_by_hand() -> None:
     assert layer_distillation(shallow, full).item() == pytest.approx(expected)
 
 
+def test_default_temperatures_and_arguments_by_name() -> None:
+    a, b, labels = rows(0), rows(1), torch.tensor([0, 1, 0, 2, 2, 2])
+    s, t = cosines(a, b), cosines(b, a)
+    cold, warm = {"temperature": 0.05}, {"temperature": 0.3}
+    assert torch.equal(info_nce(scores=s), info_nce(s, **cold))
+    supervised = supervised_contrastive(scores=s, labels=labels)
+    assert torch.equal(supervised, supervised_contrastive(s, labels, **warm))
+    assert torch.equal(distillation(student=s, teacher=t), distillation(s, t, **cold))
+    assert torch.equal(layer_distillation(truncated=a, full=b), layer_distillation(a, b, **warm))
+
+
 def test_nested_is_the_weighted_sum_over_prefixes() -> None:
     a, b = rows(0), rows(1)
     expected = 2 * info_nce(cosines(a, b)) + 0.5 * info_nce(cosines(a[:, :4], b[:, :4]))
@@ -144,3 +155,9 @@ def test_wrong_lengths_are_named() -> None:
         matryoshka(info_nce, [])
     with pytest.raises(ConfigError, match="prefix length 17: expected 1 to 16"):
         matryoshka(info_nce, [17])(rows(0), rows(1))
+
+
+def test_a_form_that_leaves_out_a_prefix_is_refused() -> None:
+    nested = matryoshka(info_nce, [16, 4], form=lambda a, c, _: plain_cosines(a, c, [16]))
+    with pytest.raises(ValueError, match="shorter"):
+        nested(rows(0), rows(1))

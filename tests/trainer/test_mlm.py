@@ -76,9 +76,9 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
     found = []
     for tokens in (0, 40, 12):
         made = passes(base, mlm_weight=0.5, mlm_probability=0.3, chunk_tokens=tokens)
-        made.trainee.eval()
+        made.training_model.eval()
         value = made.language_backward(View(texts, "document"), 7, Processes(), 0.5)
-        grad = made.trainee.sentence.transformer.encoder.layer[0].output.dense.weight.grad  # type: ignore
+        grad = made.training_model.sentence.transformer.encoder.layer[0].output.dense.weight.grad  # type: ignore
         found.append((value, grad))
     assert found[0][0] > 0
     for value, grad in found[1:]:

@@ -115,10 +115,10 @@ def test_code_of_a_model_runs_on_torch_alone(
     with_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino", reason="the extra `fast` is not installed")
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
-    assert Encoder.load(with_code, trust_remote_code=True, device="cpu").engine == "torch"
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    assert Encoder.load(with_code, trust_remote_code=True, device="cpu").runtime == "torch"
     with pytest.raises(ModelError, match="which only torch does"):
-        Encoder.load(with_code, trust_remote_code=True, engine="openvino")
+        Encoder.load(with_code, trust_remote_code=True, runtime="openvino")
 
 
 def test_a_collection_does_not_remember_that_code_was_trusted(

@@ -1,12 +1,13 @@
 """What the losses are given: candidates, masks, weights, layers, queued vectors."""
 
-import functools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from trainer.training.losses.contrastive import distillation, info_nce, layer_di
 from trainer.training.losses.cosines import cosines
 from trainer.training.objective import Classification, Contrastive, drawn_prefixes
 from trainer.training.processes import Processes
-from trainer.training.training_model import Trainee, text_numbers, with_classifier
+from trainer.training.training_model import TrainingModel, text_ids, with_classifier
 
 INF = float("inf")
 ROWS = [Drawn("a", "b", ("c",)), Drawn("d", "b", ("a",)), Drawn("c", "d", ("e", "f"))]
@@ -35,15 +36,21 @@ def rows(seed: int, n: int, layers: int = 1) -> Tensor:
     return torch.randn(layers, n, 32, generator=torch.Generator().manual_seed(seed))
 
 
-def contrastive(base: Path, dims: tuple[int, ...] = (32,), **settings: Any) -> Contrastive:
+def contrastive(
+    base: Path,
+    dims: tuple[int, ...] = (32,),
+    processes: Processes = Processes(),  # noqa: B008  (never changed)
+    **settings: Any,
+) -> Contrastive:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = Encoder.load(base, precision="fp32").model
-    return Contrastive(Trainee(model, config, None), config, dims, Processes())
+    return Contrastive(TrainingModel(model, config, None), config, dims, processes)
 
 
 def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
-    texts = [row.positive for row in batch] + [t for row in batch for t in row.negatives]
-    return found._fixed_bias(batch, text_numbers(texts)).tolist()
+    negatives = rows(0, sum(len(row.negatives) for row in batch))
+    candidates = found._candidates(rows(0, len(batch)), negatives, batch)
+    return found._fixed_bias(batch, candidates).tolist()
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -67,6 +74,44 @@ def test_own_hard_negatives_are_weighed(base: Path) -> None:
     found = bias(contrastive(base, hard_negative_weight=3.0))
     assert found[0] == [0.0, -INF, 0.0, w, -INF, 0.0, 0.0]
     assert found[2] == [0.0, 0.0, 0.0, -INF, 0.0, w, w]
+
+
+class OneOfMany(Processes):
+    """A process that gathers `joint`, by length, instead of asking the others."""
+
+    def __init__(self, rank: int, count: int, joint: Sequence[Tensor] = ()):
+        super().__init__(rank, count)
+        self.joint = {tensor.shape[-2]: tensor for tensor in joint}
+
+    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        return self.joint[sum(sizes)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_process_has_its_rows_of_the_bias(base: Path, count: int) -> None:
+    whole = bias(contrastive(base, hard_negative_weight=3.0))
+    for rank in range(count):
+        process = OneOfMany(rank, count, [rows(0, 3), rows(0, 4)])
+        found = contrastive(base, processes=process, hard_negative_weight=3.0)
+        assert bias(found) == whole[found.processes.mine(3)]
+
+
+def test_losses_of_the_processes_add_up_to_that_of_one(base: Path) -> None:
+    vectors = [rows(0, 3), rows(1, 3).requires_grad_(), rows(2, 4).requires_grad_()]
+    parts = [slice(0, 1), slice(1, 2), slice(2, 4)]  # of the negatives
+    losses = []
+    for rank in range(4):  # the last one has no rows
+        found = contrastive(base, processes=OneOfMany(rank, 4, vectors[1:]))
+        mine = found.processes.mine(3)
+        part = parts[rank] if rank < 3 else slice(4, 4)
+        own = [vectors[0][:, mine], vectors[1][:, mine], vectors[2][:, part]]
+        losses.append(found.loss(own, ROWS, 0))
+    whole = contrastive(base).loss(vectors, ROWS, 0)
+    assert sum(losses).item() == pytest.approx(whole.item(), rel=1e-6)  # type: ignore[union-attr]
+    assert losses[3].item() == 0
+    losses[3].backward()  # others' gradients pass through the gathering
+    for tensor in vectors[1:]:
+        assert tensor.grad is not None and not tensor.grad.any()
 
 
 def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
@@ -113,15 +158,28 @@ def test_layers_are_drawn_below_the_last_and_weighed(base: Path) -> None:
     assert contrastive(base).layers(0) == ()
 
 
+def test_several_layers_share_a_weight_and_learn_from_the_last(base: Path) -> None:
+    objective = contrastive(base, layers_per_step=2, layer_weight=0.7, layer_distillation=0.2)
+    batch = [Drawn(f"a{i}", f"b{i}") for i in range(4)]
+    a, b, none = rows(0, 4, 3), rows(1, 4, 3), rows(2, 0, 3)
+    both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
+    expected = info_nce(cosines(a[2], b[2]))
+    for layer in (0, 1):
+        expected += 0.7 / 2 * info_nce(cosines(a[layer], b[layer]))
+        expected += 0.2 * layer_distillation(both[layer], both[2])
+    found = objective.loss([a, b, none], batch, 0)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Path) -> None:
     objective = contrastive(base, queue_size=3)
-    queue = objective.trainee.queue
+    queue = objective.training_model.queue
     assert queue is not None
     old = rows(5, 4)
-    queue.push(old[0, :2], text_numbers(["x", "b0"]))
-    queue.push(old[0, 2:], text_numbers(["y", "z"]))  # the oldest, "b0", goes
+    queue.push(old[0, :2], text_ids(["x", "b0"]))
+    queue.push(old[0, 2:], text_ids(["y", "z"]))  # the oldest, "b0", goes
     assert torch.equal(queue.vectors, old[0, [2, 3, 0]])
-    queue.push(old[0, 1:2], text_numbers(["b0"]))
+    queue.push(old[0, 1:2], text_ids(["b0"]))
     batch = [Drawn(f"a{i}", f"b{i}") for i in range(2)]
     a, b, none = rows(0, 2), rows(1, 2), rows(2, 0)
     scores = cosines(a[0], torch.cat([b[0], old[0, [1, 2, 3]]]))
@@ -141,13 +199,19 @@ def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
     assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in drawn)
     every = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=0), 0)
     assert every == (list(dims), list(weights))
+    all_four = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=4), 0)
+    assert all_four == every
+    single = [
+        drawn_prefixes(dims, weights, replace(config, prefixes_per_step=1), s) for s in range(40)
+    ]
+    assert {(d, w) for (d,), (w,) in single} == set(zip(dims, weights, strict=True))
 
 
 def classification(base: Path, **settings: Any) -> Classification:
     settings = {"objective": "classification", **settings}
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = with_classifier(Encoder.load(base, precision="fp32").model, config, ["no", "yes"])
-    return Classification(Trainee(model, config, None), config, (32,), Processes())
+    return Classification(TrainingModel(model, config, None), config, (32,), Processes())
 
 
 LABELLED = [Drawn("a", label="no"), Drawn("b", label="yes"), Drawn("c", label="no")]
@@ -184,23 +248,15 @@ def test_smoothing_by_hand(base: Path) -> None:
 def test_mixup_mixes_vectors_and_labels_alike(base: Path) -> None:
     x = rows(0, 3)
     objective = classification(base, label_weight=0.0, mixup=0.4)
-    made = [objective.loss([x], LABELLED, step).item() for step in range(30)]
-    assert len(set(made)) > 20
-    assert made == [objective.loss([x], LABELLED, step).item() for step in range(30)]
+    losses = [objective.loss([x], LABELLED, step).item() for step in range(30)]
+    assert len(set(losses)) > 20
     unit = functional.normalize(x[0], dim=-1)
-    cross = functools.partial(functional.cross_entropy, reduction="none")
-    # Some mix of each row with another explains the loss: try them all on a fine grid.
-    import itertools
-
-    found = min(
-        abs(
-            made[0]
-            - torch.stack(
-                [part * cross(logits, TARGETS) + (1 - part) * cross(logits, TARGETS[list(order)])]
-            ).mean().item()
-        )
-        for order in itertools.permutations(range(3))
-        for part in torch.linspace(0, 1, 2001).tolist()
-        for logits in [objective.classifier(part * unit + (1 - part) * unit[list(order)])]
-    )  # fmt: skip
-    assert found < 1e-3
+    for step, loss in enumerate(losses):
+        # What is mixed follows from the seed, the update and the batch's first text.
+        rng = np.random.default_rng([0, step, abs(int(text_ids(["a"])))])
+        part, other = rng.beta(0.4, 0.4), rng.permutation(3)
+        shares = log_shares(objective, part * unit + (1 - part) * unit[other])
+        targets = (TARGETS, TARGETS[other])
+        first, second = (-shares[range(3), target].mean() for target in targets)
+        expected = part * first + (1 - part) * second
+        assert loss == pytest.approx(expected.item(), rel=1e-5)

@@ -14,7 +14,7 @@ from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 from trainer.training.losses.contrastive import info_nce, matryoshka
 from trainer.training.passes import Passes, View
-from trainer.training.training_model import Trainee
+from trainer.training.training_model import TrainingModel
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]
@@ -28,8 +28,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passes(base: Path, **settings: Any) -> Passes:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     encoder = Encoder.load(base, precision="fp32")
-    trainee = Trainee(encoder.model, config, None).train()
-    return Passes(trainee, encoder, config, contextlib.nullcontext)
+    training_model = TrainingModel(encoder.model, config, None).train()
+    return Passes(training_model, encoder, config, contextlib.nullcontext)
 
 
 def nested(found: list[Tensor]) -> Tensor:
@@ -38,9 +38,9 @@ def nested(found: list[Tensor]) -> Tensor:
 
 def gradients(made: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
-    made.trainee.zero_grad()
+    made.training_model.zero_grad()
     value = made.backward(views, (), 7, nested, share)
-    named = made.trainee.named_parameters()
+    named = made.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
@@ -69,7 +69,7 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
     found = []
     for tokens in (0, 24):
         made = passes(base, chunk_tokens=tokens)
-        made.trainee.eval()
+        made.training_model.eval()
         found.append(gradients(made))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     for name, plain in found[0][1].items():
@@ -79,7 +79,7 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
 def test_vectors_are_the_encoders(base: Path) -> None:
     made = passes(base, chunk_tokens=24)
     expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
-    found = made.vectors(made.trainee.towers[0], TEXTS)  # type: ignore[arg-type]
+    found = made.vectors(made.training_model.encoders[0], TEXTS)  # type: ignore[arg-type]
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
 
 
@@ -105,7 +105,7 @@ def test_one_mask_for_both_views_or_one_each(base: Path, fixed: bool) -> None:
 
 def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
     made = passes(base)
-    made.trainee.eval()
+    made.training_model.eval()
     seen: list[Tensor] = []
 
     def keep(found: list[Tensor]) -> Tensor:
@@ -123,11 +123,11 @@ def test_frozen_vectors_are_found_once_and_train_the_head_alone(base: Path) -> N
     made = passes(base)
     made.config = replace(made.config, head_only=True)
     calls: list[int] = []
-    transformer = made.trainee.sentence.transformer
+    transformer = made.training_model.sentence.transformer
     transformer.requires_grad_(False)
     transformer.register_forward_hook(lambda *_: calls.append(1))
     dense = torch.nn.Linear(32, 32)
-    made.trainee.towers[0].projection = dense
+    made.training_model.encoders[0].projection = dense
     for _ in range(3):
         dense.zero_grad()
         made.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)

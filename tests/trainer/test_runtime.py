@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.errors import ModelError
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine, RuntimeConfig, cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.runtime import fastest_budget, token_budget_batches
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 
@@ -103,10 +102,10 @@ def test_an_unknown_device_is_named() -> None:
     ("asked", "message"),
     [
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16, int8"),
-        ({"engine": "steam"}, "engine is 'steam': expected one of auto, torch, openvino"),
-        ({"engine": "openvino", "device": "cuda"}, "computes on the processor, not on 'cuda'"),
-        ({"engine": "openvino", "precision": "fp16"}, "openvino has no fp16"),
-        ({"engine": "torch", "precision": "int8"}, "int8 is computed by openvino"),
+        ({"runtime": "steam"}, "runtime is 'steam': expected one of auto, torch, openvino"),
+        ({"runtime": "openvino", "device": "cuda"}, "computes on the processor, not on 'cuda'"),
+        ({"runtime": "openvino", "precision": "fp16"}, "openvino has no fp16"),
+        ({"runtime": "torch", "precision": "int8"}, "int8 is computed by openvino"),
         ({"device": "cuda", "precision": "int8"}, "int8 is computed by openvino"),
     ],
 )
@@ -116,12 +115,15 @@ def test_what_no_engine_does_is_refused(asked: dict[str, str], message: str) -> 
 
 
 def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEARCHENGINE_ENGINE", "openvino")
-    assert RuntimeConfig().engine is Engine.OPENVINO and RuntimeConfig().openvino
-    assert RuntimeConfig("torch").engine is Engine.TORCH and not RuntimeConfig("torch").openvino
-    assert RuntimeConfig(device="cuda").engine is Engine.AUTO, "what is said here wins"
-    monkeypatch.setenv("SEARCHENGINE_ENGINE", "steam")
-    with pytest.raises(ModelError, match="SEARCHENGINE_ENGINE is 'steam'"):
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")
+    assert RuntimeConfig().runtime is RuntimeKind.OPENVINO and RuntimeConfig().tries_openvino
+    assert (
+        RuntimeConfig("torch").runtime is RuntimeKind.TORCH
+        and not RuntimeConfig("torch").tries_openvino
+    )
+    assert RuntimeConfig(device="cuda").runtime is RuntimeKind.AUTO, "what is said here wins"
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "steam")
+    with pytest.raises(ModelError, match="SEARCHENGINE_RUNTIME is 'steam'"):
         RuntimeConfig()
 
 
@@ -129,29 +131,29 @@ def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.Monk
 def test_auto_takes_openvino_where_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, gpu: bool
 ) -> None:
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: gpu)
-    assert RuntimeConfig().openvino is not gpu
-    assert RuntimeConfig(device="cpu").openvino
-    assert not RuntimeConfig(device="cuda").openvino
-    assert RuntimeConfig(precision="int8").openvino
+    assert RuntimeConfig().tries_openvino is not gpu
+    assert RuntimeConfig(device="cpu").tries_openvino
+    assert not RuntimeConfig(device="cuda").tries_openvino
+    assert RuntimeConfig(precision="int8").tries_openvino
 
 
 def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not RuntimeConfig().openvino
-    for asked in ({"engine": "openvino"}, {"precision": "int8"}):
+    assert not RuntimeConfig().tries_openvino
+    for asked in ({"runtime": "openvino"}, {"precision": "int8"}):
         with pytest.raises(ModelError, match=r"openvino is not installed.*searchengine\[fast\]"):
-            assert RuntimeConfig(**asked).openvino  # type: ignore[arg-type]
+            assert RuntimeConfig(**asked).tries_openvino  # type: ignore[arg-type]
 
 
 class Paced:
     """A runtime whose rate by tokens of a batch is given; its clock is the test's."""
 
-    engine, precision = Engine.TORCH, Precision.FP32
+    kind, precision = RuntimeKind.TORCH, Precision.FP32
     token_budget, multiple, packs = 1, 1, False
 
     def __init__(self, rates: dict[int, float]) -> None:
@@ -177,3 +179,23 @@ def test_the_fastest_batch_is_found(
     runtime = Paced(rates)
     monkeypatch.setattr("trainer.runtimes.runtime.time.perf_counter", lambda: runtime.now)
     assert fastest_budget(runtime, sorted(rates), width=128) == expected
+
+
+def test_former_names_work_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import errors
+    from trainer.runtimes import config
+
+    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
+        choice = RuntimeConfig(engine="torch")
+    assert choice.runtime is RuntimeKind.TORCH
+    with pytest.warns(DeprecationWarning, match="engine is now runtime"):
+        assert choice.engine is RuntimeKind.TORCH
+    with pytest.warns(DeprecationWarning, match="Engine is now RuntimeKind"):
+        assert config.Engine is RuntimeKind
+    assert errors.EngineWarning is errors.RuntimeChoiceWarning
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setenv("SEARCHENGINE_ENGINE", "torch")
+    with pytest.warns(DeprecationWarning, match="SEARCHENGINE_ENGINE is now SEARCHENGINE_RUNTIME"):
+        assert RuntimeConfig().runtime is RuntimeKind.TORCH
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")  # wins, and nothing is said
+    assert RuntimeConfig().runtime is RuntimeKind.OPENVINO

@@ -15,12 +15,13 @@ from trainer.training.batches import BatchPlan
 from trainer.training.config import TrainConfig
 from trainer.training.data.files import (
     Examples,
+    _fill,
     epoch_batches,
     key,
     read_examples,
     read_labelled,
 )
-from trainer.training.data.positives import Kind
+from trainer.training.data.positives import Drawn, Kind
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 
@@ -95,6 +96,8 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.tsv", "anchor\tpositive\na\tb\nc\n", "a.tsv:3: 1 columns, expected 2"),
         ("a.tsv", "anchor\tpositive\na\tb\nc\t \n", "a.tsv:3: positive is ' ', expected text"),
         ("a.tsv", "words\na\n", "a.tsv:1: cannot tell what to train on from the columns words"),
+        ("a.csv", "anchor,positive\na,b\n", "a.csv:1: is CSV: training reads TSV"),
+        ("a.tsv", "x,y\tz\na\tb\n", "a.tsv:1: cannot tell what to train on from the columns x,y"),
         ("a.jsonl", "", "a.jsonl: no examples"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl:2: not a JSON object"),
         ("a.jsonl", "[1]", "a.jsonl:1: expected a JSON object"),
@@ -191,9 +194,25 @@ def test_no_text_twice_in_a_batch_where_avoidable() -> None:
     assert sum(map(len, epoch_batches(same, 4, 0, 0))) == 10
 
 
+@pytest.mark.parametrize("repeats, second", [(3, "fresh"), (4, "q")])
+def test_a_fresh_row_is_looked_for_among_two_batches_of_repeats(repeats: int, second: str) -> None:
+    row = Drawn("q", "q")
+    batches = list(_fill([row] * (1 + repeats) + [Drawn("fresh", "fresh")], 2))
+    assert batches[0] == [row, Drawn(second, second)]
+    assert sum(map(len, batches)) == repeats + 2
+
+
 def test_digest_follows_the_texts() -> None:
     one, other = examples({Kind.PAIR: 3}), examples({Kind.PAIR: 4})
     assert one.digest() == examples({Kind.PAIR: 3}).digest() != other.digest()
+
+
+def test_digest_follows_the_files_beside_them(tmp_path: Path) -> None:
+    data, dev = examples({Kind.PAIR: 3}), write(tmp_path / "dev.tsv", "a")
+    first = data.digest([dev])
+    assert first == data.digest([dev]) != data.digest()
+    write(dev, "b")
+    assert data.digest([dev]) != first
 
 
 @pytest.mark.parametrize(
@@ -251,6 +270,10 @@ def test_sentences_with_what_follows_them(tmp_path: Path) -> None:
     assert found == ((Kind.PAIR, ("one", "two")), (Kind.PAIR, ("two", "three")))
     pairs = write(tmp_path / "b.tsv", "anchor\tpositive\na\tb\n")
     assert read_examples([pairs], next_sentence=True).examples == ((Kind.PAIR, ("a", "b")),)
+    write(pairs, "anchor\tpositive\na\tb\nc\td\ne\tf\n")
+    as_they_are = read_examples([pairs]).examples
+    assert len(as_they_are) == 3
+    assert read_examples([pairs], next_sentence=True).examples == as_they_are
 
 
 def test_labels_are_read_by_name_or_as_told(tmp_path: Path) -> None:
@@ -263,6 +286,22 @@ def test_labels_are_read_by_name_or_as_told(tmp_path: Path) -> None:
         read_labelled([path], ("text", "fine", "label"))
     with pytest.raises(DataError, match=r"a.tsv:1: expected the columns `text` and `label`"):
         read_labelled([write(tmp_path / "a.tsv", "sentence1\tsentence2\na\tb\n")])
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ('{"text": " ", "label": "x"}', "a.jsonl:2: text is ' ', expected text"),
+        ('{"label": "x"}', "a.jsonl:2: text is None, expected text"),
+        ('{"text": 3, "label": "x"}', "a.jsonl:2: text is 3, expected text"),
+        ('{"text": "a", "label": " "}', "a.jsonl:2: label is ' ', expected a label"),
+        ('{"text": "a"}', "a.jsonl:2: label is None, expected a label"),
+    ],
+)
+def test_malformed_labelled_rows_are_named(tmp_path: Path, row: str, message: str) -> None:
+    path = write(tmp_path / "a.jsonl", f'{{"text": "a", "label": "x"}}\n{row}\n')
+    with pytest.raises(DataError, match=message):
+        read_labelled([path])
 
 
 def test_what_a_recipe_does_not_learn_from_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from trainer.errors import ConfigError
 from trainer.model.modules import Dense
 from trainer.training.config import Pooler, TrainConfig
 from trainer.training.loop import train
-from trainer.training.training_model import Queue, Trainee, set_dropout, text_numbers, with_pooling
+from trainer.training.training_model import (
+    Queue,
+    TrainingModel,
+    set_dropout,
+    text_ids,
+    with_pooling,
+)
 
 TEXTS = ["the dog sleeps", "a whale", "three birds sing slowly near the sea"]
 
@@ -143,16 +149,16 @@ def unset(settings: dict[str, Any]) -> dict[str, Any]:
 def test_second_encoder_and_momentum_start_alike_and_go_apart(base: Path) -> None:
     config = TrainConfig(train=["x"], out="y", encoders=2, queue_size=4, queue_momentum=0.75)  # type: ignore[arg-type]
     dense = Dense(32, 32, True, "torch.nn.modules.activation.Tanh")
-    trainee = Trainee(Encoder.load(base).model, config, dense)
-    first, second = (dict(tower.named_parameters()) for tower in trainee.towers)
-    assert trainee.momentum is not None and set(first) == set(second)
-    slow = dict(trainee.momentum.named_parameters())
+    training_model = TrainingModel(Encoder.load(base).model, config, dense)
+    first, second = (dict(encoder.named_parameters()) for encoder in training_model.encoders)
+    assert training_model.momentum is not None and set(first) == set(second)
+    slow = dict(training_model.momentum.named_parameters())
     name = "projection.linear.weight"
     assert all(torch.equal(first[n], second[n]) for n in first)
     before = second[name].detach().clone()
     with torch.no_grad():
         second[name].add_(1.0)
-    trainee.follow(0.75)
+    training_model.follow(0.75)
     torch.testing.assert_close(slow[name], before + 0.25)
     assert torch.equal(first[name], before) and not slow[name].requires_grad
 
@@ -171,13 +177,13 @@ def test_dropout_of_hidden_states_and_of_attention(base: Path) -> None:
 
 def test_text_numbers_tell_texts_apart() -> None:
     texts = [f"text {i}" for i in range(5000)] + ["\ud83d lone"]
-    numbers = text_numbers(texts)
-    assert len(set(numbers.tolist())) == 5001 and torch.equal(numbers, text_numbers(texts))
+    numbers = text_ids(texts)
+    assert len(set(numbers.tolist())) == 5001 and torch.equal(numbers, text_ids(texts))
 
 
 def test_queue_loads_as_many_rows_as_were_saved() -> None:
     queue, other = Queue(4, 2), Queue(4, 2)
-    queue.push(torch.ones(3, 2), text_numbers("abc"))
+    queue.push(torch.ones(3, 2), text_ids("abc"))
     other.load_state_dict(queue.state_dict())
     assert torch.equal(other.vectors, queue.vectors) and torch.equal(other.texts, queue.texts)
 
@@ -231,10 +237,10 @@ def test_copies_turn_with_the_first_encoder(config: TrainConfig) -> None:
 
 def test_the_layer_behind_cls_stays_in_float32_under_autocast(base: Path) -> None:
     model, projection = with_pooling(Encoder.load(base).model, Pooler.CLS_BEFORE_POOLER, 0)
-    tower = Trainee(model, TrainConfig(train=["x"], out="y"), projection).towers[0]  # type: ignore[arg-type]
-    assert tower.projection is not None
+    encoder = TrainingModel(model, TrainConfig(train=["x"], out="y"), projection).encoders[0]  # type: ignore[arg-type]
+    assert encoder.projection is not None
     with torch.autocast("cpu", torch.bfloat16):
-        assert tower.behind([torch.ones(2, 32)]).dtype == torch.float32
+        assert encoder.projected([torch.ones(2, 32)]).dtype == torch.float32
 
 
 def test_no_dropout_and_one_mask_are_ablations_that_run(config: TrainConfig) -> None:

@@ -1,4 +1,4 @@
-"""How vectors lie on the sphere, without a task: are like texts close, are all texts spread out.
+"""The geometry of vectors, without a task: whether similar texts are close, and all spread out.
 
 Alignment and uniformity: Wang & Isola (arXiv 2005.10242), measured on STS pairs the way SimCSE does
 (arXiv 2104.08821, section 6). Isotropy: Mu & Viswanath (arXiv 1702.01417). Effective rank: Roy &
@@ -57,8 +57,8 @@ def geometry(
 
     pairs: (score, sentence, sentence). dims: by default the encoder's `matryoshka_dims`, or else
     its full width. positive_from: the score from which a pair is positive, 4 for SimCSE. Each
-    distinct sentence is encoded and counted once; on_batch hears of them. Raises DataError where
-    no pair is positive, ConfigError for a length the vectors do not have.
+    distinct sentence is encoded and counted once; on_batch gets their counts. Raises DataError
+    where no pair is positive, ConfigError for a length the vectors do not have.
     """
     positives = [(a, b) for score, a, b in pairs if score >= positive_from]
     if not positives:
@@ -112,10 +112,10 @@ def uniformity(x: Floats, t: float = 2.0) -> float:
     total = 0.0
     for i in range(0, len(x), BLOCK):
         for j in range(i, len(x), BLOCK):
-            near = squares[i : i + BLOCK, None] + squares[None, j : j + BLOCK]
-            near -= 2 * (x[i : i + BLOCK] @ x[j : j + BLOCK].T)
-            near = np.exp(-t * np.maximum(near, 0))  # rounding can take a distance below zero
-            counted = np.triu(near, k=1) if i == j else near
+            values = squares[i : i + BLOCK, None] + squares[None, j : j + BLOCK]
+            values -= 2 * (x[i : i + BLOCK] @ x[j : j + BLOCK].T)
+            values = np.exp(-t * np.maximum(values, 0))  # rounding can take a distance below zero
+            counted = np.triu(values, k=1) if i == j else values
             total += float(counted.sum(dtype=np.float64))
     return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
 
@@ -129,8 +129,8 @@ def mean_cosine(x: Floats) -> float:
     _check(x, "mean cosine")
     wide = x.astype(np.float64)
     total = wide.sum(axis=0)
-    own = np.einsum("nd,nd->", wide, wide)
-    return float((total @ total - own) / (len(x) * (len(x) - 1)))
+    squares = np.einsum("nd,nd->", wide, wide)
+    return float((total @ total - squares) / (len(x) * (len(x) - 1)))
 
 
 def spectrum(x: Floats) -> NDArray[np.float64]:

@@ -45,9 +45,9 @@ def accuracy(
     vectors = encoder.encode(texts, role="document", on_batch=on_batch)
     rows = []
     for dim in encoder.matryoshka_dims if dims is None else dims:
-        found = _predict(classifier, vectors, dim)
+        predicted = _predict(classifier, vectors, dim)
         right = sum(
-            classifier.labels[i] == own for i, (_, own) in zip(found, labelled, strict=True)
+            classifier.labels[i] == label for i, (_, label) in zip(predicted, labelled, strict=True)
         )
         rows.append(AccuracyRow(dim, right / len(labelled), len(labelled)))
     return rows
@@ -56,8 +56,8 @@ def accuracy(
 def _predict(classifier: Classifier, vectors: object, dim: int | None) -> list[int]:
     with torch.inference_mode():
         rows = torch.as_tensor(vectors, device=classifier.linear.weight.device)
-        found: list[int] = classifier(rows, dim).argmax(dim=1).tolist()
-    return found
+        predicted: list[int] = classifier(rows, dim).argmax(dim=1).tolist()
+    return predicted
 
 
 def _classifier(encoder: Encoder) -> Classifier:

@@ -1,6 +1,6 @@
 """An encoder judged by mteb, the Massive Text Embedding Benchmark, for every prefix length.
 
-On mteb's own tasks, which it fetches, and on data that lies here. Muennighoff et al., arXiv
+On mteb's own tasks, which it fetches, and on local data. Muennighoff et al., arXiv
 2210.07316. mteb asks for vectors and scores them; what it is given is the encoder's own, cut and
 scaled to length one as the index does it.
 """
@@ -74,7 +74,7 @@ def _metadata(name: str, kind: str, score: str) -> Any:
         name=name,
         type=kind,
         main_score=score,
-        description="Data that lies on this machine.",
+        description="Local data.",
         dataset={"path": "local", "revision": "local"},
         eval_langs=[_UNKNOWN],
         eval_splits=[SPLIT],
@@ -105,17 +105,17 @@ def retrieval_task(
     Raises:
         DataError: there is no document, or no question is judged.
     """
-    documents = [dict(zip(("id", "title", "text"), one, strict=True)) for one in corpus]
-    asked = [{"id": key, "text": text} for key, text in queries.items() if key in qrels]
-    if not documents or not asked:
+    documents = [dict(zip(("id", "title", "text"), document, strict=True)) for document in corpus]
+    judged = [{"id": key, "text": text} for key, text in queries.items() if key in qrels]
+    if not documents or not judged:
         what = "no question has a judgement" if documents else "there are no documents"
         raise DataError(f"{name}: {what}; are all files of one data set?")
     return _Retrieval(
         name,
         {
             "corpus": Dataset.from_list(documents),
-            "queries": Dataset.from_list(asked),
-            "relevant_docs": {one["id"]: dict(qrels[one["id"]]) for one in asked},
+            "queries": Dataset.from_list(judged),
+            "relevant_docs": {query["id"]: dict(qrels[query["id"]]) for query in judged},
             "top_ranked": None,
         },
     )
@@ -157,7 +157,7 @@ def evaluate(
         tasks: of `sts_task`, `retrieval_task` and `own_task`.
         dims: prefix lengths; by default the encoder's `matryoshka_dims`.
         out: a folder for all that mteb says of a result, laid out as it lays them out itself.
-        on_batch: hears how many texts were encoded.
+        on_batch: gets the number of texts encoded.
 
     Raises ConfigError for a length the vectors do not have.
     """
@@ -166,14 +166,14 @@ def evaluate(
         texts = _Texts(encoder, on_batch)
         for dim in chosen:
             model = _Prefix(encoder, dim, texts)
-            found = mteb.evaluate(
+            results = mteb.evaluate(
                 model,
                 task,
                 cache=None,  # it would go by the name of a task, and take old results for new
                 co2_tracker=False,
                 show_progress_bar=False,
             )
-            (result,) = found.task_results
+            (result,) = results.task_results
             if out is not None:
                 mteb.ResultCache(out).save_to_cache(result, model.mteb_model_meta)
             about = task.metadata

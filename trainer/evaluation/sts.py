@@ -85,7 +85,7 @@ class Encoded:
 
     @property
     def width(self) -> int:
-        """D, the numbers of a vector."""
+        """D, the dimensions of a vector."""
         return int(self.vectors.shape[1])
 
     def rows(self, texts: Iterable[str]) -> NDArray[np.float32]:
@@ -96,7 +96,7 @@ class Encoded:
 def encode_once(
     encoder: TextEncoder, texts: Iterable[str], on_batch: OnBatch | None = None
 ) -> Encoded:
-    """The vectors of the distinct texts, each encoded once; on_batch hears of those."""
+    """The vectors of the distinct texts, each encoded once; on_batch gets their counts."""
     distinct = list(dict.fromkeys(texts))
     vectors = encoder.encode(distinct, on_batch=on_batch)
     return Encoded(vectors, {text: i for i, text in enumerate(distinct)})
@@ -127,7 +127,7 @@ class Remembered:
         role: Literal["query", "document"] | None = None,
         on_batch: OnBatch | None = None,
     ) -> NDArray[np.float32]:
-        """As the encoder's own; on_batch hears of the texts that are new."""
+        """As the encoder's own; on_batch gets the counts of new texts."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
         self._known.update(zip(fresh, vectors, strict=True))
@@ -148,7 +148,7 @@ def prefix_lengths(
 
 
 def unit_prefix(x: NDArray[np.float32], dim: int) -> NDArray[np.float32]:
-    """The first `dim` numbers of every row, scaled to length one; a zero row stays zero.
+    """The first `dim` dimensions of every row, scaled to length one; a zero row stays zero.
 
     (n, dim) float32, the same as the index takes of a vector.
     """
@@ -159,7 +159,7 @@ def unit_prefix(x: NDArray[np.float32], dim: int) -> NDArray[np.float32]:
 
 
 def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
-    """Cosine of row i of a with row i of b over their first `dim` numbers. (n,) float64."""
+    """Cosine of row i of a with row i of b over their first `dim` dimensions. (n,) float64."""
     x, y = a[:, :dim].astype(np.float64), b[:, :dim].astype(np.float64)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     found: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
@@ -219,9 +219,9 @@ def sts_tasks(
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
     setting: "all" correlates all pairs of a task at once; "mean" is the mean of the subsets'
-    correlations, "weighted" that mean weighted by their numbers of pairs. Each distinct sentence is
-    encoded once; on_batch hears of them. Raises ConfigError for a length the vectors do not have,
-    DataError for pairs that cannot be correlated.
+    correlations, "weighted" that mean weighted by their pair counts. Each distinct sentence is
+    encoded once; on_batch gets their counts. Raises ConfigError for a length the vectors do not
+    have, DataError for pairs that cannot be correlated.
     """
     if setting not in get_args(Setting):
         raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")

@@ -3,7 +3,7 @@
 Seven tasks of arXiv 1803.05449, each a logistic regression on the vectors of its texts. The
 classifier and the choice of its C are ours, and fixed for every encoder and prefix length:
 
-* Features: a prefix of the vector scaled to length √dim, so that its numbers have mean square 1 and
+* Features: a prefix of the vector scaled to length √dim, so that its values have mean square 1 and
   a C means the same at every width. For pairs of sentences |a − b| and a·b side by side.
 * Classifier: scikit-learn's LogisticRegression, L2 penalty, solver lbfgs, float32, multinomial for
   more than two classes; C is one of `CS`, the one with most right answers on texts that are neither
@@ -166,8 +166,8 @@ def transfer(
     """One row per prefix length, each given as soon as it is known.
 
     dims: by default the encoder's `matryoshka_dims`, or else its full width. Each distinct text is
-    encoded once, before the first row; on_batch hears of them. Raises ConfigError for a length the
-    vectors do not have.
+    encoded once, before the first row; on_batch gets their counts. Raises ConfigError for a
+    length the vectors do not have.
     """
     _logistic_regression()  # missing? Say so before an hour of encoding
     encoded = encode_once(encoder, data.texts(), on_batch)

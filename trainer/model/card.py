@@ -12,39 +12,30 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from trainer.model.folder import Model
-from trainer.model.starter import Starter
+from trainer.model.source import Starter
 
 # What the packaged encoder is called where models are published.
 STARTER_ON_THE_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-# Settings that are on above 0, in words.
-PIECES = {
-    "prefixes_per_step": "Prefixes drawn for each update: {}",
-    "prefix_distillation": "Prefix distillation, weight {}",
-    "layers_per_step": "Shallower encoders drawn for each update: {}",
-    "queue_size": "A queue of {} earlier vectors as further negatives",
-    "mlm_weight": "Masked-language-model loss, weight {}",
-    "label_smoothing": "Label smoothing {}",
-    "mixup": "Mixup, α {}",
-}
-OF_LABELS = ("label_smoothing", "mixup")
+# In place of what was learnt, for recipes of versions that did not write it.
+NO_SUMMARY = "Loss and other settings: see the configuration below"
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a model trained here. settings: of the run, as JSON; told: what came of them.
+    """The recipe of a model trained here. settings: of the run, as JSON; results: of the run.
 
     JSON and not a TrainConfig: a model that is loaded and saved again need not know how to train,
     and its settings may be those of another version.
     """
 
     settings: Mapping[str, Any]
-    told: Mapping[str, Any]
+    results: Mapping[str, Any]
 
     def scores(self, name: str) -> dict[int, float]:
         """Scores by prefix length; empty where nothing was judged."""
-        return {int(dim): float(score) for dim, score in (self.told.get(name) or {}).items()}
+        return {int(dim): float(score) for dim, score in (self.results.get(name) or {}).items()}
 
     def number(self, name: str) -> float:
         """A setting; 0 where it is not set, which switches it off."""
@@ -64,16 +55,16 @@ def card(model: Model) -> str:
     """The card in Markdown with YAML front matter; short where no recipe of ours was recorded."""
     recipe = read_recipe(model.recipe)
     dim = model.module.dim
-    named = _file_name(recipe.text("out")) if recipe else ""
+    title = _file_name(recipe.text("out")) if recipe else ""
     parts = [
         _front_matter(model, recipe),
-        f"# {named or f'Sentence encoder, {dim} wide'}",
+        f"# {title or f'Sentence encoder, {dim} wide'}",
         _what_it_is(model),
     ]
     if recipe:
         if scores := recipe.scores("best"):
             parts.append(_scores(recipe, scores))
-        parts += [_use(model), _made(recipe, model.matryoshka_dims), _again(recipe)]
+        parts += [_use(model), _made(recipe), _again(recipe)]
     else:
         parts.append(_use(model))
         if model.recipe:
@@ -133,23 +124,23 @@ def _front_matter(model: Model, recipe: Recipe | None) -> str:
 
 def _what_it_is(model: Model) -> str:
     dims = model.matryoshka_dims
-    said = (
-        f"It turns a text into a unit vector of {model.module.dim} numbers; texts that mean the "
-        f"same lie close together by cosine. It reads up to {model.max_tokens} tokens of a text."
+    text = (
+        f"It turns a text into a unit vector of {model.module.dim} dimensions; texts that mean the "
+        f"same are close by cosine. It reads up to {model.max_tokens} tokens of a text."
     )
     if len(dims) > 1:
-        said += (
-            "\n\nThe first numbers of a vector carry the most meaning "
+        text += (
+            "\n\nThe first dimensions of a vector carry the most meaning "
             "([Matryoshka](https://arxiv.org/abs/2205.13147)): cut it to "
-            f"{_listed(dims[1:], 'or')} numbers, scale it back to length one, compare as before."
+            f"{_listed(dims[1:], 'or')} dimensions, scale it back to length one, compare as before."
         )
     if model.classifier is not None:
         labels = ", ".join(f"`{label}`" for label in model.classifier.labels)
-        said += f"\n\nIt also tells texts apart by label: {labels}."
+        text += f"\n\nIt also tells texts apart by label: {labels}."
     if model.prompts:
         prompts = "\n".join(f"- {name}: {json.dumps(p)}" for name, p in model.prompts.items())
-        said += f"\n\nIt wants these prompts in front of a text:\n\n{prompts}"
-    return said
+        text += f"\n\nIt wants these prompts in front of a text:\n\n{prompts}"
+    return text
 
 
 def _scores(recipe: Recipe, best: Mapping[int, float]) -> str:
@@ -162,11 +153,11 @@ def _scores(recipe: Recipe, best: Mapping[int, float]) -> str:
     dev = recipe.files("dev")
     on = f" ({_quoted(dev)})" if dev else ""
     chosen = (
-        f"\n\nThese scores also chose the step that was kept ({recipe.told.get('best_step')}), "
+        f"\n\nThese scores also chose the step that was kept ({recipe.results.get('best_step')}), "
         "so they are a little optimistic: measure on a test set of your own."
     )
     return (
-        f"## Scores\n\n{recipe.told.get('judged_by', 'score')}{on}, × 100:\n\n"
+        f"## Scores\n\n{recipe.results.get('judged_by', 'score')}{on}, × 100:\n\n"
         "| prefix | untrained | trained | share of full width |\n|---:|---:|---:|---:|\n"
         + "\n".join(rows)
         + ("" if recipe.settings.get("keep_last") else chosen)
@@ -179,7 +170,7 @@ def _use(model: Model) -> str:
     cut = f", truncate_dim={short}" if short else ""
     scaled = ", normalize_embeddings=True" if short else ""
     why = " A cut vector is scaled back by `normalize_embeddings`." if short else ""
-    theirs = [
+    transformers_code = [
         "from sentence_transformers import SentenceTransformer",
         "",
         f'model = SentenceTransformer("."{cut})',
@@ -187,7 +178,7 @@ def _use(model: Model) -> str:
         f"question = model.encode_query({json.dumps(QUESTION)}{scaled})",
         "print(model.similarity(question, documents))",
     ]
-    ours = [
+    our_code = [
         *(["from indexer.storage.prefix import prefix"] if short else []),
         "from trainer.encoder import Encoder",
         "",
@@ -199,7 +190,7 @@ def _use(model: Model) -> str:
         else "print(question @ documents.T)",
     ]
     if model.classifier is not None:
-        ours += [
+        our_code += [
             "",
             "from trainer.evaluation.labels import classify",
             "",
@@ -211,14 +202,14 @@ def _use(model: Model) -> str:
     ]
     return (
         "## How to use it\n\n`.` is this folder: put its path, or its name on a model hub.\n\n"
-        f"With sentence-transformers, 5 or newer.{why}\n\n{_code('python', theirs)}\n\n"
-        f"With searchengine:\n\n{_code('python', ours)}\n\n"
+        f"With sentence-transformers, 5 or newer.{why}\n\n{_code('python', transformers_code)}\n\n"
+        f"With searchengine:\n\n{_code('python', our_code)}\n\n"
         f"On the command line:\n\n{_code('sh', commands)}"
     )
 
 
-def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
-    told, number = recipe.told, recipe.number
+def _made(recipe: Recipe) -> str:
+    results, number = recipe.results, recipe.number
     steps = number("max_steps")
     length = f"{steps:g} updates" if steps else f"{number('epochs'):g} epochs"
     batch = f"{number('batch_size'):g} examples"
@@ -227,71 +218,21 @@ def _made(recipe: Recipe, dims: tuple[int, ...]) -> str:
     left_out = ""
     if exclude := recipe.files("exclude"):
         left_out = (
-            f", {told.get('excluded')} left out because they hold a sentence of {_quoted(exclude)}"
+            f", {results.get('excluded')} left out because they hold a sentence of "
+            f"{_quoted(exclude)}"
         )
-    versions = told.get("versions") or {}
+    versions = results.get("versions") or {}
     lines = [
         f"Base model: `{_base(recipe.text('base'))}`.",
-        f"Data: {_quoted(recipe.files('train'))}; {told.get('examples')} examples{left_out}.",
-        _loss(recipe),
-        *(f"{piece}." for on, piece in _pieces(recipe, dims) if on),
+        f"Data: {_quoted(recipe.files('train'))}; {results.get('examples')} examples{left_out}.",
+        *(f"{line}." for line in results.get("summary") or (NO_SUMMARY,)),
         f"Training: {length}, {batch} an update, AdamW with a peak learning rate of "
         f"{number('learning_rate'):g}, seed {number('seed'):g}.",
-        f"The weights kept are those of step {told.get('best_step')}; judged by "
-        f"{told.get('judged_by')}.",
+        f"The weights kept are those of step {results.get('best_step')}; judged by "
+        f"{results.get('judged_by')}.",
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
     return "## How it was made\n\n" + "\n".join(f"- {line}" for line in lines)
-
-
-def _loss(recipe: Recipe) -> str:
-    """What was learnt, in words."""
-    if recipe.text("objective") == "classification":
-        weight = recipe.number("label_weight")
-        return (
-            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
-            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
-            f"{recipe.number('label_temperature'):g}."
-        )
-    return (
-        "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
-        f"temperature {recipe.number('temperature'):g}."
-    )
-
-
-def _pieces(recipe: Recipe, dims: tuple[int, ...]) -> list[tuple[bool, str]]:
-    """The other settings that decide what is learnt, each with whether it is switched on."""
-    text, is_set = recipe.text, recipe.settings.get
-    labels = text("objective") == "classification"
-    nested = len(dims) > 1 and is_set("nested", True)
-    weights = ", ".join(map(str, is_set("prefix_weights") or ()))
-    return [
-        (nested, f"Summed over the prefixes {_listed(dims, 'and')} (Matryoshka)"),
-        (nested and bool(weights), f"Weights of the prefixes: {weights}"),
-        *(
-            (recipe.number(name) > 0, said.format(f"{recipe.number(name):g}"))
-            for name, said in PIECES.items()
-            if labels or name not in OF_LABELS
-        ),
-        (
-            nested and not labels and bool(is_set("rotate")),
-            "The vectors were first turned, strongest axes first",
-        ),
-        (is_set("dropout") is not None, f"Dropout {is_set('dropout')}"),
-        (
-            is_set("mask_above") is not None,
-            f"A candidate whose cosine is above {is_set('mask_above')} is no negative",
-        ),
-        (
-            recipe.number("hard_negative_weight") not in (0, 1),
-            f"An anchor's own negatives weigh {is_set('hard_negative_weight')}",
-        ),
-        (text("pooling") not in ("", "base"), f"Pooling: {text('pooling')}"),
-        (text("augment") not in ("", "none"), f"Positive of a sentence alone: {text('augment')}"),
-        (bool(is_set("fixed_dropout")), "One dropout mask for a sentence and its positive"),
-        (recipe.number("encoders") > 1, "Two encoders, of which the first was kept"),
-        (bool(is_set("head_only")), "Only the Dense layers were trained"),
-    ]
 
 
 def _again(recipe: Recipe) -> str:
@@ -311,16 +252,16 @@ def _again(recipe: Recipe) -> str:
 
 def _limits(model: Model, recipe: Recipe | None) -> str:
     lines = [
-        f"A text is cut after {model.max_tokens} tokens: longer ones want splitting into passages.",
+        f"A text is cut after {model.max_tokens} tokens: split longer ones into passages.",
         "It knows the languages and subjects of its base model and its training data; elsewhere "
         "measure first.",
-        "A cosine says how alike two texts are to this model, not whether either is true; its "
+        "A cosine says how similar two texts are to this model, not whether either is true; its "
         "scale differs from model to model.",
         "It repeats the biases of the texts it learnt from.",
         "The licences of the base model and of the data hold for it too.",
     ]
     if len(model.matryoshka_dims) > 1:
-        lines.insert(1, "Only the prefix lengths named above were meant to be used.")
+        lines.insert(1, "Use only the prefix lengths named above.")
     if recipe and not recipe.scores("best"):
         lines.insert(0, "Nothing was measured in training: there was no data to judge it by.")
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)

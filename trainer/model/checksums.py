@@ -1,4 +1,4 @@
-"""Checksums of files, computed once for each file as it is; and whose record of them is believed.
+"""Checksums of files, computed once for each state of a file; and signatures of records.
 
 A file can get other content and keep its size and time of change. Reading all of a model to see
 that takes longer than answering a question, so a checksum is remembered, outside the model's
@@ -20,7 +20,7 @@ from filelock import FileLock
 
 CHECKSUMS, KEY = "checksums.json", "key"
 KEY_BYTES = 32
-# A file changed this recently (ns) may change again within one tick of its clock: it is read again.
+# A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 SETTLED = 1_000_000_000
 
 
@@ -34,17 +34,17 @@ class Checksums:
 
     def __enter__(self) -> Self:
         with suppress(OSError, ValueError):
-            found = json.loads(self._path.read_bytes()) if self._path else None
-            self._known = found if isinstance(found, dict) else {}
+            known = json.loads(self._path.read_bytes()) if self._path else None
+            self._known = known if isinstance(known, dict) else {}
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._path is None or not self._changed:
             return
-        there = {name: known for name, known in self._known.items() if os.path.exists(name)}
+        present = {name: known for name, known in self._known.items() if os.path.exists(name)}
         with suppress(OSError):  # read-only, or full: the files are read again
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._path, json.dumps(there).encode())
+            _write(self._path, json.dumps(present).encode())
 
     def of(self, path: Path) -> str:
         """In hex; "" if the file is gone."""
@@ -65,12 +65,12 @@ class Checksums:
         return digest
 
 
-def _state(found: os.stat_result) -> list[int]:
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+def _state(stat: os.stat_result) -> list[int]:
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def user_cache() -> Path | None:
-    """This user's folder for what can be made again; None where there is no home."""
+    """This user's folder for what can be computed again; None where there is no home."""
     place = os.environ.get("XDG_CACHE_HOME")
     try:
         home = Path(place) if place else Path.home() / ".cache"
@@ -79,20 +79,20 @@ def user_cache() -> Path | None:
     return home / "searchengine"
 
 
-def secret(*, create: bool = False) -> bytes | None:
-    """This user's key, by which `signature` signs; None where there is none and none can be kept.
+def signing_key(*, create: bool = False) -> bytes | None:
+    """This user's key for `signature`; None where there is none and none can be stored.
 
-    Who may write to a model's folder can change what is beside the model, but cannot sign it.
+    Others who can write to a model's folder can change the files there, but cannot sign them.
     """
     cache = user_cache()
     if cache is None:
         return None
-    found = _read_key(cache / KEY)
-    if found is not None or not create:
-        return found
+    key = _read_key(cache / KEY)
+    if key is not None or not create:
+        return key
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{KEY}.lock"):  # of two processes, the second takes the first's
+        with FileLock(cache / f"{KEY}.lock"):  # a second process takes the first one's
             if _read_key(cache / KEY) is None:
                 _write(cache / KEY, os.urandom(KEY_BYTES))
     except OSError:
@@ -101,19 +101,19 @@ def secret(*, create: bool = False) -> bytes | None:
 
 
 def signature(key: bytes, record: dict[str, Any]) -> str:
-    """Of a JSON object, in hex."""
+    """The signature of a JSON object, in hex."""
     return hmac.new(key, json.dumps(record, sort_keys=True).encode(), "sha256").hexdigest()
 
 
 def _read_key(path: Path) -> bytes | None:
     with suppress(OSError):
-        found = path.read_bytes()
-        return found if len(found) == KEY_BYTES else None
+        key = path.read_bytes()
+        return key if len(key) == KEY_BYTES else None
     return None
 
 
 def _write(path: Path, content: bytes) -> None:
-    """At once or not at all, for this user alone to read. Raises OSError."""
+    """Write at once or not at all, readable by this user alone. Raises OSError."""
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

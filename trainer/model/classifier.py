@@ -1,7 +1,7 @@
 """Labels from vectors: one linear layer over a unit vector or any trained prefix of it.
 
 The layer is shared by all prefixes (MRL-E in Kusupati et al., arXiv 2205.13147): a prefix uses the
-first columns. Vectors are scaled to length √d, so that their numbers are near 1 at every width.
+first columns. Vectors are scaled to length √d, so that their values are near 1 at every width.
 """
 
 import math
@@ -57,7 +57,7 @@ class Classifier(nn.Module):
         solver.zero_grad()
 
     def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
-        """Logits (n, labels) of the first `dim` numbers of vectors (n, D), of all by default."""
+        """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default."""
         dim = vectors.shape[-1] if dim is None else dim
         unit = prefix(vectors, dim) * math.sqrt(dim)
         return nn.functional.linear(unit, self.linear.weight[:, :dim], self.linear.bias)

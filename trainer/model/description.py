@@ -1,4 +1,4 @@
-"""What a model says of itself, without its weights: enough to ask it, not to compute with it."""
+"""A model without its weights: its widths, tokens and prompts."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ class Description:
 
     Attributes:
         dim: width of a vector.
-        layers: how many the network has.
-        matryoshka_dims: prefix lengths it is meant for, descending; the first is `dim`.
+        layers: number of layers of the network.
+        matryoshka_dims: trained prefix lengths, descending; the first is `dim`.
         tokens: how texts become token ids.
-        prompts, default_prompt: what the model wants in front of a text, by name.
+        prompts, default_prompt: put in front of texts, by name.
         include_prompt: whether the prompt's tokens are pooled.
-        recipe: how the model was made.
+        recipe: how the model was trained.
     """
 
     dim: int
@@ -31,13 +31,13 @@ class Description:
     recipe: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON values."""
         values = asdict(self)
         return values | {"prompts": dict(self.prompts), "recipe": dict(self.recipe)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave. Raises TypeError or KeyError for anything else."""
+        """The inverse of `as_dict`. Raises TypeError or KeyError for anything else."""
         tokens = dict(values["tokens"])
         tokens["special_ids"] = tuple(tokens["special_ids"])
         dims = tuple(values["matryoshka_dims"])

@@ -1,4 +1,4 @@
-"""Files written for good."""
+"""Writing JSON, and syncing files to disk."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What tells encoders apart: a checksum of everything that decides what vector a text gets."""
+"""The fingerprint of an encoder: a checksum of everything that decides the vector of a text."""
 
 import hashlib
 import inspect
@@ -10,22 +10,22 @@ from trainer.model.folder import Model
 from trainer.model.network import runs_remote_code
 from trainer.model.tokens import normalised
 
-# Of a network's configuration, what changes no vector: where it came from, in what it is stored and
-# computed, how it was or is to be trained, and what is done behind the hidden states.
-IDLE = frozenset({
+# Entries of a network's configuration that change no vector: its origin, the types in which it is
+# stored and computed, its training, and what follows the hidden states.
+NO_EFFECT = frozenset({
     "architectures", "attn_implementation", "auto_map", "custom_pipelines", "dtype",
     "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
     "output_attentions", "output_hidden_states", "problem_type", "reference_compile", "return_dict",
     "task_specific_params", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript",
     "transformers_version", "use_cache",
 })  # fmt: skip
-IDLE_BEGINNINGS = ("_", "classifier_", "initializer_")
+NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 
 def fingerprints(model: Model) -> tuple[str, ...]:
-    """sha256 (hex) of what decides the vectors; then those that older versions gave the model.
+    """sha256 (hex) of what decides the vectors; then the fingerprints by older versions.
 
-    Collections that an older version made are known by the latter.
+    Collections of older versions store the latter.
     """
     module = model.module
     weights = hashlib.sha256()
@@ -61,29 +61,29 @@ def fingerprints(model: Model) -> tuple[str, ...]:
 
 
 def configuration(config: Any) -> dict[str, Any]:
-    """What a network's configuration says of its vectors, beyond the defaults of its type.
+    """The entries of a network's configuration that change vectors, without its type's defaults.
 
-    Defaults are left out: a version of transformers that names one more changes nothing.
+    So a version of transformers with one more entry changes nothing.
     """
     try:
         defaults = type(config)().to_dict()
     except Exception:  # a class that came with a model, and wants arguments
         defaults = {}
-    kept = _deciding(config.to_dict())
-    chosen = {name: value for name, value in kept.items() if value != defaults.get(name)}
+    values = _deciding(config.to_dict())
+    chosen = {name: value for name, value in values.items() if value != defaults.get(name)}
     return chosen | {"model_type": config.model_type}
 
 
 def _deciding(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what changes no vector, at any depth; as JSON has it."""
-    found = {}
+    """Without entries that change no vector, at any depth; as JSON values."""
+    deciding = {}
     for name, value in values.items():
         # A rate of dropout is a number; ESM's token_dropout, a switch, is in every vector.
         dropout = "drop" in name and not isinstance(value, bool)
-        if dropout or name in IDLE or name.startswith(IDLE_BEGINNINGS):
+        if dropout or name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
             continue
-        found[name] = _deciding(value) if isinstance(value, Mapping) else value
-    return dict(json.loads(json.dumps(found, default=str)))
+        deciding[name] = _deciding(value) if isinstance(value, Mapping) else value
+    return dict(json.loads(json.dumps(deciding, default=str)))
 
 
 def _code(network: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Model folders, read: the sentence-transformers layout, safetensors only.
 
-What a model is stands in its folder: modules.json lists the modules, each module's config says how
-it works. The kind of a module is the class name at the end of its dotted `type`, because the dotted
-path in front of it changed between versions (`sentence_transformers.models.Pooling`,
+The folder defines the model: modules.json lists the modules, each module's config its settings. The
+kind of a module is the class name at the end of its dotted `type`, because the dotted path in front
+of it changed between versions (`sentence_transformers.models.Pooling`,
 `sentence_transformers.sentence_transformer.modules.pooling.Pooling`).
 """
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors.torch import load_file
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, first_line
 from trainer.model.classifier import Classifier
 from trainer.model.modules import (
     POOLING_SWITCHES,
@@ -29,7 +29,6 @@ from trainer.model.modules import (
 )
 from trainer.model.network import (
     WEIGHTS,
-    first_line,
     max_tokens,
     read_json,
     read_object,
@@ -39,7 +38,7 @@ from trainer.model.network import (
 )
 
 MODEL_CONFIG = "config_sentence_transformers.json"
-# What sentence-transformers does not ask for: how training went, and the labels it was about.
+# Not read by sentence-transformers: the history of training, and the classifier.
 HISTORY = "training.json"
 CLASSIFIER = "classifier"
 LIBRARY = "sentence_transformers."
@@ -51,10 +50,10 @@ Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifie
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model in memory: everything a folder says.
+    """A model in memory: all that a folder holds.
 
     matryoshka_dims: trained prefix lengths, descending, starting with the full width. prompts: by
-    name. recipe: how the model was made, free-form JSON.
+    name. recipe: how the model was trained, free-form JSON.
     """
 
     module: SentenceModule
@@ -195,7 +194,7 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
     listed = read_json(folder / "modules.json")
     try:
         types = [str(module["type"]) for module in listed]
-        found = [
+        stages = [
             (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
         ]
     except (TypeError, KeyError) as error:
@@ -208,10 +207,10 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
             "sentence-transformers and may compute something else: use a model without it"
         )
     inside = folder.resolve()
-    for _, place in found:
+    for _, place in stages:
         if not place.resolve().is_relative_to(inside):
             raise ModelError(f"{folder / 'modules.json'} points outside its folder: {place}")
-    kinds = [kind for kind, _ in found]
+    kinds = [kind for kind, _ in stages]
     if kinds[1:2] == [MIX]:
         kinds.pop(1)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_HEAD_READERS):
@@ -219,7 +218,7 @@ def _stages(folder: Path) -> list[tuple[str, Path]]:
             f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, perhaps "
             f"{MIX}, Pooling, then any of {', '.join(_HEAD_READERS)}"
         )
-    return found
+    return stages
 
 
 def _read_pooling(place: Path, width: int) -> Pooling:
@@ -260,10 +259,10 @@ def _read_head(stages: list[tuple[str, Path]], width: int) -> list[HeadLayer]:
     head: list[HeadLayer] = []
     for kind, place in stages:
         layer = _HEAD_READERS[kind](place)
-        wanted = layer.linear.in_features if isinstance(layer, Dense) else width
-        wanted = layer.out_width if isinstance(layer, LayerNorm) else wanted
-        if wanted != width:
-            raise ModelError(f"{place} takes vectors {wanted} wide, but gets them {width} wide")
+        expected = layer.linear.in_features if isinstance(layer, Dense) else width
+        expected = layer.out_width if isinstance(layer, LayerNorm) else expected
+        if expected != width:
+            raise ModelError(f"{place} takes vectors {expected} wide, but gets them {width} wide")
         width = width if isinstance(layer, Normalize) else layer.out_width
         head.append(layer)
     return head

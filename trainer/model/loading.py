@@ -1,4 +1,4 @@
-"""A source's model as torch holds it: read, widened, cut to its first layers; and described."""
+"""The torch model of a source: read, widened, truncated to its first layers; and described."""
 
 import copy
 from dataclasses import replace
@@ -11,13 +11,12 @@ from trainer.model.description import Description
 from trainer.model.folder import Model, read_model
 from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
 from trainer.model.network import truncated
-from trainer.model.source import Source
-from trainer.model.starter import Starter
+from trainer.model.source import Source, Starter
 from trainer.model.tokens import Tokenization
 
 WIDENED_DIMS = (768, 512, 256, 128, 64)
-# Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse makes
-# them weigh alike; CLS then gets a little less than the mean, for which the network was trained.
+# Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse gives
+# them equal weight; CLS then gets a little less than the mean, for which the network was trained.
 CLS_NORM, MEAN_NORM = 6.91, 2.23
 CLS_WEIGHT = 0.75
 
@@ -27,11 +26,11 @@ def read(source: Source) -> Model:
     model = read_model(source.folder, trust_remote_code=source.trust_remote_code)
     if source.starter is Starter.WIDENED:
         model = widened(model)
-    return model if source.layers is None else shallower(model, source.layers)
+    return model if source.layers is None else truncate_layers(model, source.layers)
 
 
 def widened(model: Model) -> Model:
-    """CLS ⊕ mean in place of the pooling, both halves weighing alike: twice as wide."""
+    """CLS ⊕ mean in place of the pooling, both halves scaled to equal weight: twice as wide."""
     width = model.module.pooling.width
     pooling = Pooling(width, (PoolingMode.CLS, PoolingMode.MEAN))
     dense = Dense(2 * width, 2 * width, False, "torch.nn.modules.linear.Identity")
@@ -43,20 +42,24 @@ def widened(model: Model) -> Model:
     return replace(model, module=module.eval(), matryoshka_dims=WIDENED_DIMS)
 
 
-def shallower(model: Model, layers: int) -> Model:
+def truncate_layers(model: Model, layers: int) -> Model:
     """A copy with the first `layers` layers of the network, all else as it is."""
     module = model.module
     if not 1 <= layers <= module.layers:
-        raise ModelError(f"layers is {layers}: expected 1 to {module.layers}, what it has")
+        raise ModelError(
+            f"layers is {layers}: expected 1 to {module.layers}, the layers of the network"
+        )
     if module.mix is not None:
-        raise ModelError("this model averages several layers: it cannot do with the first ones")
+        raise ModelError(
+            "this model averages several layers: it cannot be truncated to the first ones"
+        )
     head: Any = list(copy.deepcopy(module.head))
     network = truncated(module.transformer, layers)
     return replace(model, module=SentenceModule(network, module.pooling, head).eval())
 
 
 def describe(model: Model) -> Description:
-    """What a model says of itself."""
+    """The description of a model, without its weights."""
     module = model.module
     return Description(
         dim=module.dim,

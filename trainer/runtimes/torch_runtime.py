@@ -16,16 +16,15 @@ import torch
 from trainer.errors import ModelError
 from trainer.model.modules import Batch, SentenceModule
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Engine, cpu_has_native_bf16
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget
 
-# Tokens of a padded batch: enough rows to fill the matrix units, few enough to stay near the cache.
+# Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
 CUDA_BUDGETS = (16384, 32768, 65536, 131072)
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
-# A question of up to so many tokens is replayed as a CUDA graph, its width a multiple of STEP.
-REPLAYED, STEP = 64, 16
+# A question of up to REPLAY_TOKENS is replayed as a CUDA graph, with widths in REPLAY_STEP steps.
+REPLAY_TOKENS, REPLAY_STEP = 64, 16
 
 
 def token_budget(device: torch.device) -> int:
@@ -65,11 +64,11 @@ def pick_precision(precision: Precision, device: torch.device) -> Precision:
 class TorchRuntime:
     """Runs a SentenceModule for inference in one precision on one device.
 
-    `module` stays as it is: BF16 and FP16 work on a copy of its transformer, so that what is saved
-    and fingerprinted are always the float32 weights.
+    `module` stays as it is: BF16 and FP16 work on a copy of its transformer, so that the float32
+    weights are the ones that are saved and fingerprinted.
     """
 
-    engine = Engine.TORCH
+    kind = RuntimeKind.TORCH
     multiple = 1
     packs = False
 
@@ -89,7 +88,7 @@ class TorchRuntime:
 
     @cached_property
     def token_budget(self) -> int:
-        """Tokens of a padded batch; on CUDA, where chips differ most, it is found by trying."""
+        """Tokens of a padded batch; on CUDA, where chips differ most, it is measured."""
         if self.device.type == "cuda":
             return fastest_budget(self, CUDA_BUDGETS, min(PROBE_WIDTH, self._max_tokens))
         return token_budget(self.device)
@@ -125,7 +124,7 @@ class Replay:
     """Single short questions on CUDA, as recorded graphs.
 
     Launching the kernels of a small network one by one takes longer than they run; a graph is
-    launched at once. One is recorded for each width, the first time it is asked for. After
+    launched at once. One is recorded for each width when it is first needed. After
     https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
     """
 
@@ -135,30 +134,32 @@ class Replay:
 
     def takes(self, batch: Padded) -> bool:
         """Whether this batch is one short question, on CUDA."""
-        return self.device.type == "cuda" and len(batch.ids) == 1 and batch.ids.size <= REPLAYED
+        return (
+            self.device.type == "cuda" and len(batch.ids) == 1 and batch.ids.size <= REPLAY_TOKENS
+        )
 
     def run(self, module: SentenceModule, batch: Padded) -> torch.Tensor:
         """Unit rows (1, dim) float32, on the device."""
-        width = -(-batch.ids.shape[1] // STEP) * STEP
+        width = -(-batch.ids.shape[1] // REPLAY_STEP) * REPLAY_STEP
         wide = Batch.of(batch.widened(width), self.device)
         key = width, batch.prompt_tokens
         if key not in self._graphs:
             self._graphs[key] = self._recorded(module, wide)
-        graph, given, found = self._graphs[key]
-        given.ids.copy_(wide.ids)
-        given.mask.copy_(wide.mask)
+        graph, inputs, vectors = self._graphs[key]
+        inputs.ids.copy_(wide.ids)
+        inputs.mask.copy_(wide.mask)
         graph.replay()
-        return found
+        return vectors
 
     def _recorded(self, module: SentenceModule, batch: Batch) -> tuple[Any, Batch, torch.Tensor]:
-        given = Batch(batch.ids.clone(), batch.mask.clone(), batch.prompt_tokens)
+        inputs = Batch(batch.ids.clone(), batch.mask.clone(), batch.prompt_tokens)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries choose their kernels before the recording
             for _ in range(3):
-                unit_rows(module, given)
+                unit_rows(module, inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = unit_rows(module, given)
-        return graph, given, found
+            vectors = unit_rows(module, inputs)
+        return graph, inputs, vectors

@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from trainer.model.modules import Batch, SentenceModule
 from trainer.model.network import quiet
 from trainer.model.tokens import Padded
-from trainer.runtimes.openvino_runtime import given, import_openvino
+from trainer.runtimes.openvino_runtime import graph_inputs, import_openvino
 from trainer.runtimes.torch_runtime import unit_rows
 
 
@@ -29,13 +29,13 @@ class Traced(nn.Module):
 class PackedTransformer(nn.Module):
     """A transformer that computes several texts in a row, each seeing itself alone.
 
-    What comes in and goes out is padded as for the transformer itself; slots (P, W) and places
-    (B, T), set before each pass, say where its tokens lie meanwhile: Padded.packing. Krell et al.,
-    arXiv 2107.02027.
+    Inputs and outputs are padded as for the transformer itself; slots (P, W) and places (B, T), set
+    before each pass, map tokens to their packed positions: Padded.packing. Krell et al., arXiv
+    2107.02027.
     """
 
     def __init__(self, transformer: nn.Module):
-        """Raises ValueError for one with layers that are given a mask of their own."""
+        """Raises ValueError for a network with layers that have a mask of their own."""
         super().__init__()
         config: Any = transformer.config
         if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
@@ -55,15 +55,15 @@ class PackedTransformer(nn.Module):
             counted = (input_ids != self.padding).long()
             positions = counted.cumsum(dim=1) * counted + self.padding
         texts = torch.div(self.slots, width, rounding_mode="floor")  # (P, W), B where there is none
-        others = (texts[:, :, None] != texts[:, None, :])[:, None]
-        found = self.transformer(
+        other_texts = (texts[:, :, None] != texts[:, None, :])[:, None]
+        output = self.transformer(
             input_ids=self._packed(input_ids),
             # Added to the scores: what every implementation of attention can do.
-            attention_mask=others.float() * torch.finfo(torch.float32).min,
+            attention_mask=other_texts.float() * torch.finfo(torch.float32).min,
             position_ids=self._packed(positions),
             output_hidden_states=output_hidden_states,
         )
-        states = found.hidden_states if output_hidden_states else found[:1]
+        states = output.hidden_states if output_hidden_states else output[:1]
         unpacked = tuple(state.flatten(0, 1)[self.places] for state in states)  # each (B, T, H)
         return BaseModelOutput(unpacked[-1], unpacked)
 
@@ -87,20 +87,19 @@ class TracedPacked(nn.Module):
         return cast(Tensor, self.traced(ids, mask, prompt_tokens))
 
 
-def traced(module: SentenceModule, *, packed: bool) -> Any:
+def trace(module: SentenceModule, *, packed: bool) -> Any:
     """An openvino.Model with float32 weights, for batches of any shape.
 
-    packed: with little padding, which is for networks whose layers mix tokens by attention that a
-    mask can restrict, and by nothing else.
-    Raises whatever torch or openvino raise for a network that cannot be traced.
-    Whether the graph computes the same must be seen: a branch that was taken by example is taken
-    always.
+    packed: computes little padding; for networks whose layers mix tokens by attention under a mask,
+    and by nothing else.
+    Raises whatever torch or openvino raise for a network that cannot be traced. The caller must
+    measure whether the graph computes the same: a branch that the example takes is always taken.
     """
     openvino = import_openvino()
     ids = np.ones((3, 8), np.int64)
     mask = ids.copy()
     mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
-    example = tuple(map(torch.from_numpy, given(Padded(ids, mask), packed)))
+    example = tuple(map(torch.from_numpy, graph_inputs(Padded(ids, mask), packed)))
     wrapped = TracedPacked(module) if packed else Traced(module)
     with warnings.catch_warnings(), quiet(), torch.inference_mode():
         warnings.simplefilter("ignore")  # on branches, which is checked, and on deprecated names

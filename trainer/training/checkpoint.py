@@ -1,12 +1,14 @@
-"""Where an interrupted run goes on: OUT/checkpoint/step-N, safetensors and JSON only.
+"""Checkpoints, from which an interrupted run is resumed: OUT/checkpoint/step-N.
+
+Safetensors and JSON only:
 
     weights.safetensors     the module after N updates
-    optimizer.safetensors   AdamW's two moments and step count of every weight it moved
-    best.safetensors        the model that judged best so far
+    optimizer.safetensors   AdamW's two moments and step count of every weight
+    best.safetensors        the model with the best scores so far
     state.json              the rest: configuration, digests of data and base, position, scores
 
 A folder is written under another name and renamed when complete, so a step-N is whole or absent.
-Random numbers need no place: every update seeds them from (seed, N).
+Random states are not stored: every update seeds them from (seed, N).
 """
 
 import os
@@ -27,12 +29,12 @@ from trainer.training.config import TrainConfig
 
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-# Counts up when what is held out, drawn or stored changes: an older run cannot go on.
+# Raised when the held-out examples, the draws or the files change: older runs cannot be resumed.
 FORMAT = 2
 # Settings that a resumed run may change: where files are stored, whose content is compared instead,
 # and how long the run is.
-PLACES = ("train", "exclude", "dev", "out", "base")
-LENGTHS = ("max_steps", "epochs")
+PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
+LENGTH_SETTINGS = ("max_steps", "epochs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What a judgement said, and when. scores: by prefix length. learning_rate: of that update."""
+class JudgedStep:
+    """The judgement of a step. scores: by prefix length. learning_rate: of that update."""
 
     step: int
     scores: Mapping[int, float]
@@ -66,20 +68,20 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run knows besides its weights.
+    """The state of a run besides its weights.
 
     step: updates done. best_step: the update that judged best. losses: of every update. judged: in
-    order; the first is the base model, of step 0 as is the one after a turn.
+    order; the first is the base model, of step 0, as is the one after the rotation.
     """
 
     step: int
     best_step: int
     losses: Sequence[float]
-    judged: Sequence[Judged]
+    judged: Sequence[JudgedStep]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        judged = [one.to_dict() for one in self.judged]
+        judged = [step.to_dict() for step in self.judged]
         return {
             "step": self.step,
             "best_step": self.best_step,
@@ -90,7 +92,7 @@ class Progress:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """As `to_dict` wrote it."""
-        judged = [Judged.from_dict(one) for one in values["judged"]]
+        judged = [JudgedStep.from_dict(step) for step in values["judged"]]
         return cls(values["step"], values["best_step"], values["losses"], judged)
 
 
@@ -145,50 +147,50 @@ def load(
     Files may have moved, and the number of steps may be another than before if it is more than
     were done. Raises ConfigError where there is no checkpoint, or it belongs to another run.
     """
-    found = latest(config.out)
-    if found is None:
+    newest = latest(config.out)
+    if newest is None:
         raise ConfigError(
             f"no checkpoint in {folder_of(config.out)}: start this run without resume"
         )
-    state = read_object(found / "state.json")
-    _check_same_run(found, state, config, origin)
+    state = read_object(newest / "state.json")
+    _check_same_run(newest, state, config, origin)
     done = Progress.from_dict(state["progress"])
     if steps <= done.step:
         raise ConfigError(
-            f"the checkpoint in {found} has done {done.step} updates: expected more, got {steps}; "
+            f"the checkpoint in {newest} has done {done.step} updates: expected more, got {steps}; "
             "raise max_steps or epochs"
         )
     try:
-        module.load_state_dict(load_file(found / "weights.safetensors"))
-        _restore(module, optimizer, load_file(found / "optimizer.safetensors"))
-        best = load_file(found / "best.safetensors")
+        module.load_state_dict(load_file(newest / "weights.safetensors"))
+        _restore(module, optimizer, load_file(newest / "optimizer.safetensors"))
+        best = load_file(newest / "best.safetensors")
     except Exception as error:
-        raise TrainingError(f"the checkpoint in {found} cannot be read: {error}") from error
+        raise TrainingError(f"the checkpoint in {newest} cannot be read: {error}") from error
     return done, best
 
 
 def _check_same_run(
-    found: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
+    folder: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
 ) -> None:
-    anew = "or start again with another `out`"
+    alternative = "or start again with another `out`"
     if state.get("format") != FORMAT:
         raise ConfigError(
-            f"the checkpoint in {found} was written by another version of this package: resume it "
-            f"with that version, {anew}"
+            f"the checkpoint in {folder} was written by another version of this package: resume it "
+            f"with that version, {alternative}"
         )
     saved, now = state["config"], config.to_dict()
-    fixed = set(now) - {*PLACES, *LENGTHS}
+    fixed = set(now) - {*PATH_SETTINGS, *LENGTH_SETTINGS}
     if different := sorted(k for k in fixed if saved.get(k) != now[k]):
         name = different[0]
         raise ConfigError(
-            f"the checkpoint in {found} was made with {name} {saved.get(name)!r}, this run has "
-            f"{now[name]!r}: resume with the same configuration, {anew}"
+            f"the checkpoint in {folder} was made with {name} {saved.get(name)!r}, this run has "
+            f"{now[name]!r}: resume with the same configuration, {alternative}"
         )
     for name, value in asdict(origin).items():
         if state["origin"][name] != value:
             what = {"data": "training files", "base": "files of the base model"}[name]
             raise ConfigError(
-                f"the {what} changed since the checkpoint in {found}: restore them, {anew}"
+                f"the {what} changed since the checkpoint in {folder}: restore them, {alternative}"
             )
 
 

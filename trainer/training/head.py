@@ -1,8 +1,8 @@
-"""A linear head, turned so that the first numbers of a vector begin with the most to say.
+"""The head before training: rotated, strongest axes first; and the fit of a classifier.
 
-An orthogonal turn of the vectors leaves every full-width cosine as it was, and decides what a
-prefix sees: with the principal axes first, 64 of 768 numbers start where hundreds of updates would
-not bring them. Uncentred PCA; the lengths of the axes are not touched.
+An orthogonal rotation of the vectors leaves every full-width cosine as it was, and decides which
+directions a prefix has. With the principal axes first, 64 of 768 dimensions start better than
+hundreds of updates would make them. Uncentred PCA; the lengths of the axes do not change.
 """
 
 import random
@@ -20,18 +20,18 @@ from trainer.model.modules import Dense, Normalize, SentenceModule
 from trainer.training.data.files import Examples
 
 IDENTITY = "torch.nn.modules.linear.Identity"
-# Texts that the axes are fitted on: a few for each axis of common widths.
-FITTED_ON = 2048
+# Texts that the rotation is fitted on: a few for each axis of common widths.
+ROTATION_TEXTS = 2048
 # Labelled texts that the classifier is fitted on, at most.
-CLASSIFIED = 4096
+CLASSIFIER_TEXTS = 4096
 # Parts of a cross-validation.
 FOLDS = 5
 
 
 def with_linear_head(model: Model) -> Model:
-    """The same vectors from a head that ends in a linear Dense layer, then perhaps Normalize.
+    """The model with a head that ends in a linear Dense layer, then perhaps Normalize.
 
-    A model that ends so is returned as it is; another gets a Dense layer that changes nothing.
+    A model that has one is returned as it is; another gets a Dense layer that is the identity.
     """
     if _last_dense(model.module) is not None:
         return model
@@ -54,36 +54,36 @@ def _last_dense(module: SentenceModule) -> Dense | None:
 
 
 def sample_texts(examples: Examples, seed: int) -> list[str]:
-    """Up to FITTED_ON texts of the examples, the same for the same seed."""
+    """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
     texts = sorted({text for _, example in examples.examples for text in example})
-    return random.Random(f"axes {seed}").sample(texts, min(FITTED_ON, len(texts)))
+    return random.Random(f"axes {seed}").sample(texts, min(ROTATION_TEXTS, len(texts)))
 
 
-def turn_head(encoder: Encoder, texts: Iterable[str]) -> None:
-    """Turn the last Dense layer of the encoder's module, in place, by the axes of these texts.
+def rotate_head(encoder: Encoder, texts: Iterable[str]) -> None:
+    """Rotate the last Dense layer of the encoder's module, in place, to the axes of these texts.
 
     The module must come from `with_linear_head`. Full-width cosines stay as they were.
     """
     dense = _last_dense(encoder.module)
-    assert dense is not None, "turn_head takes a model from with_linear_head"
+    assert dense is not None, "rotate_head needs a model from with_linear_head"
     vectors = encoder.encode(list(texts)).astype(np.float64)  # (n, D)
     _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
-    turn = torch.from_numpy(axes[:, ::-1].T.copy())  # (D, D), rows are axes
+    rotation = torch.from_numpy(axes[:, ::-1].T.copy())  # (D, D), rows are axes
     with torch.no_grad():
         for weight in dense.linear.parameters():
-            weight.copy_(turn @ weight.cpu().double())  # in float64, which not every device has
+            weight.copy_(rotation @ weight.cpu().double())  # in float64, which not every device has
 
 
 def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, float]) -> None:
-    """Make the classifier the logistic regression of the examples' vectors, in place.
+    """Fit the classifier, in place, as the logistic regression of the examples' vectors.
 
-    Training starts from there, as in arXiv 2202.10054: random weights would need hundreds of
-    updates, and would distort the vectors meanwhile. weights: by prefix length.
+    Training starts from it, as in arXiv 2202.10054: random weights would need hundreds of updates,
+    and would distort the vectors meanwhile. weights: by prefix length.
     """
     classifier = encoder.model.classifier
     assert classifier is not None
     rows = [texts for _, texts in examples.examples]
-    rows = random.Random("classifier").sample(rows, min(CLASSIFIED, len(rows)))
+    rows = random.Random("classifier").sample(rows, min(CLASSIFIER_TEXTS, len(rows)))
     vectors = encoder.encode([text for text, _ in rows], role="document")
     classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], weights)
 
@@ -100,8 +100,8 @@ def cross_validate(
     rows = [texts for _, texts in examples.examples if counts[texts[1]] > 1]
     if not rows:
         return {}
-    rows = random.Random("classifier").sample(rows, min(CLASSIFIED, len(rows)))
-    rows.sort(key=lambda row: row[1])  # texts of a label go to the parts in turn
+    rows = random.Random("classifier").sample(rows, min(CLASSIFIER_TEXTS, len(rows)))
+    rows.sort(key=lambda row: row[1])  # the texts of a label are spread over the parts
     vectors = torch.from_numpy(encoder.encode([text for text, _ in rows], role="document"))
     labels = [label for _, label in rows]
     part = torch.arange(len(rows)) % FOLDS

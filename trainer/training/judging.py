@@ -15,8 +15,8 @@ from trainer.training.data.holdout import Split, hold_out
 from trainer.training.data.positives import Drawn
 
 Scores = Mapping[int, float]
-# Pairs that people scored this high mean the same (of 5; SimCSE, arXiv 2104.08821, section 5).
-ALIKE = 4.0
+# People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
+SAME_MEANING_SCORE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Judgement:
     """scores: by prefix length. alignment, uniformity: of the full width; None without STS
     files, and alignment where no pair is scored 4 or more.
 
-    What a prefix scored is Spearman's correlation on STS files, the accuracy on labelled ones, and
-    without either the share of held-out anchors whose own positive is nearest.
+    Scores are Spearman's correlation on STS files, the accuracy on labelled files, and without dev
+    files the share of held-out anchors whose own positive is nearest.
     """
 
     scores: Scores = field(default_factory=dict)
@@ -44,8 +44,8 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, S
     """
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:
-        read = read_labelled(config.dev, config.columns)
-        return lambda encoder: _judge_labels(encoder, read), Split(examples)
+        labelled = read_labelled(config.dev, config.columns)
+        return lambda encoder: _judge_labels(encoder, labelled), Split(examples)
     if config.dev:
         pairs = read_sts(config.dev)
         return lambda encoder: judge_pairs(encoder, pairs), Split(examples)
@@ -53,8 +53,8 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, S
     if not split.rows:
         return None, split
     if labels:
-        own = [(row.anchor, row.label) for row in split.rows]
-        return lambda encoder: _judge_labels(encoder, own), split
+        held_out = [(row.anchor, row.label) for row in split.rows]
+        return lambda encoder: _judge_labels(encoder, held_out), split
     return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
 
 
@@ -62,11 +62,11 @@ def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
     """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
     known = Remembered(encoder)
     scores = {row.dim: row.spearman for row in sts(known, pairs)}
-    alike = [(a, b) for score, a, b in pairs if score >= ALIKE]
-    near = None
-    if alike:
-        near = alignment(known.encode([a for a, _ in alike]), known.encode([b for _, b in alike]))
-    return Judgement(scores, near, uniformity(known.rows))
+    same = [(a, b) for score, a, b in pairs if score >= SAME_MEANING_SCORE]
+    distance = None
+    if same:
+        distance = alignment(known.encode([a for a, _ in same]), known.encode([b for _, b in same]))
+    return Judgement(scores, distance, uniformity(known.rows))
 
 
 def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgement:
@@ -74,19 +74,19 @@ def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgeme
 
 
 def top1_accuracy(encoder: Encoder, rows: Sequence[Drawn]) -> dict[int, float]:
-    """Share of anchors nearer to their own positive than to any other, per prefix length.
+    """Share of anchors whose nearest positive is their own, by prefix length.
 
-    A positive with the same text as the anchor's own is no mistake: it counts once, as its own.
+    Equal positives count once, so a positive with the same text is no mistake.
     """
     positives = list(dict.fromkeys(row.positive for row in rows))
     place = {text: i for i, text in enumerate(positives)}
-    own = np.array([place[row.positive] for row in rows])
+    expected = np.array([place[row.positive] for row in rows])
     queries = encoder.encode([row.anchor for row in rows], role="query")
     documents = encoder.encode(positives, role="document")
     scores = {}
     for dim in encoder.matryoshka_dims:
         a, b = queries[:, :dim], documents[:, :dim]
         lengths = np.linalg.norm(b, axis=1)
-        cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's own length ranks nothing
-        scores[dim] = float(np.mean(cosines.argmax(axis=1) == own))
+        cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's length changes no ranking
+        scores[dim] = float(np.mean(cosines.argmax(axis=1) == expected))
     return scores

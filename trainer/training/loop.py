@@ -3,7 +3,7 @@
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
 
-AdamW with linear warm-up and decay on what `losses.objective` puts together. What is random in
+AdamW with linear warm-up and decay on the loss of `training.objective`. All that is random in
 update N follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same
 weights as one that was not.
 """
@@ -23,16 +23,16 @@ from trainer.model.modules import SentenceModule
 from trainer.model.saving import remove_folder
 from trainer.training import checkpoint
 from trainer.training.batches import BatchPlan
-from trainer.training.checkpoint import Judged
+from trainer.training.checkpoint import JudgedStep
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.files import read_examples
 from trainer.training.data.positives import Augment
 from trainer.training.head import (
-    CLASSIFIED,
+    CLASSIFIER_TEXTS,
     cross_validate,
     fit_classifier,
+    rotate_head,
     sample_texts,
-    turn_head,
 )
 from trainer.training.judging import Judge, make_judge
 from trainer.training.objective import Classification, Contrastive
@@ -42,20 +42,20 @@ from trainer.training.preparation import (
     check_start,
     load_base,
     make_accelerator,
+    make_embeddings_sparse,
     make_optimizer,
-    sparse_embeddings,
-    turns,
+    starts_rotated,
 )
 from trainer.training.processes import Processes
-from trainer.training.run import Run, finished, mean, prefix_weights
-from trainer.training.training_model import Trainee
+from trainer.training.run import Run, finish, mean, prefix_weights
+from trainer.training.training_model import TrainingModel
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line of a run's diary.
+    """The state of a run after an update.
 
-    step: updates done of steps. loss: of this update, None before the first. scores: by prefix
+    step: updates done, of `steps`. loss: of this update, None before the first. scores: by prefix
     length where this step was judged (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
     judged so far. examples: trained on per epoch; excluded: left out for a sentence of the exclude
@@ -84,7 +84,7 @@ def train(
     `recipe["chosen"]` of what is returned says which step that is and why. Where it is step 0, or
     scores less than step 0, a TrainingWarning says so.
 
-    report: called with the base model's scores, again after the turn, then after each update.
+    report: called with the base model's scores, again after the rotation, then after each update.
     resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
     process calls this; the first one judges, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
@@ -113,27 +113,29 @@ def run_training(
     check_examples(config, examples)
     model, projection = load_base(config, examples)
     judge, split = make_judge(config, examples)
-    plan = BatchPlan(config, split.taught)
-    trainee = Trainee(model, config, projection).to(accelerator.device)
-    sparse_embeddings(trainee)
-    optimizer = accelerator.prepare(make_optimizer(trainee, config, accelerator.device))
-    run = Run(trainee, optimizer, checkpoint.copy_weights(trainee.kept))
+    plan = BatchPlan(config, split.train)
+    training_model = TrainingModel(model, config, projection).to(accelerator.device)
+    make_embeddings_sparse(training_model)
+    optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
+    run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
     origin = checkpoint.Origin(examples.digest(config.dev), fingerprints(model)[0])
-    tell = functools.partial(make_report, run, plan, report if processes.main else None)
+    send_report = functools.partial(make_report, run, plan, report if processes.main else None)
     if labelled and judge is None and processes.main:  # no score of step 0 to compare with
-        encoder = view(model, trainee.sentence, config.precision)
+        encoder = view(model, training_model.sentence, config.precision)
         run.baseline = cross_validate(encoder, examples, prefix_weights(config, model))
 
     if resume:
-        done, run.best = checkpoint.load(config, origin, plan.steps, trainee, optimizer)
+        done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = list(done.losses), list(done.judged)
     else:
-        begin(run, model, judge, plan, processes, tell)
+        begin(run, model, judge, plan, processes, send_report)
 
     make = Classification if labelled else Contrastive
-    objective = make(trainee, config, model.matryoshka_dims, processes)
-    passes = Passes(trainee, view(model, trainee.sentence, "fp32"), config, accelerator.autocast)
+    objective = make(training_model, config, model.matryoshka_dims, processes)
+    passes = Passes(
+        training_model, view(model, training_model.sentence, "fp32"), config, accelerator.autocast
+    )
     while run.step < plan.steps:
         run.losses.append(update(run, plan, passes, objective, processes))
         run.step += 1
@@ -142,16 +144,16 @@ def run_training(
             evaluate(run, model, judge, plan, processes)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
             if processes.main:
-                checkpoint.save(config, origin, run.progress, trainee, optimizer, run.best)
+                checkpoint.save(config, origin, run.progress, training_model, optimizer, run.best)
             processes.wait()
-        tell()
+        send_report()
 
     if not processes.main:  # only the first one judges and knows what was best
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finished(config, run, model, split)
-    if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIED:
-        # The step is chosen: what chose it may teach too. Few labels are many to go without.
+    trained = finish(config, run, model, split)
+    if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIER_TEXTS:
+        # The step is chosen, so the held-out labels may be used for the fit too.
         fit_classifier(trained, examples, prefix_weights(config, model))
     trained.save(config.out)
     remove_folder(checkpoint.folder_of(config.out))
@@ -171,20 +173,20 @@ def begin(
     judge: Judge | None,
     plan: BatchPlan,
     processes: Processes,
-    tell: Callable[[], None],
+    send_report: Callable[[], None],
 ) -> None:
-    """Judge the base model as it came, then turned, which is where training starts."""
+    """Judge the base model, then rotate it, if the run does, and judge it again."""
     config = plan.config
     evaluate(run, model, judge, plan, processes)
-    tell()
-    if turns(config, model):
+    send_report()
+    if starts_rotated(config, model):
         texts = sample_texts(plan.examples, config.seed)
-        turn_head(view(model, run.trainee.sentence, config.precision), texts)
-        # Rounding may turn the axes of another process otherwise; and copies were made before.
-        processes.share(run.trainee)
-        run.trainee.align()
+        rotate_head(view(model, run.training_model.sentence, config.precision), texts)
+        # Rounding may give other processes other axes; and the copies are older than the rotation.
+        processes.share(run.training_model)
+        run.training_model.align()
         evaluate(run, model, judge, plan, processes)
-        tell()
+        send_report()
 
 
 def update(
@@ -195,10 +197,10 @@ def update(
     processes: Processes,
 ) -> float:
     """One step of the optimizer over `accumulation` batches; returns the mean loss."""
-    config, trainee = plan.config, run.trainee
+    config, training_model = plan.config, run.training_model
     for group in run.optimizer.param_groups:
         group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
-    trainee.train()
+    training_model.train()
     run.optimizer.zero_grad()
     batches = plan.at(run.step)
     layers = objective.layers(run.step)
@@ -208,69 +210,73 @@ def update(
         loss = functools.partial(objective.loss, rows=rows, step=run.step)
         views = objective.views(rows)
         total += passes.backward(views, layers, seed, loss, share)
-        if trainee.language is not None:
+        if training_model.language is not None:
             total += passes.language_backward(views[0], seed, processes, share)
     total = processes.add(total, passes.device)
-    moving = [p for p in trainee.parameters() if p.requires_grad]
-    for weight in moving:
+    trainable = [p for p in training_model.parameters() if p.requires_grad]
+    for weight in trainable:
         if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
             weight.grad = weight.grad.to_dense()
-    processes.add_gradients(moving)
-    norm = torch.nn.utils.clip_grad_norm_(moving, config.max_grad_norm).item()
-    for name, value in (("loss", total), ("length of the gradient", norm)):
+    processes.add_gradients(trainable)
+    norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
+    for name, value in (("loss", total), ("norm of the gradient", norm)):
         if not math.isfinite(value):
-            found = checkpoint.latest(config.out)
-            kept = f"the checkpoint {found.name} was kept" if found else "nothing was written yet"
+            newest = checkpoint.latest(config.out)
+            kept = f"the checkpoint {newest.name} was kept" if newest else "nothing was written yet"
             raise TrainingError(
                 f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
                 f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
             )
     run.optimizer.step()
-    if isinstance(objective, Contrastive) and trainee.momentum is not None:
+    if isinstance(objective, Contrastive) and training_model.momentum is not None:
         for rows in batches:
             texts = [row.positive for row in rows[processes.mine(len(rows))]]
-            objective.remember(passes.vectors(trainee.momentum, texts), rows)  # type: ignore[arg-type]
-        trainee.follow(config.queue_momentum)
+            objective.remember(passes.vectors(training_model.momentum, texts), rows)  # type: ignore[arg-type]
+        training_model.follow(config.queue_momentum)
     return total
 
 
 def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
-    """Where the numbers of an update's passes begin; far enough apart that none meet."""
+    """The first seed of an update's passes; far enough apart that no two updates share one."""
     return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
 
 
 def evaluate(
     run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
 ) -> None:
-    """Judge the model as it is, and keep its weights if it is the best yet, or the last.
+    """Judge the model as it is, and copy its weights if it is the best so far, or the last.
 
-    A classifier is fitted to the vectors first: before training, and where that sees all examples.
-    Its own updates follow vectors that move, but lag behind.
+    A classifier is fitted to the vectors first: before training, and wherever all examples can be
+    used for it, because its own updates lag behind the vectors.
     Best is the highest mean over the prefixes, weighted as in the loss; of equals the latest. Of
     step 0 the last judgement counts: the rotation comes after the first, and is what is trained.
     """
-    config, trainee = plan.config, run.trainee
-    trainee.eval()
-    if trainee.classifier is not None and (run.step == 0 or len(plan.examples) <= CLASSIFIED):
+    config, training_model = plan.config, run.training_model
+    training_model.eval()
+    if training_model.classifier is not None and (
+        run.step == 0 or len(plan.examples) <= CLASSIFIER_TEXTS
+    ):
         fit_classifier(
-            view(model, trainee.sentence, config.precision),
+            view(model, training_model.sentence, config.precision),
             plan.examples,
             prefix_weights(config, model),
         )
-        processes.share(trainee.classifier)
+        processes.share(training_model.classifier)
     if not processes.main:
         return
     if judge is None:  # nothing to choose by: the last step is kept
-        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
         return
-    found = judge(view(model, trainee.sentence, config.precision))
+    judgement = judge(view(model, training_model.sentence, config.precision))
     weights = prefix_weights(config, model)
     before = run.scores(run.best_step)
-    better = run.step == 0 or mean(found.scores, weights) >= mean(before, weights)
+    better = run.step == 0 or mean(judgement.scores, weights) >= mean(before, weights)
     if better or config.keep_last:
-        run.best_step, run.best = run.step, checkpoint.copy_weights(trainee.kept)
+        run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
     rate = plan.learning_rate(max(0, run.step - 1))
-    run.judged.append(Judged(run.step, found.scores, found.alignment, found.uniformity, rate))
+    run.judged.append(
+        JudgedStep(run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate)
+    )
 
 
 def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:

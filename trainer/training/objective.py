@@ -1,21 +1,22 @@
 """From a batch of rows to the scalar that is minimised, as the configuration puts it together.
 
-Each term is a function of `losses.contrastive`; here they get their candidates, masks and
-weights. An objective says which texts this process encodes of a batch (`views`), after which
-layers their vectors are wanted, the last one last (`layers`; () for the last alone), and what is
-lost (`loss`, a scalar of (L, n, dim) vectors for each view). The sum over all processes is the
-batch's loss.
+Each term is a function of `losses.contrastive`; here they get their candidates, masks and weights.
+An objective gives the texts of a batch that this process encodes (`views`), the layers after which
+their vectors are needed, the last one last (`layers`; () for the last alone), and the loss of the
+vectors (`loss`: a scalar from (L, n, dim) for each view). The batch's loss is the sum over all
+processes.
 """
 
 import functools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, pad
 
 from trainer.encoder import Role
 from trainer.training.config import TrainConfig
@@ -30,16 +31,35 @@ from trainer.training.losses.contrastive import (
 from trainer.training.losses.cosines import cosines, nested_cosines
 from trainer.training.passes import View
 from trainer.training.processes import Processes
-from trainer.training.training_model import Trainee, text_numbers
+from trainer.training.training_model import TrainingModel, text_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What every anchor of a batch is compared with; candidate i is the positive of row i.
+
+    After the positives come the hard negatives of all rows, then the vectors of the queue.
+
+    vectors: (L, N, D). text_ids: (N,), see `text_ids`. owners: (N,), the row whose hard negative a
+    candidate is, −1 for other candidates.
+    """
+
+    vectors: Tensor
+    text_ids: Tensor
+    owners: Tensor
 
 
 class Contrastive:
     """InfoNCE over in-batch, hard and queued candidates, nested over prefixes and layers."""
 
     def __init__(
-        self, trainee: Trainee, config: TrainConfig, dims: Sequence[int], processes: Processes
+        self,
+        training_model: TrainingModel,
+        config: TrainConfig,
+        dims: Sequence[int],
+        processes: Processes,
     ):
-        self.trainee = trainee
+        self.training_model = training_model
         self.config = config
         self.dims = tuple(dims)
         self.weights = config.prefix_weights or (1.0,) * len(self.dims)
@@ -47,83 +67,96 @@ class Contrastive:
 
     def views(self, rows: Batch) -> list[View]:
         mine = rows[self.processes.mine(len(rows))]
-        against = [text for row in mine for text in row.negatives]
+        negatives = [text for row in mine for text in row.negatives]
         other = self.config.encoders - 1
-        # Two views of one sentence are no question and answer: a prompt would tell them apart.
+        # Two views of one sentence are not question and answer: prompts would tell them apart.
         role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
         return [
             View([row.anchor for row in mine], role),
             View([row.positive for row in mine], "document", other),
-            View(against, "document", other),
+            View(negatives, "document", other),
         ]
 
     def layers(self, step: int) -> tuple[int, ...]:
-        last = self.trainee.sentence.layers
+        last = self.training_model.sentence.layers
         count = min(self.config.layers_per_step, last - 1)
-        drawn = random.Random(f"layers {self.config.seed} {step}").sample(range(1, last), count)
-        return (*sorted(drawn), last) if drawn else ()
+        layers = random.Random(f"layers {self.config.seed} {step}").sample(range(1, last), count)
+        return (*sorted(layers), last) if layers else ()
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        anchors, own, against = vectors
-        sizes = self.processes.sizes(len(rows))
-        counts = [sum(len(r.negatives) for r in rows[p]) for p in self._parts(rows)]
-        candidates = [self.processes.gather(own, sizes), self.processes.gather(against, counts)]
-        numbers = text_numbers(
-            [row.positive for row in rows] + [text for row in rows for text in row.negatives]
-        ).to(own.device)
-        if self.trainee.queue is not None:
-            candidates.append(self.trainee.queue.vectors.unsqueeze(0))
-            numbers = torch.cat([numbers, self.trainee.queue.texts])
-        everything = torch.cat(candidates, dim=1)  # (L, N, D)
-        fixed = self._fixed_bias(rows, numbers)
+        anchors, positives, negatives = vectors
+        candidates = self._candidates(positives, negatives, rows)
         mine = self.processes.mine(len(rows))
-        labels = torch.arange(len(rows), device=own.device)[mine]
-        if not len(labels):  # no anchors, but the way back leads through the gathering
-            return everything.sum() * 0
-        total = own.new_zeros(())
+        labels = torch.arange(len(rows), device=positives.device)[mine]
+        if not len(labels):  # no anchors here, but gradients must flow back through the gathering
+            return candidates.vectors.sum() * 0
+        fixed = self._fixed_bias(rows, candidates)
+        total = positives.new_zeros(())
         for layer in reversed(range(len(anchors))):
-            bias = self._masked(fixed, anchors[layer], everything[layer], labels)
-            value = self._nested(anchors[layer], everything[layer], labels, bias, step)
+            of_layer = candidates.vectors[layer]
+            bias = self._masked(fixed, anchors[layer], of_layer, labels)
+            value = self._nested(anchors[layer], of_layer, labels, bias, step)
             if layer < len(anchors) - 1:
                 value = self.config.layer_weight * value / (len(anchors) - 1)
-                shallow, full = (torch.cat([v[at] for v in vectors]) for at in (layer, -1))
-                drawn = layer_distillation(normalize(shallow, dim=-1), normalize(full, dim=-1))
-                value = value + self.config.layer_distillation * drawn
+                truncated, full = (torch.cat([v[at] for v in vectors]) for at in (layer, -1))
+                distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
+                value = value + self.config.layer_distillation * distance
             total = total + value
         return total * len(labels) / len(rows)
+
+    def _candidates(self, positives: Tensor, negatives: Tensor, rows: Batch) -> Candidates:
+        """Of all processes. positives, negatives: (L, n, D) of this process's rows."""
+        sizes = self.processes.sizes(len(rows))
+        counts = [sum(len(row.negatives) for row in rows[part]) for part in self._parts(rows)]
+        vectors = [
+            self.processes.gather(positives, sizes),
+            self.processes.gather(negatives, counts),
+        ]
+        ids = text_ids([row.positive for row in rows] + [t for row in rows for t in row.negatives])
+        ids = ids.to(positives.device)
+        queue = self.training_model.queue
+        if queue is not None:
+            vectors.append(queue.vectors.unsqueeze(0))
+            ids = torch.cat([ids, queue.texts])
+        of_negatives = [i for i, row in enumerate(rows) for _ in row.negatives]
+        owners = pad(
+            torch.tensor(of_negatives, dtype=torch.int64, device=positives.device),
+            (len(rows), len(ids) - len(rows) - len(of_negatives)),
+            value=-1,
+        )
+        return Candidates(torch.cat(vectors, dim=1), ids, owners)
 
     def _parts(self, rows: Batch) -> list[slice]:
         """The rows of each process."""
         count = self.processes.count
         return [Processes(rank, count).mine(len(rows)) for rank in range(count)]
 
-    def _fixed_bias(self, rows: Batch, numbers: Tensor) -> Tensor:
-        """(B, N) for this process's anchors: what the texts alone say of the candidates.
+    def _fixed_bias(self, rows: Batch, candidates: Candidates) -> Tensor:
+        """(B, N) for this process's anchors: the part of the bias that follows from the texts.
 
         −inf where a candidate has the text of the anchor or of its positive, log α at the
         anchor's own negatives.
         """
-        start, stop = (mine := self.processes.mine(len(rows))).start, mine.stop
-        anchors = text_numbers([row.anchor for row in rows[mine]]).to(numbers.device)
-        positives = numbers[start:stop]
-        same = (numbers == anchors.unsqueeze(1)) | (numbers == positives.unsqueeze(1))  # (B, N)
-        at = torch.arange(stop - start, device=numbers.device)
-        same[at, at + start] = False  # its own positive stays
-        bias = torch.zeros(same.shape, device=numbers.device)
+        mine = self.processes.mine(len(rows))
+        ids = candidates.text_ids
+        anchors = text_ids([row.anchor for row in rows[mine]]).to(ids.device)
+        positives = ids[mine]
+        same = (ids == anchors.unsqueeze(1)) | (ids == positives.unsqueeze(1))  # (B, N)
+        places = torch.arange(len(rows), device=ids.device)[mine]
+        same[torch.arange(len(places), device=ids.device), places] = False  # its positive stays
+        bias = torch.zeros(same.shape, device=ids.device)
         if self.config.hard_negative_weight != 1.0:
-            owner = [i for i, row in enumerate(rows) for _ in row.negatives]
-            of = torch.full((len(numbers),), -1, device=numbers.device)
-            of[len(rows) : len(rows) + len(owner)] = torch.tensor(owner, device=numbers.device)
-            bias[of == (at + start).unsqueeze(1)] = math.log(self.config.hard_negative_weight)
+            own = candidates.owners == places.unsqueeze(1)
+            bias[own] = math.log(self.config.hard_negative_weight)
         return bias.masked_fill(same, float("-inf"))
 
     def _masked(self, fixed: Tensor, anchors: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:
-        """fixed, and −inf where a candidate lies too near to be false (`mask_above`)."""
+        """fixed, and −inf where a candidate is too similar to be a negative (`mask_above`)."""
         if self.config.mask_above is None:
             return fixed
-        near = cosines(anchors.detach(), candidates.detach()) > self.config.mask_above
-        near[torch.arange(len(labels), device=near.device), labels] = False
-        return fixed.masked_fill(near, float("-inf"))
+        similar = cosines(anchors.detach(), candidates.detach()) > self.config.mask_above
+        similar[torch.arange(len(labels), device=similar.device), labels] = False
+        return fixed.masked_fill(similar, float("-inf"))
 
     def _nested(
         self, anchors: Tensor, candidates: Tensor, labels: Tensor, bias: Tensor, step: int
@@ -135,20 +168,20 @@ class Contrastive:
             return matryoshka(nce, dims, weights)(anchors, candidates)
         full, *scores = nested_cosines(anchors, candidates, (self.dims[0], *dims))
         total = anchors.new_zeros(())
-        for dim, weight, found in zip(dims, weights, scores, strict=True):
-            total = total + weight * nce(found)
+        for dim, weight, of_prefix in zip(dims, weights, scores, strict=True):
+            total = total + weight * nce(of_prefix)
             if dim < self.dims[0]:
-                drawn = distillation(found, full, temperature=config.temperature, bias=bias)
-                total = total + weight * config.prefix_distillation * drawn
+                distance = distillation(of_prefix, full, temperature=config.temperature, bias=bias)
+                total = total + weight * config.prefix_distillation * distance
         return total
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, rows: Batch) -> None:
-        """Put the momentum encoder's vectors of this process's positives, and all others', away."""
-        assert self.trainee.queue is not None
-        found = self.processes.gather(vectors, self.processes.sizes(len(rows)))
-        numbers = text_numbers([row.positive for row in rows]).to(found.device)
-        self.trainee.queue.push(found, numbers)
+        """Add the positives of all processes to the queue. vectors: of this process's positives."""
+        assert self.training_model.queue is not None
+        gathered = self.processes.gather(vectors, self.processes.sizes(len(rows)))
+        ids = text_ids([row.positive for row in rows]).to(gathered.device)
+        self.training_model.queue.push(gathered, ids)
 
 
 class Classification:
@@ -159,10 +192,14 @@ class Classification:
     """
 
     def __init__(
-        self, trainee: Trainee, config: TrainConfig, dims: Sequence[int], processes: Processes
+        self,
+        training_model: TrainingModel,
+        config: TrainConfig,
+        dims: Sequence[int],
+        processes: Processes,
     ):
-        assert trainee.classifier is not None
-        self.classifier = trainee.classifier
+        assert training_model.classifier is not None
+        self.classifier = training_model.classifier
         self.config = config
         self.dims = tuple(dims)
         self.weights = config.prefix_weights or (1.0,) * len(self.dims)
@@ -186,8 +223,8 @@ class Classification:
         share = config.label_weight
         total = x.new_zeros(())
         if share < 1:
-            drawn = [self.config.seed, step, abs(int(text_numbers([rows[0].anchor])))]
-            terms = (self._cross_entropy(x, labels, dim, drawn) for dim in dims)
+            seed = [self.config.seed, step, abs(int(text_ids([rows[0].anchor])))]
+            terms = (self._cross_entropy(x, labels, dim, seed) for dim in dims)
             total = total + (1 - share) * sum(
                 (w * term for w, term in zip(weights, terms, strict=True)), x.new_zeros(())
             )
@@ -198,14 +235,14 @@ class Classification:
             total = total + share * matryoshka(contrast, dims, weights)(x, x)
         return total / self.processes.count
 
-    def _cross_entropy(self, x: Tensor, labels: Tensor, dim: int, drawn: Sequence[int]) -> Tensor:
-        """Of the logits over a prefix. drawn: what the mixing follows from, by batch."""
+    def _cross_entropy(self, x: Tensor, labels: Tensor, dim: int, seed: Sequence[int]) -> Tensor:
+        """Of the logits over a prefix. seed: of the mixing, by batch."""
         smoothing = self.config.label_smoothing
         if self.config.mixup == 0:
             logits = self.classifier(x, dim)
             return cross_entropy(logits, labels, label_smoothing=smoothing)
         # PCG64, not torch: the same for every number of processes.
-        rng = np.random.default_rng(drawn)
+        rng = np.random.default_rng(seed)
         part = float(rng.beta(self.config.mixup, self.config.mixup))
         other = torch.from_numpy(rng.permutation(len(x))).to(x.device)
         unit = normalize(x, dim=-1)
@@ -220,7 +257,7 @@ class Classification:
 def drawn_prefixes(
     dims: Sequence[int], weights: Sequence[float], config: TrainConfig, step: int
 ) -> tuple[list[int], list[float]]:
-    """The prefixes of an update and their weights: all, or some drawn by its number."""
+    """The prefixes of an update and their weights: all, or a sample that its number seeds."""
     chosen = range(len(dims))
     if 0 < config.prefixes_per_step < len(dims):
         rng = random.Random(f"prefixes {config.seed} {step}")

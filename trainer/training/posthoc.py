@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision
 from trainer.training.head import IDENTITY
 from trainer.training.losses.contrastive import info_nce, matryoshka
 
@@ -31,11 +31,11 @@ Rows = NDArray[np.float32]
 # Directions in which the vectors vary less than this share of the strongest are rounding.
 RELATIVE_RANK = 1e-9
 # Frozen vectors with a cosine above this belong to equal texts.
-SAME_TEXT = 1 - 1e-5
+EQUAL_TEXT_COSINE = 1 - 1e-5
 
 
 class Reduction(Protocol):
-    """A fitted map from vectors to fewer numbers."""
+    """A fitted map from vectors to fewer dimensions."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class LinearMap:
 
     @property
     def width(self) -> int:
-        """How many numbers come out."""
+        """Number of dimensions of the result."""
         return len(self.weight)
 
     def __call__(self, vectors: ArrayLike) -> Rows:
@@ -68,7 +68,7 @@ class LinearMap:
         return unit(mapped if self.bias is None else mapped + self.bias)
 
     def first(self, width: int) -> "LinearMap":
-        """The map to the first `width` of its numbers; fitting to that width gives the same."""
+        """The map to the first `width` of its dimensions; fitting to that width gives the same."""
         check_width(width, self.width)
         return replace(
             self,
@@ -179,8 +179,8 @@ def adapter(
     optimizer = torch.optim.Adam([weight], lr=learning_rate)
     for step, batch in enumerate(row_batches(len(x), batch_size, steps, seed), 1):
         optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
-        told = partial(info_nce, bias=_equal_texts(x[batch], y[batch]), temperature=temperature)
-        loss = matryoshka(told, dims)(x[batch] @ weight.T, y[batch] @ weight.T)
+        nce = partial(info_nce, bias=_equal_texts(x[batch], y[batch]), temperature=temperature)
+        loss = matryoshka(nce, dims)(x[batch] @ weight.T, y[batch] @ weight.T)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -190,11 +190,13 @@ def adapter(
 
 
 def _equal_texts(anchors: Tensor, positives: Tensor) -> Tensor:
-    """(B, B): −inf where anchor i or its positive says the same as in row j, else 0.
+    """(B, B): −inf where anchor i or its positive equals that of row j, else 0.
 
     The positive of row j is then one for anchor i as well, and no negative.
     """
-    equal = (anchors @ anchors.T > SAME_TEXT) | (positives @ positives.T > SAME_TEXT)
+    equal = (anchors @ anchors.T > EQUAL_TEXT_COSINE) | (
+        positives @ positives.T > EQUAL_TEXT_COSINE
+    )
     equal.fill_diagonal_(False)
     return torch.zeros(len(anchors), len(anchors)).masked_fill(equal, float("-inf"))
 
@@ -233,7 +235,7 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
     if not layers or not isinstance(layers[-1], Normalize):
         layers.append(Normalize())  # what encode does with the rows of such a model
     module = SentenceModule(old.transformer, old.pooling, [*layers, dense, Normalize()], old.mix)
-    made = replace(
+    reduced = replace(
         model,
         module=module.eval(),
         matryoshka_dims=(width, *(d for d in encoder.matryoshka_dims if d < width)),
@@ -244,4 +246,4 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
     source = f"{encoder.source} + {reduction.name}"  # in memory alone until it is saved
     # torch runs what is in memory, and has no int8.
     precision = "auto" if encoder.precision == Precision.INT8 else encoder.precision
-    return Encoder(made, source, precision=precision, device=device)
+    return Encoder(reduced, source, precision=precision, device=device)

@@ -1,4 +1,4 @@
-"""What a run needs before its first update: device, model, optimizer; and refusals in time."""
+"""Before the first update: early checks, device, model and optimizer."""
 
 import tempfile
 from dataclasses import replace
@@ -14,7 +14,7 @@ from trainer.model.network import truncated
 from trainer.model.saving import check_replaceable
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds, Tokenization
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 from trainer.training import checkpoint
 from trainer.training.config import TrainConfig
@@ -22,11 +22,16 @@ from trainer.training.data.files import Examples
 from trainer.training.data.positives import Augment, Kind
 from trainer.training.head import with_linear_head
 from trainer.training.processes import Processes, launched_count
-from trainer.training.training_model import Trainee, set_dropout, with_classifier, with_pooling
+from trainer.training.training_model import (
+    TrainingModel,
+    set_dropout,
+    with_classifier,
+    with_pooling,
+)
 
 
 def check_start(config: TrainConfig, resume: bool) -> None:
-    """Refuse what would fail, or destroy something, hours later."""
+    """Refuse a run that would fail, or destroy something, hours later."""
     check_replaceable(config.out)
     try:
         config.out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -37,16 +42,16 @@ def check_start(config: TrainConfig, resume: bool) -> None:
             f"out is {config.out}: nothing can be written there ({error.strerror}); name a folder "
             "that can be made"
         ) from error
-    left = checkpoint.latest(config.out)
-    if left is not None and not resume:
+    unfinished = checkpoint.latest(config.out)
+    if unfinished is not None and not resume:
         raise ConfigError(
-            f"{config.out} holds the checkpoint of an unfinished run ({left.name}): resume it, "
-            f"remove {left.parent}, or choose another `out`"
+            f"{config.out} holds the checkpoint of an unfinished run ({unfinished.name}): resume "
+            f"it, remove {unfinished.parent}, or choose another `out`"
         )
 
 
 def check_examples(config: TrainConfig, examples: Examples) -> None:
-    """Refuse settings that these examples give no meaning to."""
+    """Refuse settings that mean nothing for these examples."""
     alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
     if alone and config.augment is Augment.NONE and config.head_only:
         raise ConfigError(
@@ -63,7 +68,7 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
             "training needs accelerate: install the extra `train` "
             "(pip install 'searchengine[train]')"
         ) from None
-    cpu = pick_device(None).type == "cpu"  # else it would not see that others were launched too
+    cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
     device = accelerate.PartialState(cpu=cpu).device
     precision = pick_precision(config.precision, device)
     # accelerate keeps one precision per process; a second run may want another.
@@ -73,7 +78,7 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
     processes = Processes(accelerator.process_index, accelerator.num_processes)
     if processes.count != launched_count():
         raise ConfigError(
-            f"{launched_count()} processes were launched, but {processes.count} found each other: "
+            f"{launched_count()} processes were launched, but {processes.count} connected: "
             "start them with torchrun or accelerate launch"
         )
     if processes.count > 1 and config.head_only:
@@ -92,7 +97,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
             f"{config.base}"
         )
     model = replace(model, matryoshka_dims=dims)
-    if turns(config, model):
+    if starts_rotated(config, model):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
@@ -115,7 +120,7 @@ def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
 
 
 def _check_layers(config: TrainConfig, model: Model) -> None:
-    """Refuse shallower encoders where a cut network gives other vectors than its layer did."""
+    """Refuse to truncate a network that then gives other vectors than its layer does."""
     if config.layers_per_step == 0:
         return
     if model.module.mix is not None:
@@ -123,12 +128,12 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
     network: Any = model.module.transformer
     inputs = _sample_inputs(model)
     with torch.no_grad():
-        whole = network(**inputs, output_hidden_states=True)
+        full = network(**inputs, output_hidden_states=True)
         try:
             first = truncated(network, 1)(**inputs)[0]
         except ModelError:
             first = None  # layers that share their weights, as ALBERT's do
-    pairs = ((first, whole.hidden_states[1]), (whole[0], whole.hidden_states[-1]))
+    pairs = ((first, full.hidden_states[1]), (full[0], full.hidden_states[-1]))
     if any(x is None or not torch.allclose(x, y, atol=1e-4) for x, y in pairs):
         raise ConfigError(
             f"layers_per_step with {config.base}: a {network.config.model_type} network cut after "
@@ -140,8 +145,8 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives where no dropout tells the two views apart."""
     alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
-    wanted = config.fixed_dropout or config.dropout == 0 or config.head_only
-    if not alone or config.augment is not Augment.NONE or wanted:
+    equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
+    if not alone or config.augment is not Augment.NONE or equal_views:
         return
     network: Any = model.module.transformer
     inputs = _sample_inputs(model)
@@ -164,39 +169,40 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
     return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 
-def turns(config: TrainConfig, model: Model) -> bool:
-    """Whether the run begins with a rotation: the full width alone would not change by it."""
+def starts_rotated(config: TrainConfig, model: Model) -> bool:
+    """Whether the run begins with a rotation, which changes nothing at the full width alone."""
     return config.rotate and len(model.matryoshka_dims) > 1
 
 
-def sparse_embeddings(trainee: Trainee) -> None:
-    """Have the gradients of word embeddings name only the words that occur.
+def make_embeddings_sparse(training_model: TrainingModel) -> None:
+    """Make the gradients of word embeddings sparse: of the words that occur.
 
-    A dense one is as large as the table, and would be written once for each pass.
+    A dense gradient is as large as the table, and would be written once for each pass.
     """
-    for module in trainee.modules():
+    for module in training_model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.sparse = True
 
 
 def make_optimizer(
-    trainee: Trainee, config: TrainConfig, device: torch.device
+    training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """AdamW; weight matrices decay, biases and norms do not.
 
-    rate_factor: of a group's learning rate to the run's, which the classifier has its own of.
+    rate_factor: a group's learning rate relative to the run's; the classifier has its own.
     """
     if config.head_only:
-        trainee.sentence.transformer.requires_grad_(False)
-    classifier = set() if trainee.classifier is None else set(trainee.classifier.parameters())
-    moving = [p for p in trainee.parameters() if p.requires_grad and p not in classifier]
+        training_model.sentence.transformer.requires_grad_(False)
+    classifier = (
+        set() if training_model.classifier is None else set(training_model.classifier.parameters())
+    )
+    trainable = [p for p in training_model.parameters() if p.requires_grad and p not in classifier]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in moving if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [{**group, "rate_factor": 1.0} for group in groups]
     if classifier:
         factor = config.classifier_learning_rate / config.learning_rate
-        own = {"params": list(classifier), "weight_decay": 0.0, "rate_factor": factor}
-        groups.append(own)
+        groups.append({"params": list(classifier), "weight_decay": 0.0, "rate_factor": factor})
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))

@@ -1,4 +1,4 @@
-"""Published recipes by name: settings of `TrainConfig` with the papers' own numbers.
+"""Published recipes by name: settings of `TrainConfig` with the papers' values.
 
 What a preset does not name has the default; whatever is given beside it wins. The base models are
 the papers' and come from the model hub; give another `base`, such as "starter", where there is no
@@ -72,8 +72,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # trains the model whose figures it publishes (98.37 % of the full width kept at 64). The
         # prefixes are those of a base 768 wide by default: 768, 512, 256, 128, 64.
         "matryoshka": _NLI,
-        # Li et al., arXiv 2402.14776, with the same data and sizes: one shallower layer and one
-        # prefix drawn for an update.
+        # Li et al., arXiv 2402.14776, with the same data and sizes: one layer and one prefix
+        # drawn for an update.
         "matryoshka-2d": {
             **_NLI,
             "prefixes_per_step": 1,

@@ -1,6 +1,6 @@
-"""Several processes that train as one: rows are shared out, candidates and gradients put together.
+"""Several processes that train as one: rows are divided, candidates and gradients combined.
 
-Each process encodes its rows of a batch; every anchor is told apart from the candidates of all.
+Each process encodes its rows of a batch; every anchor is compared with the candidates of all.
 The gradients are those of one process with the whole batch (as in CLIP and SimCSE, whose negatives
 are gathered too), because the gathering passes gradients back to where a vector came from.
 """
@@ -16,7 +16,7 @@ from torch.distributed.nn.functional import all_gather
 
 
 class Processes:
-    """What this process is among `count`; one alone needs no process group."""
+    """The rank of this process among `count`; a single one needs no process group."""
 
     def __init__(self, rank: int = 0, count: int = 1):
         self.rank = rank
@@ -44,23 +44,23 @@ class Processes:
         """
         if self.count == 1:
             return rows
-        most = max(sizes)  # the processes exchange tensors of one shape
-        padded = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[-2]))
-        found = all_gather(padded.contiguous())  # type: ignore[no-untyped-call]
-        return torch.cat([x[..., :n, :] for x, n in zip(found, sizes, strict=True)], dim=-2)
+        longest = max(sizes)  # the processes exchange tensors of one shape
+        padded = torch.nn.functional.pad(rows, (0, 0, 0, longest - rows.shape[-2]))
+        gathered = all_gather(padded.contiguous())  # type: ignore[no-untyped-call]
+        return torch.cat([x[..., :n, :] for x, n in zip(gathered, sizes, strict=True)], dim=-2)
 
     def add_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Every gradient becomes the sum over the processes, in one exchange."""
         if self.count == 1:
             return
-        moving = [p for p in parameters if p.requires_grad]
-        for parameter in moving:  # a process without rows of a kind has none; all must take part
+        trainable = [p for p in parameters if p.requires_grad]
+        for parameter in trainable:  # a process without rows of a kind has none; all must take part
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([_grad(p).reshape(-1) for p in moving])
+        flat = torch.cat([_grad(p).reshape(-1) for p in trainable])
         dist.all_reduce(flat)
         start = 0
-        for parameter in moving:
+        for parameter in trainable:
             n = parameter.numel()
             _grad(parameter).copy_(flat[start : start + n].view_as(parameter))
             start += n
@@ -74,13 +74,13 @@ class Processes:
         return float(total)
 
     def share(self, module: torch.nn.Module) -> None:
-        """All processes get the weights of the first one."""
+        """Give all processes the weights of the first one."""
         if self.count > 1:
             for weight in module.state_dict().values():
                 dist.broadcast(weight, 0)
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes are here."""
         if self.count > 1:
             dist.barrier()
 
@@ -96,5 +96,5 @@ def launched_count() -> int:
 
 
 def launched_rank() -> int:
-    """What torchrun or accelerate made this process, before any group is there; 0 alone."""
+    """The rank from torchrun or accelerate, before there is a process group; 0 alone."""
     return int(os.environ.get("RANK", "0"))

@@ -1,7 +1,7 @@
-"""What a run has done, which of its steps is kept, and why."""
+"""The state of a run, the step that is kept of it, and the recipe that is stored with the model."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
@@ -12,29 +12,30 @@ from trainer.encoder import Encoder
 from trainer.errors import TrainingWarning
 from trainer.model.folder import Model
 from trainer.training import checkpoint
-from trainer.training.checkpoint import Judged, Progress
+from trainer.training.checkpoint import JudgedStep, Progress
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
-from trainer.training.training_model import Trainee
+from trainer.training.settings import card_lines
+from trainer.training.training_model import TrainingModel
 
 
 @dataclass(slots=True)
 class Run:
-    """The moving parts of a run: what a checkpoint stores and the loop changes.
+    """What the loop changes and a checkpoint stores.
 
     baseline: accuracy of a logistic regression on the base model's vectors, where labels are
     learnt and nothing judges the steps.
     """
 
-    trainee: Trainee
+    training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
 
     @property
@@ -44,11 +45,11 @@ class Run:
 
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} where there was none."""
-        return next((one.scores for one in reversed(self.judged) if one.step == step), {})
+        return next((past.scores for past in reversed(self.judged) if past.step == step), {})
 
 
-def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
-    """The encoder of the step that is kept, with what there is to know about it.
+def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
+    """The encoder of the step that is kept, with its recipe and history.
 
     Issues a TrainingWarning where that is step 0, or scores less than step 0.
     """
@@ -56,19 +57,19 @@ def finished(config: TrainConfig, run: Run, model: Model, split: Split) -> Encod
     reason, fine = choice(config, run, weights)
     if not fine:
         warnings.warn(reason, TrainingWarning, stacklevel=4)
-    run.trainee.kept.load_state_dict(run.best)
-    run.trainee.eval()
+    run.training_model.kept.load_state_dict(run.best)
+    run.training_model.eval()
     history = {
         "losses": run.losses,
-        "judged": [one.to_dict() for one in run.judged],
+        "judged": [past.to_dict() for past in run.judged],
         "best_step": run.best_step,
     }
-    recipe = make_recipe(config, run, split) | {"chosen": reason}
+    recipe = make_recipe(config, run, split, model.matryoshka_dims) | {"chosen": reason}
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
 
 
 def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple[str, bool]:
-    """Which step is kept and why, in words; False where it is step 0, or scores less."""
+    """The step that is kept and why, in words; False where it is step 0, or scores less."""
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
@@ -84,7 +85,7 @@ def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple
     labels = config.objective is Objective.CLASSIFICATION
     start = "a logistic regression on the base model's vectors" if labels else "before training"
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
-    later = {one.step: mean(one.scores, weights) for one in run.judged if one.step > 0}
+    later = {past.step: mean(past.scores, weights) for past in run.judged if past.step > 0}
     measure = measured_by(config) + (", mean over the prefixes" if len(weights) > 1 else "")
     if run.best_step == 0:
         step, score = max(later.items(), key=lambda item: item[1])
@@ -112,27 +113,28 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
 
 
 def measured_by(config: TrainConfig) -> str:
-    """What a step is judged by."""
+    """The measure of a step, in words."""
     labels = config.objective is Objective.CLASSIFICATION
     measure = "accuracy" if labels else "spearman" if config.dev else "top-1 accuracy"
     return f"{measure} on {'dev' if config.dev else 'held-out examples'}"
 
 
 def judged_by(config: TrainConfig, run: Run) -> str:
-    """What chose the best step, in words."""
+    """How the best step was chosen, in words."""
     if not run.judged:
         return "nothing: the last step is kept"
     return measured_by(config) + (", the last step is kept" if config.keep_last else "")
 
 
-def make_recipe(config: TrainConfig, run: Run, split: Split) -> dict[str, Any]:
-    """What is written beside the weights: how they came about and how good they are."""
+def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]) -> dict[str, Any]:
+    """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     return {
         "config": config.to_dict(),
-        "examples": len(split.taught),
+        "summary": summary(config, dims),
+        "examples": len(split.train),
         "held_out": split.examples_held,
-        "excluded": split.taught.excluded,
+        "excluded": split.train.excluded,
         "judged_by": judged_by(config, run),
         "baseline": {str(k): v for k, v in run.baseline.items()},
         "untrained": {str(k): v for k, v in untrained.items()},
@@ -140,3 +142,31 @@ def make_recipe(config: TrainConfig, run: Run, split: Split) -> dict[str, Any]:
         "best": {str(k): v for k, v in run.scores(run.best_step).items()},
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
     }
+
+
+def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
+    """What was learnt, in sentences without a full stop: for the model card.
+
+    dims: the prefix lengths that were trained.
+    """
+    labels = config.objective is Objective.CLASSIFICATION
+    nested = config.nested and len(dims) > 1
+    if labels:
+        weight = config.label_weight
+        loss = (
+            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
+            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
+            f"{config.label_temperature:g}"
+        )
+    else:
+        loss = (
+            "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
+            f"temperature {config.temperature:g}"
+        )
+    lines = [loss]
+    if nested:
+        lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
+        lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
+    if nested and not labels and config.rotate:
+        lines.append("The vectors were first rotated, strongest axes first")
+    return lines + card_lines(config)

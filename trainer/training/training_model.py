@@ -1,4 +1,4 @@
-"""What a run trains: the encoder, and what helps it only while it learns.
+"""What a run trains: the encoder, and the parts that are dropped after training.
 
 The layer behind CLS and the second encoder are SimCSE's (arXiv 2104.08821); the momentum encoder
 and its queue are MoCo's (He et al., arXiv 1911.05722).
@@ -30,8 +30,8 @@ from trainer.training.losses.mlm import MaskedLanguageModel
 TANH = "torch.nn.modules.activation.Tanh"
 
 
-class Tower(nn.Module):
-    """An encoder and perhaps a layer behind it that is dropped after training."""
+class EncoderCopy(nn.Module):
+    """The encoder or a copy of it, perhaps with a layer behind it that is dropped in the end."""
 
     def __init__(self, sentence: SentenceModule, projection: Dense | None = None):
         super().__init__()
@@ -40,10 +40,10 @@ class Tower(nn.Module):
 
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Tensor:
         """(L, B, dim) float32: the vectors after each of `layers`, or of all. Not unit rows."""
-        return self.behind(self.sentence.pooled(batch, layers))
+        return self.projected(self.sentence.pooled(batch, layers))
 
-    def behind(self, pooled: Sequence[Tensor]) -> Tensor:
-        """As `forward`, from what the pooling gave."""
+    def projected(self, pooled: Sequence[Tensor]) -> Tensor:
+        """As `forward`, from pooled vectors."""
         rows = torch.stack([self.sentence.headed(x, unit=False) for x in pooled])
         if self.projection is None:
             return rows
@@ -52,10 +52,10 @@ class Tower(nn.Module):
 
 
 class Queue(nn.Module):
-    """The newest vectors of earlier batches and the numbers of their texts."""
+    """The newest vectors of earlier batches and the ids of their texts."""
 
     vectors: Tensor
-    texts: Tensor
+    texts: Tensor  # ids, by `text_ids`
 
     def __init__(self, size: int, dim: int):
         super().__init__()
@@ -64,7 +64,7 @@ class Queue(nn.Module):
         self.register_buffer("texts", torch.zeros(0, dtype=torch.int64))  # (n,)
 
     def push(self, vectors: Tensor, texts: Tensor) -> None:
-        """vectors: (B, dim). texts: (B,) from `text_numbers`."""
+        """vectors: (B, dim). texts: (B,) from `text_ids`."""
         self.vectors = torch.cat([vectors.detach(), self.vectors])[: self.size]
         self.texts = torch.cat([texts, self.texts])[: self.size]
 
@@ -75,26 +75,26 @@ class Queue(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def text_numbers(texts: Iterable[str]) -> Tensor:
-    """(n,) int64: equal for equal texts, and as good as never for others."""
+def text_ids(texts: Iterable[str]) -> Tensor:
+    """(n,) int64: equal for equal texts; for others equal with negligible probability."""
     hashes = [hashlib.blake2b(t.encode(errors="surrogatepass"), digest_size=8) for t in texts]
     numbers = [int.from_bytes(h.digest(), "little", signed=True) for h in hashes]
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-class Trainee(nn.Module):
-    """Everything that a run changes.
+class TrainingModel(nn.Module):
+    """Everything that a run changes. The names of its parts are those of the stored checkpoints.
 
-    towers: the encoder; a second one for positives where the run has two. momentum, queue,
-    language, classifier: where the configuration asks for them.
+    towers: see `encoders`. momentum, queue, language, classifier: where the configuration asks for
+    them.
     """
 
     def __init__(self, model: Model, config: TrainConfig, projection: Dense | None):
         super().__init__()
-        first = Tower(model.module, projection)
-        self.towers = nn.ModuleList([first])
+        encoder = EncoderCopy(model.module, projection)
+        self.towers = nn.ModuleList([encoder])
         if config.encoders == 2:
-            self.towers.append(copy.deepcopy(first))
+            self.towers.append(copy.deepcopy(encoder))
         self.queue = Queue(config.queue_size, model.module.dim) if config.queue_size else None
         self.momentum = copy.deepcopy(self.towers[-1]) if config.queue_size else None
         if self.momentum is not None:
@@ -106,26 +106,31 @@ class Trainee(nn.Module):
         self.classifier = model.classifier
 
     @property
+    def encoders(self) -> nn.ModuleList:
+        """The encoder; and a second one for positives, where the run has two."""
+        return self.towers
+
+    @property
     def sentence(self) -> SentenceModule:
-        """What is kept of the towers."""
+        """The encoder that is saved."""
         return self.towers[0].sentence  # type: ignore[return-value]
 
     @property
     def kept(self) -> nn.Module:
-        """What a model is saved from, as one module."""
+        """The modules that are saved, as one."""
         return nn.ModuleDict(
             {"sentence": self.sentence}
             | ({} if self.classifier is None else {"classifier": self.classifier})
         )
 
     def align(self) -> None:
-        """Every copy of the first tower becomes what that is now."""
+        """Give every copy of the first encoder its present weights."""
         copies = [*self.towers[1:], *([] if self.momentum is None else [self.momentum])]
-        for tower in copies:
-            tower.load_state_dict(self.towers[0].state_dict())
+        for encoder in copies:
+            encoder.load_state_dict(self.towers[0].state_dict())
 
     def follow(self, momentum: float) -> None:
-        """The momentum encoder goes a small step towards the one it follows."""
+        """Move the momentum encoder a small step towards the encoder of the positives."""
         if self.momentum is not None:
             pairs = zip(self.momentum.parameters(), self.towers[-1].parameters(), strict=True)
             with torch.no_grad():
@@ -164,8 +169,8 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
     module = SentenceModule(network, pooling, head, mix)
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
-    made = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
-    return made, projection
+    changed = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
+    return changed, projection
 
 
 def with_classifier(model: Model, config: TrainConfig, labels: Sequence[str]) -> Model:

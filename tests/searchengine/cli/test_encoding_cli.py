@@ -11,14 +11,14 @@ import pytest
 from tiny_model import write_sentence_transformer
 
 from trainer.encoder import Encoder
-from trainer.model.checksums import secret, signature
+from trainer.model.checksums import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SEARCHENGINE_ENGINE")
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
 
 
 def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
@@ -138,10 +138,10 @@ def test_a_refused_engine_is_told_in_a_sentence(
     (record,) = (model / "compiled").glob("*/graph.json")
     told = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
     del told["signature"]
-    key = secret()
+    key = signing_key()
     assert key is not None
     record.write_text(json.dumps(told | {"signature": signature(key, told)}))
     done = run("index", notes, tmp_path / "c", "--encoder", model)
     assert "is not accurate enough for this model: a cosine of 0.999" in done.stderr
-    assert "EngineWarning" not in done.stderr and "warnings.warn" not in done.stderr
+    assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
     assert asked("info", tmp_path / "c")["engine"].startswith("torch: openvino in ")

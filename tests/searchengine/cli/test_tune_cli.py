@@ -15,8 +15,7 @@ from searchengine.cli.collection import index
 from searchengine.cli.options import Bytes
 from searchengine.cli.tune import tune
 from searchengine.storage.documents.lexical import Tokenizer
-from trainer.runtimes.config import Engine
-from trainer.runtimes.precision import Precision
+from trainer.runtimes.config import Precision, RuntimeKind
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -213,7 +212,7 @@ def test_the_choices_are_all_there_are() -> None:
         "rotation": list(RotationKind),
         "objective": list(Objective),
         "tokenizer": list(Tokenizer),
-        "engine": list(Engine),
+        "engine": list(RuntimeKind),
         "precision": list(Precision),
     }
 

@@ -21,8 +21,8 @@ from trainer.errors import DataError
 from trainer.reading import open_text
 from trainer.training.data.positives import Augment, Drawn, Kind, Texts, draw
 
-# Column names that say what they are, the most telling first: an anchor and its positive, or one
-# text. Columns of negatives may stand beside a pair.
+# Known column names, in order of preference: an anchor and its positive, or one text. A pair may
+# have columns of negatives, too.
 KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("anchor", "positive"),
     ("query", "positive"),
@@ -40,7 +40,7 @@ Batch = list[Drawn]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """All examples of a run. excluded: how many the exclude files took out."""
+    """All examples of a run. excluded: number left out because of the exclude files."""
 
     examples: tuple[Example, ...]
     excluded: int = 0
@@ -49,7 +49,7 @@ class Examples:
         return len(self.examples)
 
     def digest(self, files: Iterable[Path] = ()) -> str:
-        """sha256 (hex) of the examples in order and of files: what a resumed run must find."""
+        """sha256 (hex) of the examples in order and of files: the same in a resumed run."""
         digest = hashlib.sha256()
         for path in files:
             digest.update(path.read_bytes())
@@ -78,15 +78,19 @@ def read_examples(
     kept: list[Example] = []
     excluded = 0
     for path in paths:
-        found = list(read_file(path, columns, labelled=labelled))
-        if not found:
+        examples = list(read_file(path, columns, labelled=labelled))
+        if not examples:
             raise DataError(f"{path}: no examples")
-        _check_kinds(path, found, expects)
+        _check_kinds(path, examples, expects)
         if next_sentence:
-            found = list(_with_next(found))
-        fine = [e for e in found if not forbidden or forbidden.isdisjoint(map(identity, told(e)))]
-        kept += fine
-        excluded += len(found) - len(fine)
+            examples = list(_with_next(examples))
+        allowed = [
+            example
+            for example in examples
+            if not forbidden or forbidden.isdisjoint(map(identity, told(example)))
+        ]
+        kept += allowed
+        excluded += len(examples) - len(allowed)
     if not kept and not excluded:
         raise DataError("no sentence has another after it: next-sentence needs two in a file")
     if not kept:
@@ -101,14 +105,14 @@ def read_examples(
 def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The texts of all files with their labels. Raises DataError, with file and line."""
     rows = (row for path in paths for row in read_file(path, columns, labelled=True))
-    found = [(texts[0], texts[1]) for _, texts in rows]
-    if not found:
+    labelled = [(texts[0], texts[1]) for _, texts in rows]
+    if not labelled:
         raise DataError(f"{', '.join(map(str, paths))}: no labelled texts")
-    return found
+    return labelled
 
 
-def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) -> None:
-    for kind, texts in found if expects else ():
+def _check_kinds(path: Path, examples: Sequence[Example], expects: Sequence[Kind]) -> None:
+    for kind, texts in examples if expects else ():
         if kind not in expects:
             raise DataError(
                 f"{path}: holds a {kind} ({texts[0][:40]!r}), but {' or '.join(expects)} was "
@@ -116,15 +120,15 @@ def _check_kinds(path: Path, found: Sequence[Example], expects: Sequence[Kind]) 
             )
 
 
-def _with_next(found: Sequence[Example]) -> Iterator[Example]:
+def _with_next(examples: Sequence[Example]) -> Iterator[Example]:
     """Sentences as pairs with the one that follows; other examples as they are."""
-    for (kind, texts), (next_kind, following) in itertools.pairwise(found):
+    for (kind, texts), (next_kind, following) in itertools.pairwise(examples):
         if kind is not Kind.SENTENCE:
             yield kind, texts
         elif next_kind is Kind.SENTENCE:
             yield Kind.PAIR, (texts[0], following[0])
-    if found[-1][0] is not Kind.SENTENCE:
-        yield found[-1]
+    if examples[-1][0] is not Kind.SENTENCE:
+        yield examples[-1]
 
 
 def key(text: str) -> str:
@@ -135,12 +139,12 @@ def key(text: str) -> str:
 
 
 def identity(text: str) -> str:
-    """What makes two texts the same: their key, or the text itself where it has no letters."""
+    """Equal for equal texts: the key, or the text itself where it has no letters or digits."""
     return key(text) or text
 
 
 def told(example: Example) -> Texts:
-    """The texts of an example; a label is none."""
+    """The texts of an example, without a label."""
     kind, texts = example
     return texts[:1] if kind is Kind.LABELLED else texts
 
@@ -158,7 +162,7 @@ def read_file(
     with open_text(path) as lines:
         jsonl = ".jsonl" in path.suffixes
         rows = list(_jsonl_rows(path, lines) if jsonl else _tsv_rows(path, lines))
-    # An object of JSONL may lack what others have: the columns are those of all rows together.
+    # Objects of JSONL may lack columns of others: the columns are those of all rows together.
     first: dict[str, Any] = {}  # the first value of every column
     for _, row in rows:
         first |= {name: value for name, value in row.items() if first.get(name) is None}
@@ -220,8 +224,8 @@ def _choose(
         _check_judged(path, row)
     for known in KNOWN_COLUMNS:
         if all(name in row for name in known):
-            against = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
-            return (*known, *against)
+            negatives = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
+            return (*known, *negatives)
     if len(row) == 1 and "," in next(iter(row)):
         raise DataError(f"{path}:1: is CSV: training reads TSV (tabs between columns) and JSONL")
     lists = [name for name, value in row.items() if isinstance(value, list)]
@@ -268,13 +272,14 @@ def _example(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Examp
         _check_text(where, name, value)
     if len(values) == 1:
         return Kind.SENTENCE, (str(values[0]),)
-    against: list[str] = []
+    negatives: list[str] = []
     for name, value in zip(columns[2:], values[2:], strict=True):
         # An empty negative is none: the row may be a pair, or have fewer than others.
         for text in value if isinstance(value, list) else [value] if value else []:
             _check_text(where, name, text)
-            against.append(text)
-    return Kind.TRIPLET if against else Kind.PAIR, (str(values[0]), str(values[1]), *against)
+            negatives.append(text)
+    kind = Kind.TRIPLET if negatives else Kind.PAIR
+    return kind, (str(values[0]), str(values[1]), *negatives)
 
 
 def _check_text(where: str, name: str, value: object) -> None:
@@ -297,14 +302,14 @@ def epoch_batches(
     """All batches of one epoch, decided by (seed, epoch) alone; their number is always the same.
 
     A batch has examples of one kind, so that each of its rows has hard negatives or none has. No
-    text stands in two rows of a batch where the order can be changed to avoid it. A single row
-    that is left over is dropped where it has nothing to be told apart from.
+    text is in two rows of a batch where the order can be changed to avoid it. A single row that is
+    left over is dropped if it has no negatives.
     """
     rng = random.Random(f"epoch {seed} {epoch}")
     batches: list[Batch] = []
     for kind in Kind:
-        found = [texts for k, texts in examples.examples if k is kind]
-        rows = [draw(kind, texts, rng, augment, augment_share) for texts in found]
+        of_kind = [texts for k, texts in examples.examples if k is kind]
+        rows = [draw(kind, texts, rng, augment, augment_share) for texts in of_kind]
         rng.shuffle(rows)
         batches += [b for b in _fill(rows, batch_size) if len(b) > 1 or b[0].negatives]
     rng.shuffle(batches)
@@ -326,7 +331,7 @@ def _fill(rows: Sequence[Drawn], size: int) -> Iterator[Batch]:
                 seen |= texts
             else:
                 repeats.append(row)
-        # Nothing fresh in reach: take repeats, which the loss masks, rather than a small batch.
+        # No other row is near: take repeats, which the loss masks, rather than a small batch.
         taken = size - len(batch)
         batch += repeats[:taken]
         waiting.extendleft(reversed(repeats[taken:]))

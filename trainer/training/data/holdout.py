@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trainer.training.data.files import Examples, identity, told
 from trainer.training.data.positives import Drawn, Kind, draw
 
-# Fewer tell steps apart by chance alone: of 20, one more right answer is 5 points.
+# Fewer would choose steps by chance: of 20, one more right answer is 5 points.
 MIN_HELD_OUT = 20
 SHARE, MAX_HELD_OUT = 0.1, 512
 
@@ -20,7 +20,7 @@ class Split:
     that share a text.
     """
 
-    taught: Examples
+    train: Examples
     rows: tuple[Drawn, ...] = ()
     examples_held: int = 0
 

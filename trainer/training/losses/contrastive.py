@@ -69,19 +69,19 @@ def distillation(
     """
     shift = 0.0 if bias is None else bias.nan_to_num(neginf=-1e4)  # −inf − −inf is not a number
     target = (teacher.detach() / temperature + shift).log_softmax(dim=1)
-    found = (student / temperature + shift).log_softmax(dim=1)
-    return functional.kl_div(found, target, reduction="batchmean", log_target=True)
+    log_student = (student / temperature + shift).log_softmax(dim=1)
+    return functional.kl_div(log_student, target, reduction="batchmean", log_target=True)
 
 
-def layer_distillation(shallow: Tensor, full: Tensor, *, temperature: float = 0.3) -> Tensor:
+def layer_distillation(truncated: Tensor, full: Tensor, *, temperature: float = 0.3) -> Tensor:
     """KL divergence between the softmaxes of two vectors of a text, averaged over texts.
 
-    What draws the vector after some layers to the one after all (arXiv 2402.14776), times the
-    temperature. shallow, full: (n, D). The full vectors learn nothing from it.
+    Draws the vector after the first layers to the one after all (arXiv 2402.14776); multiplied by
+    the temperature. truncated, full: (n, D). The full vectors get no gradient.
     """
     target = (full.detach() / temperature).log_softmax(dim=-1)
-    found = (shallow / temperature).log_softmax(dim=-1)
-    divergence = functional.kl_div(found, target, reduction="batchmean", log_target=True)
+    log_truncated = (truncated / temperature).log_softmax(dim=-1)
+    divergence = functional.kl_div(log_truncated, target, reduction="batchmean", log_target=True)
     return temperature * divergence
 
 

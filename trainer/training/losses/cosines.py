@@ -32,8 +32,8 @@ def nested_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
     check_lengths(dims, a.shape[-1])
     ends = sorted(set(dims))
     scores = _Nested.apply(a, c, *ends)  # type: ignore[no-untyped-call]
-    found = dict(zip(ends, scores, strict=True))
-    return [found[dim] for dim in dims]
+    by_length = dict(zip(ends, scores, strict=True))
+    return [by_length[dim] for dim in dims]
 
 
 class _Nested(torch.autograd.Function):

@@ -49,7 +49,7 @@ class MaskedLanguageModel(nn.Module):
     def masked(self, batch: Batch, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(B, T) ids with masks, and labels: the ids that were masked, −100 elsewhere.
 
-        Row i is drawn from seeds[i] alone, whatever other rows and padding stand beside it.
+        The masks of row i depend on seeds[i] alone, not on other rows or padding.
         """
         ids = batch.ids.cpu().clone()
         labels = torch.full_like(ids, -100)
@@ -66,6 +66,6 @@ class MaskedLanguageModel(nn.Module):
         count = (labels >= 0).sum()
         if count == 0:
             return torch.zeros((), device=ids.device)
-        found = self.whole(input_ids=ids, attention_mask=mask, labels=labels)
-        loss: Tensor = found.loss * count
+        output = self.whole(input_ids=ids, attention_mask=mask, labels=labels)
+        loss: Tensor = output.loss * count
         return loss
