@@ -134,7 +134,7 @@ def test_a_refused_engine_is_told_in_a_sentence(
     notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    Encoder.load(model, engine="openvino", precision="fp32").encode(["a"])
+    Encoder.load(model, runtime="openvino", precision="fp32").encode(["a"])
     (record,) = (model / "compiled").glob("*/graph.json")
     told = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
     del told["signature"]
