@@ -142,6 +142,6 @@ def test_a_refused_engine_is_told_in_a_sentence(
     assert key is not None
     record.write_text(json.dumps(told | {"signature": signature(key, told)}))
     done = run("index", notes, tmp_path / "c", "--encoder", model)
-    assert "is not accurate enough for this model: a cosine of 0.999" in done.stderr
+    assert "is not accurate enough for this model: its cosine to float32" in done.stderr
     assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
     assert asked("info", tmp_path / "c")["engine"].startswith("torch: openvino in ")
