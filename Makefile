@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check docs bench bench-index bench-reports bench-living bench-encoding bench-gpu clean
+.PHONY: setup demo test test-long check docs bench bench-index bench-reports bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed
 
@@ -15,10 +15,13 @@ setup: .venv/installed
 demo: setup  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
-test: setup check  ## every check and every test
-	$(BIN)/pytest
+test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
-check: setup
+test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+
+check: setup  ## style, types, imports between packages, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,13 +1,27 @@
-"""Shared fixtures: where the real data lies, and an encoder a human can compute."""
+"""Shared fixtures: where the real data is stored, and an encoder a human can compute."""
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+# One thread a process, set before the libraries that read it are loaded. The tests' matrices are
+# small: threads would spend their time waiting for each other, and two workers fill two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import settings
+
+# `make test-long` chooses the second, by pytest's --hypothesis-profile.
+settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile("long", max_examples=500, deadline=None)
+settings.load_profile("fast")
+
+# No usage report for each graph that a test compiles: openvino starts a process to send one.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"

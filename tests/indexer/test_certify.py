@@ -9,7 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import unit_rows
@@ -69,7 +69,6 @@ def tiny_tails(n: int, dim: int) -> np.ndarray:
     return unit_rows(rows)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
     n, dim, q = (data.draw(st.integers(1, most)) for most in (120, 40, 4))

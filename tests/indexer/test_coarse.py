@@ -9,7 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import evenly, prefix
@@ -264,7 +264,6 @@ def tied(code: Code) -> CoarseIndex:
     return build(np.tile(np.eye(WIDTH, dtype=np.float32), (100, 1)), Structure.FLAT, code)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 60),

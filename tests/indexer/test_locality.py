@@ -1,7 +1,7 @@
 """The order in which similar rows follow each other."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import locality, prefix
@@ -14,7 +14,6 @@ def clustered(n: int, width: int, seed: int = 0) -> np.ndarray:
     return prefix(rows.astype(np.float32), width)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 40), st.integers(0, 99), st.integers(0, 90))
 def test_it_is_a_permutation_whatever_the_blocks(n: int, width: int, seed: int, cut: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import disk_full_at
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.building import merge
@@ -41,7 +41,6 @@ def raw(segment: Segment) -> np.ndarray:
     return np.concatenate([stored.copy() for stored, _ in segment._part(None).blocks()])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> None:
     """Splits, deletions and rotations at random; the rows of a part may all be dead."""

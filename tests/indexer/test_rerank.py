@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
@@ -53,7 +53,6 @@ def test_ties_go_to_the_lower_row() -> None:
     assert len(set(found.scores[0].tolist())) == 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 6), st.integers(1, 30), st.integers(1, 40), st.integers(1, 9), st.integers(0, 99)
 )
@@ -115,7 +114,6 @@ def test_a_stage_of_a_funnel_by_hand() -> None:
     assert store.largest == 5  # only the first number of each row is read
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 40), st.integers(0, 99))
 def test_a_stage_of_a_funnel_is_numpys(width: int, s: int, keep: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import prefix
@@ -66,7 +66,6 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int, list[int]]:
     return draw(st.integers(1, 80)), dim, draw(st.integers(1, dim)), sorted(ends)
 
 
-@settings(max_examples=60, deadline=None)
 @given(shapes(), st.integers(0, 999))
 def test_every_turn_is_orthogonal_and_keeps_the_scores(
     shape: tuple[int, int, int, list[int]], seed: int
@@ -86,7 +85,6 @@ def test_every_turn_is_orthogonal_and_keeps_the_scores(
         np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
 
 
-@settings(max_examples=40, deadline=None)
 @given(shapes(), st.integers(0, 999))
 def test_blocks_keep_their_span_so_a_trained_prefix_keeps_its_scores(
     shape: tuple[int, int, int, list[int]], seed: int

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY, disk_full_at
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import prefix
@@ -153,7 +153,6 @@ def test_an_empty_filter_finds_nothing(segment: Segment) -> None:
         assert found.rows.shape == (30, 3)
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 999), small=st.integers(1, 300), more=st.integers(0, 300))
 def test_more_shortlist_never_hurts_when_flat(
     flat: Segment, seed: int, small: int, more: int

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
@@ -84,7 +84,6 @@ def test_isotropy_by_hand() -> None:
     assert isotropy(x) == pytest.approx((exp(-2) + 1) / (exp(2) + 1))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), n=st.integers(2, 40), dim=st.integers(1, 12),
     scale=st.floats(0.1, 10),

@@ -1,6 +1,6 @@
 """What is held out: enough of it, no text on both sides, no label lost."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.training.data.files import Example, Examples, identity, told
@@ -29,7 +29,6 @@ def test_too_few_are_not_used() -> None:
         assert split.train == data and split.rows == () and split.examples_held == 0
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_no_text_on_both_sides(seed: int, size: int) -> None:
     """Anchors with several positives; positives that other anchors share, up to capitals."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
@@ -248,9 +248,6 @@ def test_a_batch_over_layers_and_prefixes_trains_as_theirs(
 
 
 # Formulas written out
-
-
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.floats(0.05, 2), st.integers(0, 99))
 def test_supervised_contrastive_is_its_formula(labels: list[int], t: float, seed: int) -> None:
     (x,) = columns(1, len(labels), seed)
@@ -372,7 +369,6 @@ prefix_weights = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(prefix_weights, st.integers(1, 9), st.integers(0, 9), st.integers(0, 99), st.booleans())
 def test_fused_matryoshka_is_the_plain_one(
     weights: dict[int, float], n: int, more: int, seed: int, double: bool

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -105,7 +105,6 @@ def test_nested_over_the_full_width_alone_is_the_loss() -> None:
     assert torch.allclose(matryoshka(info_nce, [16])(a, b), info_nce(cosines(a, b)), atol=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 1000), st.sets(st.integers(1, 16), min_size=1), st.integers(1, 7))
 def test_fused_cosines_equal_plain_ones_with_their_gradients(
     seed: int, dims: set[int], n: int
@@ -125,7 +124,6 @@ def test_zero_rows_have_cosine_zero() -> None:
     assert [s.item() for s in nested_cosines(a, rows(0, 1, 4), [4, 2])] == [0, 0]
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1000), st.integers(1, 16), st.integers(1, 16))
 def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     long, short = max(long, short), min(long, short)
@@ -136,7 +134,6 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1000), st.floats(0.1, 50))
 def test_lengths_of_the_vectors_do_not_matter(seed: int, scale: float) -> None:
     a, b = rows(seed), rows(seed + 1)

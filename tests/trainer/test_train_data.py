@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import DataError
@@ -153,7 +153,6 @@ def examples(kinds: dict[Kind, int]) -> Examples:
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(list(Kind)), st.integers(2, 30), min_size=1),
     st.integers(2, 8),

@@ -4,19 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-COMMAND = Path(sys.executable).with_name("searchengine")
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+from command_line import COMMAND, run
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:

@@ -1,4 +1,4 @@
-"""The command line as a user runs it: real processes, exit codes, streams."""
+"""The command line as a user runs it: results, messages, exit codes, streams, signals."""
 
 import json
 import os
@@ -11,33 +11,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 import pytest
+from command_line import COMMAND, run, run_json
+from tiny_model import write_sentence_transformer
 
 from searchengine.cli import cli
+from trainer.training.config import TrainConfig
 
-COMMAND = str(Path(sys.executable).with_name("searchengine"))
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
 {"_id": "bread", "text": "Dough rises while yeast makes gas.", "year": 2011}
 {"_id": "volcano", "text": "Molten rock under pressure breaks through the crust.", "year": 2020}
 {"_id": "empty", "text": ""}
 """
-
-
-def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=300
-    )
-
-
-def run_json(*arguments: str | Path) -> Any:
-    done = run(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +195,16 @@ def test_a_collection_of_row_numbers_goes_on_with_them(tmp_path: Path) -> None:
     assert {hit["key"] for hit in hits} == {"a", "1", "2"}
 
 
+def test_a_shell_sees_streams_and_exit_codes(folder: Path) -> None:
+    def shell(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300)
+
+    done = shell("search", folder / "c.index", "dough", "--mode", "text", "-k", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0].split()[1:] == ["bread"]
+    assert "no such collection" in one_sentence(shell("search", folder / "gone", "x"))
+
+
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     """The message of a run that must have failed cleanly."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
@@ -294,7 +295,7 @@ def interrupted(
         # noticed when the read returns, in any Python program.
         process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
-            _, stderr = process.communicate(timeout=10)
+            _, stderr = process.communicate(timeout=30)
             break
     assert process.returncode == status
     assert "Traceback" not in stderr
@@ -305,8 +306,8 @@ def interrupted(
 def test_interrupted_index_leaves_what_was_there(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    collection = tmp_path / "c"
-    shutil.copytree(folder / "c.index", collection)
+    collection, encoder = tmp_path / "c", write_sentence_transformer(tmp_path / "tiny")
+    assert run_json("index", folder / "corpus.jsonl", collection, "--encoder", encoder)["added"]
     fifo = tmp_path / "slow.jsonl"
     os.mkfifo(fifo)
     writer = indexing(fifo, collection)
@@ -357,7 +358,11 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
     assert "pip install 'searchengine[cpu]'" in one_sentence(done)
 
 
-def test_demo_leaves_a_model_and_a_collection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [2, pytest.param(None, marks=pytest.mark.long)])
+def test_demo_leaves_a_model_and_a_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
+) -> None:
+    monkeypatch.setattr("searchengine.cli.demo.TrainConfig", partial(TrainConfig, max_steps=steps))
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
-from conftest import REPOSITORY
 from tiny_model import write_sentence_transformer
 
 from trainer.encoder import Encoder
@@ -15,18 +15,14 @@ from trainer.model.checksums import signature, signing_key
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
-BIN = Path(sys.executable).parent
-
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
 
 
-def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [BIN / "searchengine", *map(str, arguments)], capture_output=True, text=True, cwd=REPOSITORY
-    )
+def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
+    done = command_line.run(*arguments)
     assert done.returncode == code, done.stderr
     return done
 
@@ -139,7 +135,7 @@ def test_a_refused_engine_is_told_in_a_sentence(
     notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_sentence_transformer(tmp_path / "model")
-    Encoder.load(model, engine="openvino", precision="fp32").encode(["a"])
+    Encoder.load(model, runtime="openvino", precision="fp32").encode(["a"])
     (record,) = (model / "compiled").glob("*/graph.json")
     told = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
     del told["signature"]
@@ -147,6 +143,6 @@ def test_a_refused_engine_is_told_in_a_sentence(
     assert key is not None
     record.write_text(json.dumps(told | {"signature": signature(key, told)}))
     done = run("index", notes, tmp_path / "c", "--encoder", model)
-    assert "is not accurate enough for this model: a cosine of 0.999" in done.stderr
+    assert "is not accurate enough for this model: its cosine to float32" in done.stderr
     assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
     assert asked("info", tmp_path / "c")["runtime"].startswith("torch: openvino in ")

@@ -1,4 +1,4 @@
-"""searchengine evaluate retrieval and runs: as real processes, and what is refused."""
+"""searchengine evaluate retrieval and runs: what they measure, and what they refuse."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from click import BadParameter
-from click.testing import CliRunner, Result
+from command_line import run, run_json
 
-from searchengine.cli import cli
 from searchengine.cli.options import Names, Numbers
-from tests.searchengine.cli.test_cli import CORPUS, run_json
+from tests.searchengine.cli.test_cli import CORPUS
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels" / "dev.tsv").write_text(
         "query-id\tcorpus-id\tscore\nq1\twhale\t2\nq2\tbread\t1\nq2\tgone\t1\n"
     )
-    done = invoke("index", folder / "corpus.jsonl", folder / "c.index")
-    assert done.exit_code == 0, done.output
+    done = run("index", folder / "corpus.jsonl", folder / "c.index")
+    assert done.returncode == 0, done.stderr
     return folder
 
 
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
-
-
 def refused(*arguments: str | Path) -> str:
-    done = invoke("evaluate", *arguments)
-    assert done.exit_code == 2 and done.stdout == "", done.output
+    done = run("evaluate", *arguments)
+    assert done.returncode == 2 and done.stdout == "", done.stdout
     return done.stderr.splitlines()[-1]
 
 
@@ -73,11 +68,11 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_tables_are_for_people(folder: Path) -> None:
-    done = invoke(
+    done = run(
         *("evaluate", "retrieval", folder / "c.index", "--mode", "text,hybrid", "--worst", "1"),
         *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels" / "dev.tsv"),
     )
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     table = done.stdout
     assert "ndcg@10" in table and "difference" in table and "2 questions" in table
     assert "exact_recall@10" not in table  # nothing to say of these rows
@@ -92,8 +87,8 @@ def test_what_slipped_is_shown(folder: Path) -> None:
     (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
     asked = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]
     command = [*asked, "--qrels", folder / "one.tsv", "--mode", "vector,text", "--worst", "1"]
-    done = invoke("evaluate", *command, "--of", "text")
-    assert done.exit_code == 0, done.output
+    done = run("evaluate", *command, "--of", "text")
+    assert done.returncode == 0, done.stderr
     told = done.stdout.split("text against exact: ")[1].splitlines()
     assert told[2].strip() == "0.500 → 0.000  q1: how do whales sleep"
     assert told[3].split() == "rank 3 → – grade 3 volcano".split() + VOLCANO.split()
@@ -108,7 +103,7 @@ def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "b.run").write_text("q1 Q0 whale 1 2 x\nq9 Q0 whale 1 2 x\n")
     qrels = folder / "qrels" / "dev.tsv"
     command = ["runs", *(tmp_path / name for name in ("a.run", "b.run")), "--qrels", qrels]
-    done = invoke("evaluate", *command, "--json", "--names", "A,B")
+    done = run("evaluate", *command, "--json", "--names", "A,B")
     first, second = json.loads(done.stdout)
     assert (first["setting"], second["setting"], second["baseline"]) == ("A", "B", "A")
     assert (first["mrr@10"], second["mrr@10"]) == (1, 0.5)
@@ -159,8 +154,8 @@ def test_names_that_no_run_holds_are_found_before_measuring(
     said = refused("retrieval", folder / "c.index", *asked, "--mode", "text", "--run-out", runs)
     assert "the question must not contain white space" in said
     (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
-    done = invoke("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
-    assert done.exit_code == 0, done.output
+    done = run("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
+    assert done.returncode == 0, done.stderr
     beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
     said = refused("retrieval", tmp_path / "s.index", *beir)
     assert "the document must not contain white space" in said

@@ -3,17 +3,16 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import command_line
 import pytest
 
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.training import checkpoint
 
-SEARCHENGINE = str(Path(sys.executable).with_name("searchengine"))
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 STS = "score\tsentence1\tsentence2\n" + "".join(
     f"{i % 6}\tthe {n} {v}\t{v} the {n} near a house\n"
@@ -34,10 +33,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SEARCHENGINE, *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+def run(folder: Path, *arguments: str) -> command_line.Done:
+    return command_line.run(*arguments, cwd=folder)
 
 
 def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
@@ -54,7 +51,7 @@ def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
     options += ["--dev", "dev.tsv", "--set", "keep_last=true"]
     whole = run(folder, "train", *options, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
-    command = [SEARCHENGINE, "train", *options, "--out", "cut"]
+    command = [command_line.COMMAND, "train", *options, "--out", "cut"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
     patience = time.monotonic() + 120
     while (found := checkpoint.latest(folder / "cut")) is None or found.name < "step-0000007":

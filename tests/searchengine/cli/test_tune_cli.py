@@ -1,40 +1,21 @@
 """tune, info, exact search and the recipes of index, from the command line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from indexer.config import Code, RotationKind, Structure
+from indexer.config import BUILDABLE, Code, RotationKind
 from indexer.tuning.tune import Objective
-from searchengine.cli import cli
 from searchengine.cli.index import index
 from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.runtimes.config import Precision, RuntimeKind
-
-COMMAND = str(Path(sys.executable).with_name("searchengine"))
-
-
-def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
-
-
-def run_json(*arguments: str | Path) -> Any:
-    done = run(*arguments, "--json")
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -54,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     (folder / "questions.txt").write_text("\n".join(sentences(120, 2)))
     made = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
-    assert made.exit_code == 0, made.stderr
+    assert made.returncode == 0, made.stderr
     assert "Indexing" in made.stderr and "Rotating" in made.stderr and "Building" in made.stderr
     return folder
 
@@ -63,7 +44,7 @@ def test_tune_and_info(folder: Path) -> None:
     untuned = run("info", folder / "c")
     assert "tuning       none; searchengine tune" in untuned.stdout
     goal = ("--target-recall", "0.8", "--confidence", "0.9", "-k", "5")
-    done = process("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
+    done = run("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert done.stderr.rstrip().endswith("generated from documents; --queries takes real ones")
@@ -118,7 +99,7 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
 def test_tune_refuses(folder: Path, arguments: tuple[str, ...], message: str) -> None:
     before = run_json("info", folder / "c")
     done = run("tune", folder / "c", *arguments)
-    assert done.exit_code == 2 and done.stdout == ""
+    assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
     assert run_json("info", folder / "c") == before
 
@@ -127,15 +108,15 @@ def test_too_few_to_tune(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "few.jsonl").write_text('{"_id": "a", "text": "a dog runs"}\n')
     run("index", tmp_path / "few.jsonl", tmp_path / "c", "--encoder", folder / "model")
     done = run("tune", tmp_path / "c")
-    assert done.exit_code == 2
+    assert done.returncode == 2
     assert "tuning needs 100 passages, " in done.stderr
     done = run("tune", tmp_path / "gone")
-    assert done.exit_code == 2 and "no such collection" in done.stderr
+    assert done.returncode == 2 and "no such collection" in done.stderr
 
 
 def test_exact(folder: Path) -> None:
     question = sentences(1, 3)[0]
-    done = process("search", folder / "c", question, "-k", "3", "--exact")
+    done = run("search", folder / "c", question, "-k", "3", "--exact")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
         "exact: these are the true 3 nearest; 100.00 % of the rows were read at full width"
@@ -145,7 +126,7 @@ def test_exact(folder: Path) -> None:
     told = run("search", folder / "c", question, "--exact", "--where", "n < 2").stderr
     assert "the true 2 nearest that match" in told
     both = run("search", folder / "c", question, "--exact", "--shortlist", "5")
-    assert both.exit_code == 2
+    assert both.returncode == 2
     assert "exact search takes no shortlist, got 5; leave one of the two out" in both.stderr
 
 
@@ -177,7 +158,7 @@ def test_recipes_of_index(
     (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "a dog runs"}\n')
     more = run_json("index", tmp_path / "more.jsonl", tmp_path / "c", *options.split())
     assert more["documents"] == 481
-    assert run("verify", tmp_path / "c").exit_code == 0
+    assert run("verify", tmp_path / "c").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -194,7 +175,7 @@ def test_recipes_of_index(
 def test_recipes_refused(folder: Path, tmp_path: Path, options: str, message: str) -> None:
     corpus, encoder = folder / "corpus.jsonl", ("--encoder", folder / "model")
     done = run("index", corpus, tmp_path / "c", *encoder, *options.split())
-    assert done.exit_code == 2 and message in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr, done.stderr
     assert not (tmp_path / "c").exists()
 
 
@@ -205,7 +186,7 @@ def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
         ("--bounds 29", "has bounds 0, got 29"),
     ):
         done = run("index", folder / "corpus.jsonl", folder / "c", *options.split())
-        assert done.exit_code == 2
+        assert done.returncode == 2
         assert f"{message}; leave it out, or index into a new folder" in done.stderr
 
 
@@ -215,7 +196,7 @@ def test_blocks_need_an_encoder_that_was_trained_for_some(folder: Path, tmp_path
         *("index", folder / "corpus.jsonl", tmp_path / "c", "--rotation", "blocks"),
         *("--encoder", tmp_path / "model"),
     )
-    assert done.exit_code == 2
+    assert done.returncode == 2
     assert "got one for 32 dimensions only" in done.stderr
 
 
@@ -226,7 +207,7 @@ def test_the_choices_are_all_there_are() -> None:
         if hasattr(option.type, "choices")
     }
     assert choices == {
-        "structure": list(Structure),
+        "structure": list(BUILDABLE),
         "code": list(Code),
         "rotation": list(RotationKind),
         "objective": list(Objective),

@@ -1,8 +1,6 @@
 """Hard negatives by an encoder a human can compute: every text says its angle."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from click.testing import CliRunner, Result
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_sentence_transformer
@@ -22,8 +21,6 @@ from searchengine.evaluate.mining import Mined, Miner, MiningConfig, Pair, choos
 from trainer.errors import DataError
 from trainer.training.data.files import read_examples
 from trainer.training.data.positives import Kind
-
-COMMAND = str(Path(sys.executable).with_name("searchengine"))
 
 
 class Angles:
@@ -342,16 +339,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "mine", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
 def test_command(folder: Path) -> None:
     out = folder / "triplets.tsv"
     options = ("--encoder", folder / "model", "--relative-margin", "1", "--negatives", "2")
     more = ("--corpus", folder / "corpus.jsonl", "--skip", "1", "--depth", "16", "--json")
-    done = run(folder / "pairs.tsv", "--out", out, *options, *more)
+    done = run("mine", folder / "pairs.tsv", "--out", out, *options, *more)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["out"], summary["pairs"], summary["candidates"]) == (str(out), 16, 17)
@@ -365,7 +357,7 @@ def test_command(folder: Path) -> None:
     texts = {line.split("\t")[1] for line in (folder / "pairs.tsv").read_text().splitlines()[1:]}
     for _, (_, positive, *found) in read:
         assert positive not in found and set(found) <= texts | {"red a red car"}
-    again = run(folder / "pairs.tsv", "--out", out, *options)
+    again = run("mine", folder / "pairs.tsv", "--out", out, *options)
     assert again.returncode == 2
     assert again.stderr.strip() == f"Error: {out} exists; name a new file, or remove this one"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytrec_eval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
@@ -76,7 +76,6 @@ def test_scores_fall_strictly_in_the_given_order() -> None:
     assert singles[3] > 0.4999998
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(names, entries, min_size=1, max_size=4))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
     path = written(tmp_path_factory.mktemp("runs") / "a.run", run)
@@ -125,7 +124,6 @@ def test_ndcg_is_scikit_learns(tmp_path: Path) -> None:
         assert value == pytest.approx(ndcg_score(true, score, k=10))
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 99), st.randoms(use_true_random=False))
 def test_names_and_order_of_questions_do_not_matter(seed: int, random: object) -> None:
     run, qrels = made(4, seed)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -73,7 +73,6 @@ def test_settings_that_agree_do_not_differ() -> None:
     assert compare([0.5, 1], [0.5, 0]).p == 1  # a single question shows nothing
 
 
-@settings(deadline=None, max_examples=50)
 @given(pairs)
 def test_p_value_is_that_of_all_assignments_and_symmetric(both: list[tuple[float, float]]) -> None:
     ours, theirs = (list(column) for column in zip(*both, strict=True))

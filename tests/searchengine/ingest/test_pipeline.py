@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import WordLengths, disk_full_at
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
@@ -250,7 +250,6 @@ def test_what_was_read_ahead_is_compared_again(
         assert texts == {each["_id"]: each["text"] for each in map(document, range(EVERY + 20))}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=60),
     before=st.sets(st.integers(0, 59), max_size=20),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import WordLengths
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
@@ -192,7 +192,6 @@ def one_with(event: type[threading.Event]) -> type[_Call[Any, Any]]:
 
 
 @given(st.lists(st.text(max_size=3), max_size=40))
-@settings(max_examples=30, deadline=None)
 def test_any_callers_get_their_own(items: list[str]) -> None:
     together = Coalescer(lambda some: [(item, len(some)) for item in some])
     with ThreadPoolExecutor(8) as callers:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.segment import SegmentConfig
@@ -551,7 +551,6 @@ def test_a_killed_writer_leaves_the_last_commit(engine: SearchEngine, path: Path
 words = st.lists(st.integers(1, 16).map(lambda n: "a" * n), min_size=1, max_size=6).map(" ".join)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     texts=st.lists(words, min_size=1, max_size=40),
     question=words,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.errors import QueryError
@@ -76,7 +76,6 @@ word = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak", "pine", "y
 line = st.lists(word, max_size=8).map(" ".join)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(line, line), min_size=1, max_size=12),
     st.lists(word, min_size=1, max_size=4, unique=True),
@@ -163,7 +162,6 @@ def test_a_question_without_words_finds_nothing(question: str, tokenizer: str) -
     assert found(database(tokenizer=Tokenizer(tokenizer)), question) == []
 
 
-@settings(deadline=None)
 @given(st.text(), st.sampled_from(["porter", "unicode", "trigram"]))
 def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
     found(database(tokenizer=Tokenizer(tokenizer)), question)
@@ -246,7 +244,6 @@ _UPSERT = (
 )
 
 
-@settings(deadline=None)
 @given(st.lists(change, max_size=12), st.sampled_from(["porter", "unicode", "trigram"]))
 def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokenizer: str) -> None:
     connection = database([("ash", "elm oak")], Tokenizer(tokenizer))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import WordLengths
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, Hit, SearchEngine
@@ -133,7 +133,6 @@ lines = st.lists(st.integers(1, 6).map(lambda n: "a" * n), min_size=1, max_size=
 corpora = st.lists(st.tuples(st.sampled_from(["", "bb"]), lines), min_size=1, max_size=8)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     corpus=corpora,
     questions=st.lists(lines.map(lambda line: " ".join(line[:5])), min_size=1, max_size=3),

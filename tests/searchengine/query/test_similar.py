@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
@@ -186,7 +186,6 @@ def test_vectors_have_no_words(engine: SearchEngine, mode: str) -> None:
 lengths = st.lists(st.integers(1, 16), min_size=1, max_size=60)
 
 
-@settings(max_examples=20, deadline=None)
 @given(corpus=st.lists(lengths, min_size=2, max_size=7), k=st.integers(1, 8), data=st.data())
 def test_similar_equals_brute_force(
     tmp_path_factory: pytest.TempPathFactory, corpus: list[list[int]], k: int, data: st.DataObject

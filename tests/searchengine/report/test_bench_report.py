@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 from bench_results import exact, plausible, results, row, times
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.bench.formatting import fraction, plain, recall_of, short, size, spread_of
@@ -271,7 +271,6 @@ def test_two_benches_agree_on_the_first_three_or_call_them_tied(noise: float) ->
 rounds = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(rounds, min_size=1, max_size=7))
 def test_ranked_is_a_partition_in_an_order_that_holds(measured: list[list[float]]) -> None:
     rows = [row(str(i), tuple(each)) for i, each in enumerate(measured)]

@@ -18,14 +18,25 @@ faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(
     ("scenario", "points", "error"),
     [
-        ("create", "25", ["ENOSPC"]),
-        ("changes", "80", ["ENOSPC"]),
-        ("stream", "25", ["ENOSPC"]),
-        ("changes", "40", ["ENOSPC", "--once"]),
-        ("changes", "40", ["EIO", "--once"]),
-        ("changes", "30", ["EIO"]),
-        ("changes", "30", ["EROFS"]),
-        ("adds", "20", ["EACCES"]),
+        ("create", "8", ["ENOSPC"]),
+        ("changes", "16", ["ENOSPC"]),
+        ("stream", "8", ["ENOSPC"]),
+        ("changes", "10", ["EIO", "--once"]),
+        ("changes", "8", ["EROFS"]),
+        ("adds", "6", ["EACCES"]),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("create", "25", ["ENOSPC"]),
+                ("changes", "80", ["ENOSPC"]),
+                ("stream", "25", ["ENOSPC"]),
+                ("changes", "40", ["ENOSPC", "--once"]),
+                ("changes", "40", ["EIO", "--once"]),
+                ("changes", "30", ["EIO"]),
+                ("changes", "30", ["EROFS"]),
+                ("adds", "20", ["EACCES"]),
+            )
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
 )
@@ -35,19 +46,24 @@ def test_what_a_disk_refuses_is_refused_whole(scenario: str, points: str, error:
     assert tally["refused"] > 0
 
 
+few_and_many = pytest.mark.parametrize("points", [8, pytest.param(100, marks=pytest.mark.long)])
+
+
 @faults
+@few_and_many
 @pytest.mark.parametrize(
     "name", ["vectors.faiss", "coarse.faiss", "rotation.npy", "manifest.json", "documents.db-wal"]
 )
-def test_a_damaged_file_is_found_or_harmless(name: str) -> None:
-    tally = campaign("damage", "--file", name, "--points", "30")
+def test_a_damaged_file_is_found_or_harmless(name: str, points: int) -> None:
+    tally = campaign("damage", "--file", name, "--points", str(points))
     assert tally["problems"] == []
-    assert tally["faults"] == 30 + 5
+    assert tally["faults"] == points + 5
 
 
 @faults
-def test_a_damaged_database_is_named_or_harmless() -> None:
-    tally = campaign("damage", "--file", "documents.db", "--points", "100")
+@few_and_many
+def test_a_damaged_database_is_named_or_harmless(points: int) -> None:
+    tally = campaign("damage", "--file", "documents.db", "--points", str(3 * points))
     assert tally["problems"] == []
 
 

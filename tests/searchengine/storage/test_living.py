@@ -214,8 +214,6 @@ class Living(RuleBasedStateMachine):
 
 TestLiving = Living.TestCase
 TestLiving.settings = settings(
-    max_examples=25,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,8 +1,8 @@
 """Many readers, one writer: every answer is that of one committed state.
 
-SEARCHENGINE_STRESS_SECONDS=180 pytest -s tests/test_readers.py makes it last, and prints counts;
-SEARCHENGINE_STRESS_READERS=8 takes so many processes and no threads. tests/readers_campaign.py does
-the same in pieces.
+SEARCHENGINE_STRESS_SECONDS=180 pytest -s tests/searchengine/storage/test_readers.py makes it last,
+and prints counts; SEARCHENGINE_STRESS_READERS=8 takes so many processes and no threads.
+tests/readers_campaign.py does the same in pieces.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ from readers_campaign import Answer, Judge, run
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy
 
-SECONDS = float(os.environ.get("SEARCHENGINE_STRESS_SECONDS", "6"))
+SECONDS = float(os.environ.get("SEARCHENGINE_STRESS_SECONDS", "3"))
 READERS = int(os.environ.get("SEARCHENGINE_STRESS_READERS", "0"))
 
 

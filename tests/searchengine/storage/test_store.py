@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.corpus.documents import Document
@@ -51,7 +51,6 @@ def test_round_trip(store: Store) -> None:
     assert store.altered() is None
 
 
-@settings(deadline=None)  # the first example makes the database
 @given(ids=st.lists(st.integers(0, 29_999), max_size=30), repeat=st.booleans())
 def test_rank_order_is_kept(
     tmp_path_factory: pytest.TempPathFactory, ids: list[int], repeat: bool

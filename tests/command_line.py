@@ -1,0 +1,59 @@
+"""The command line, called in this process: a new one takes seconds to load torch and an encoder.
+
+Tests of signals, of start-up and of the exit code that a shell sees start `COMMAND` instead.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from click.testing import CliRunner
+
+from searchengine.cli import cli
+from trainer.encoder import Encoder
+from trainer.runtimes.config import RuntimeConfig
+
+COMMAND = str(Path(sys.executable).with_name("searchengine"))
+Done = subprocess.CompletedProcess[str]
+_load = Encoder.load
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> Done:
+    """Run a command; an error that no command should end by is raised."""
+    words = [*map(str, arguments)]
+    with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", _shared):
+        result = CliRunner().invoke(cli, words, prog_name="searchengine")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(words, result.exit_code, result.stdout, result.stderr)
+
+
+def run_json(*arguments: str | Path) -> Any:
+    """What a command prints with --json; it must succeed."""
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _shared(source: str | Path, *, layers: int | None = None, **options: Any) -> Encoder:
+    """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
+    if str(source) not in ("starter", "starter-768"):
+        return _load(source, layers=layers, **options)
+    return _packaged(str(source), RuntimeConfig(**options), layers)
+
+
+@cache
+def _packaged(source: str, config: RuntimeConfig, layers: int | None) -> Encoder:
+    return _load(
+        source,
+        runtime=config.runtime,
+        precision=config.precision,
+        device=config.device,
+        layers=layers,
+        trust_remote_code=config.trust_remote_code,
+    )
