@@ -1,34 +1,56 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install -c constraints.txt
 
-.PHONY: setup demo test check docs bench bench-index bench-reports bench-living bench-encoding bench-gpu clean
+.PHONY: setup setup-demo demo test check check-generated generate docs bench bench-index bench-reports \
+	bench-living bench-encoding bench-gpu clean
 
-setup: .venv/installed
+setup: .venv/installed  ## everything that test and bench need
 
-# The extras that demo, test and bench need; constraints.txt pins what was tested.
-.venv/installed: pyproject.toml constraints.txt
+setup-demo: .venv/demo  ## only what the demo and the README need
+
+# constraints.txt pins what was tested; torch is installed first, as the build that is pinned.
+.venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,mteb,starter,fast,int8,plots,tensorboard,posthoc,dev]"
+	$(INSTALL) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	touch $@
 
-demo: setup  ## train, index, ask and measure on the sample data
+.venv/demo: .venv/torch pyproject.toml
+	$(INSTALL) -e ".[cpu,train,starter,fast]"
+	touch $@
+
+.venv/installed: .venv/torch pyproject.toml
+	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,int8,plots,tensorboard,posthoc,dev]"
+	touch $@ .venv/demo
+
+.venv/docs: .venv/demo
+	$(INSTALL) -e ".[cpu,train,starter,fast,docs]"
+	touch $@
+
+demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
 test: setup check  ## every check and every test
 	$(BIN)/pytest
 
-check: setup
+check: setup check-generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-generated: setup  ## are the generated parts of the docs current?
 	$(BIN)/cog --check README.md docs/cli.md
+	$(BIN)/python docs/draw_architecture.py --check
 
-docs: setup  ## rewrite the generated parts of the docs
+generate: setup  ## rewrite the generated parts of README.md and docs/cli.md, and the pictures of the packages
 	$(BIN)/cog -r README.md docs/cli.md
+	$(BIN)/python docs/draw_architecture.py
 
-bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
+docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+
+bench: setup  ## every figure in docs/results.md and docs/training-results.md, some two hours
 	$(BIN)/python benchmarks/reports.py scifact
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \
@@ -77,4 +99,4 @@ bench-gpu: setup  ## documents a second, one question, and the share of the chip
 	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo build/docs

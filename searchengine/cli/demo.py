@@ -25,7 +25,7 @@ SHORTLISTS = (10, 20, 50, 100)
 
 def sample_folder() -> Path:
     """The sample data: beside the package in an installation, beside the checkout in a clone."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package / "sample", package.parent / "data"):
         if (folder / "corpus.jsonl").is_file():
             return folder
