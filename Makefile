@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install -c constraints.txt
 
 setup: .venv/installed  ## everything that test and bench need
 
-setup-demo: .venv/demo  ## only what the demo and the README need
+setup-demo: .venv/demo  ## only what the demo needs
 
 # constraints.txt pins what was tested; torch is installed first, as the build that is pinned.
 .venv/torch: constraints.txt
@@ -24,7 +24,7 @@ setup-demo: .venv/demo  ## only what the demo and the README need
 	touch $@ .venv/demo
 
 .venv/docs: .venv/demo
-	$(INSTALL) -e ".[cpu,train,starter,fast,docs]"
+	$(INSTALL) -e ".[cpu,train,starter,fast,eval,docs]"
 	touch $@
 
 demo: setup-demo  ## train, index, ask and measure on the sample data

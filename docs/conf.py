@@ -30,6 +30,8 @@ nitpicky = False  # docstrings name types of numpy and torch, whose inventories 
 myst_heading_anchors = 4
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_mock_imports = ["mteb"]  # hundreds of megabytes for one page
+add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -38,6 +40,8 @@ suppress_warnings = ["ref.python"]  # several classes have a property of the sam
 napoleon_use_ivar = True  # attributes that are properties too would be listed twice
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = f"searchengine {release}"
 html_show_sourcelink = False
 html_copy_source = False
