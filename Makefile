@@ -16,7 +16,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/demo: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,starter,fast]"
+	$(INSTALL) -e ".[cpu,train,starter]"
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
@@ -24,7 +24,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@ .venv/demo
 
 .venv/docs: .venv/demo
-	$(INSTALL) -e ".[cpu,train,starter,fast,eval,docs]"
+	$(INSTALL) -e ".[cpu,train,starter,eval,docs]"
 	touch $@
 
 demo: setup-demo  ## train, index, ask and measure on the sample data

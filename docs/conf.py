@@ -1,5 +1,6 @@
 """Sphinx configuration: `make docs` writes the site to build/docs, without a network."""
 
+import logging
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ sys.path[:0] = [str(REPOSITORY), str(DOCS)]
 import draw_architecture  # noqa: E402
 
 import searchengine  # noqa: E402
+
+logging.getLogger("faiss").setLevel(logging.WARNING)
 
 project = "searchengine"
 author = "the searchengine authors"
@@ -30,7 +33,7 @@ nitpicky = False  # docstrings name types of numpy and torch, whose inventories 
 myst_heading_anchors = 4
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
-autodoc_mock_imports = ["mteb"]  # hundreds of megabytes for one page
+autodoc_mock_imports = ["datasets", "mteb"]  # hundreds of megabytes for one page
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
