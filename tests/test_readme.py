@@ -11,6 +11,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
+from searchengine.cli.demo import sample_folder
 from searchengine.corpus.files import read_corpus
 
 README = (REPOSITORY / "README.md").read_text()
@@ -116,6 +117,10 @@ def test_encoding_page(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "openvino fp32 (1, 384)\n"
+
+
+def test_demo_finds_the_sample_data() -> None:
+    assert sample_folder() == REPOSITORY / "data"
 
 
 def test_make_targets_exist() -> None:
