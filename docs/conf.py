@@ -32,7 +32,7 @@ nitpicky = False  # docstrings name types of numpy and torch, whose inventories 
 
 myst_heading_anchors = 4
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_mock_imports = ["datasets", "mteb"]  # hundreds of megabytes for one page
 add_module_names = False
 autodoc_member_order = "bysource"
@@ -41,6 +41,8 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 suppress_warnings = ["ref.python"]  # several classes have a property of the same name
 napoleon_use_ivar = True  # attributes that are properties too would be listed twice
+
+smartquotes = False  # --option would become –option
 
 html_theme = "furo"
 html_static_path = ["static"]
@@ -99,8 +101,19 @@ def _escaped(line: str) -> str:
     return "".join(pieces)
 
 
+ARRAY = re.compile(r"[~\w.]*_Buffer \| .*?_NestedSequence\[complex \| bytes \| str\]")
+
+
+def array_like_by_name(
+    app: Any, what: str, name: str, thing: object, options: Any, signature: str | None, result: str
+) -> tuple[str | None, str]:
+    """Show numpy's ArrayLike by its name, not by its ten parts."""
+    return signature and ARRAY.sub("ArrayLike", signature), result
+
+
 def setup(app: Any) -> None:
     """Draw the pictures of the packages, and connect the two rewriters."""
     draw_architecture.main([])
     app.connect("source-read", drop_links_out_of_docs)
+    app.connect("autodoc-process-signature", array_like_by_name)
     app.connect("autodoc-process-docstring", docstring_as_plain_text, priority=400)
