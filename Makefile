@@ -1,18 +1,34 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install -c constraints.txt
+GENERATED := README.md docs/cli.md docs/training.md
 
-.PHONY: setup demo test test-long check docs bench bench-index bench-reports bench-living bench-encoding bench-gpu clean
+.PHONY: setup setup-demo demo test test-long check check-generated generate docs bench bench-index bench-reports \
+	bench-living bench-encoding bench-gpu clean
 
-setup: .venv/installed
+setup: .venv/installed  ## everything that test and bench need
 
-# The extras that demo, test and bench need; constraints.txt pins what was tested.
-.venv/installed: pyproject.toml constraints.txt
+setup-demo: .venv/demo  ## only what the demo needs
+
+# constraints.txt pins what was tested; torch is installed first, as the build that is pinned.
+.venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install -c constraints.txt -e ".[cpu,train,eval,mteb,starter,fast,int8,plots,tensorboard,posthoc,dev]"
+	$(INSTALL) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	touch $@
 
-demo: setup  ## train, index, ask and measure on the sample data
+.venv/demo: .venv/torch pyproject.toml
+	$(INSTALL) -e ".[cpu,train,starter]"
+	touch $@
+
+.venv/installed: .venv/torch pyproject.toml
+	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,int8,plots,tensorboard,posthoc,dev]"
+	touch $@ .venv/demo
+
+.venv/docs: .venv/demo
+	$(INSTALL) -e ".[cpu,train,starter,eval,docs]"
+	touch $@
+
+demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
 test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
@@ -21,17 +37,24 @@ test: setup check  ## the checks, and the tests of everything that an edit can b
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
 
-check: setup  ## style, types, imports between packages, generated docs
+check: setup check-generated  ## style, types, imports between folders, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check README.md docs/cli.md docs/training.md
 
-docs: setup  ## rewrite the generated parts of the docs
-	$(BIN)/cog -r README.md docs/cli.md docs/training.md
+check-generated: setup  ## are the generated parts of the docs current?
+	$(BIN)/cog --check $(GENERATED)
+	$(BIN)/python docs/draw_architecture.py --check
 
-bench: setup  ## every figure in the README's results table and in docs/training.md, some two hours
+generate: setup  ## rewrite the generated parts of the docs, and the pictures of the packages
+	$(BIN)/cog -r $(GENERATED)
+	$(BIN)/python docs/draw_architecture.py
+
+docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+
+bench: setup  ## every figure in docs/results.md and docs/training-results.md, some two hours
 	$(BIN)/python benchmarks/reports.py scifact
 	for name in startup indexing sts retrieval matryoshka_finetune train_speed simcse \
 		hard_negatives few_shot prefix_distillation posthoc layers fused_matryoshka hybrid; do \
@@ -80,4 +103,4 @@ bench-gpu: setup  ## documents a second, one question, and the share of the chip
 	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo build/docs

@@ -13,6 +13,7 @@ from command_line import run
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
+from searchengine.cli.demo import sample_folder
 from searchengine.cli.training_display import read_config
 from searchengine.corpus.files import read_corpus
 from trainer.training.config import TrainConfig
@@ -24,6 +25,20 @@ README = (REPOSITORY / "README.md").read_text()
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that is best, where the other tests take the one that starts fastest."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+
+
+@pytest.fixture(params=[2, pytest.param(None, marks=pytest.mark.long)])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Steps of every training; if few, torch runs encoders, for it need not compile the model."""
+    few: int | None = request.param
+    if few is not None:
+        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
+
+        def few_steps(path: Path | None, given: dict[str, Any], *settings: Any) -> TrainConfig:
+            return read_config(path, {**given, "max_steps": few}, *settings)
+
+        monkeypatch.setattr("searchengine.cli.training_display.read_config", few_steps)
+    return few
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -40,27 +55,39 @@ def test_readme_python(tmp_path: Path) -> None:
     assert "bread" not in done.stdout
 
 
-@pytest.mark.parametrize("steps", [2, pytest.param(None, marks=pytest.mark.long)])
-def test_readme_commands(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
-) -> None:
-    """Every searchengine command of the README, in its order, in a folder that has the inputs.
+def test_readme_commands(tmp_path: Path, steps: int | None) -> None:
+    """Every searchengine command of the README, in its order, in a folder that has the data."""
+    (tmp_path / "data").symlink_to(REPOSITORY / "data")
+    assert run_commands(README, tmp_path) == 4
 
-    With few steps of training, few pairs of sentences and torch, which need not compile the model.
-    """
-    pairs = (shared_data / "sts" / "stsb_dev.tsv").read_text().splitlines(keepends=True)
-    (tmp_path / "stsb_dev.tsv").write_text("".join(pairs if steps is None else pairs[:200]))
-    if steps is not None:
-        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
 
-        def few_steps(path: Path | None, given: dict[str, Any], *settings: Any) -> TrainConfig:
-            return read_config(path, {**given, "max_steps": steps}, *settings)
-
-        monkeypatch.setattr("searchengine.cli.training_display.read_config", few_steps)
+def test_start_page(tmp_path: Path, steps: int | None) -> None:
+    """Every command of the five-minute start, in its order, then its Python code."""
+    page = (REPOSITORY / "docs" / "start.md").read_text()
     (tmp_path / "data").symlink_to(REPOSITORY / "data")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
-    assert run_commands(README, tmp_path) >= 8
+    assert run_commands(page, tmp_path) == 11
+    (program,) = blocks(page, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"0\.\d+ whales.txt A whale rests", done.stdout)
+
+
+def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
+    """Their commands, the one page after the other, then their Python code."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
+    for name, commands in (("indexing", 7), ("searching", 2)):
+        page = (REPOSITORY / "docs" / f"{name}.md").read_text()
+        assert run_commands(page, tmp_path) == commands
+        (program,) = blocks(page, "python")
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def run_commands(page: str, folder: Path) -> int:
@@ -109,6 +136,10 @@ def test_encoding_page(tmp_path: Path) -> None:
     assert done.stdout == "openvino fp32 (1, 384)\n"
 
 
+def test_demo_finds_the_sample_data() -> None:
+    assert sample_folder() == REPOSITORY / "data"
+
+
 def test_make_targets_exist() -> None:
     targets = re.findall(r"^make (\w+)", "\n".join(blocks(README, "sh")), re.MULTILINE)
     makefile = (REPOSITORY / "Makefile").read_text()
@@ -117,16 +148,33 @@ def test_make_targets_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
+def pages() -> list[Path]:
+    top = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    return [*top, *(REPOSITORY / "docs").glob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub and the site make them."""
+    without_code = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
 def test_local_links_lead_somewhere() -> None:
-    for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not link.startswith("http"):
-                assert (page.parent / link).exists(), (page.name, link)
+    for page in pages():
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if link.startswith("http"):
+                continue
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), (page.name, link)
+            if anchor and target.name != "cli.md":
+                assert anchor in anchors(target), (page.name, link)
 
 
 def test_nothing_is_left_to_fill_in() -> None:
-    pages = [REPOSITORY / "README.md", REPOSITORY / "Makefile", *(REPOSITORY / "docs").glob("*.md")]
-    for page in pages:
+    for page in [*pages(), REPOSITORY / "Makefile"]:
         text = page.read_text()
         assert not re.search(r"@[A-Z]+@|TODO|TBD|MEASURED", text), page
         for script in re.findall(r"benchmarks/\w+\.py", text):

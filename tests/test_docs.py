@@ -1,0 +1,122 @@
+"""Parts of the site: pictures drawn from the import contracts, API pages, contents."""
+
+import importlib.util
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+SVG = "{http://www.w3.org/2000/svg}"
+# Every file of these folders has its part of an API page.
+PUBLIC = [
+    "searchengine/evaluate",
+    "searchengine/report",
+    "searchengine/report/plots",
+    "searchengine/bench",
+    "trainer/evaluation",
+    "trainer/training/losses",
+]
+
+
+@pytest.fixture(scope="module")
+def drawing() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("drawing", DOCS / "draw_architecture.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["drawing"] = module  # NamedTuple looks its module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def texts(picture: str, style: str) -> list[str]:
+    found = ElementTree.fromstring(picture).iter(f"{SVG}text")
+    return [text.text or "" for text in found if text.get("class") == style]
+
+
+def test_every_layer_is_drawn_from_the_top(drawing: ModuleType) -> None:
+    assert list(drawing.contracts()) == ["packages", "searchengine", "trainer", "indexer"]
+    for container, layers in drawing.contracts().values():
+        drawn = texts(drawing.draw(container, layers), "name")
+        assert drawn == [name.strip() for layer in layers for name in layer.split("|")]
+
+
+def test_every_folder_of_a_package_is_drawn(drawing: ModuleType) -> None:
+    for name in ("searchengine", "trainer", "indexer"):
+        drawn = set(texts(drawing.draw(*drawing.contracts()[name]), "name"))
+        inside = {path.stem for path in (REPOSITORY / name).iterdir() if path.suffix == ".py"}
+        inside |= {path.parent.name for path in (REPOSITORY / name).glob("*/__init__.py")}
+        assert drawn == inside - {"__init__", "former"}
+
+
+def test_text_stays_inside_its_box(drawing: ModuleType) -> None:
+    for container, layers in drawing.contracts().values():
+        tree = ElementTree.fromstring(drawing.draw(container, layers))
+        height = float(tree.get("height", ""))
+        boxes = [box for box in tree.iter(f"{SVG}rect") if box.get("class") == "box"]
+        assert max(float(box.get("y", "")) + float(box.get("height", "")) for box in boxes) < height
+        places = [[float(box.get(k, "")) for k in ("x", "y", "width", "height")] for box in boxes]
+        for text in tree.iter(f"{SVG}text"):
+            left, baseline = float(text.get("x", "")), float(text.get("y", ""))
+            if text.text == "imports go down":
+                continue
+            (room,) = [
+                width - 2 * drawing.PADDING
+                for x, y, width, tall in places
+                if x < left < x + width and y < baseline < y + tall
+            ]
+            assert len(text.text or "") * 5.5 <= room, text.text
+
+
+def test_the_docstring_is_what_is_drawn(drawing: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "attic").mkdir()
+    (tmp_path / "attic" / "__init__.py").write_text('"""Old <things>.\n\nMore."""')
+    (tmp_path / "attic" / "box.py").write_text("")
+    assert drawing.box(tmp_path, "attic") == ("attic", "Old <things>.", "box")
+    (tmp_path / "cellar.py").write_text("x = 1")
+    with pytest.raises(ValueError, match=r"cellar.py needs a docstring"):
+        drawing.box(tmp_path, "cellar")
+
+
+def test_stored_pictures_are_current(
+    drawing: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert drawing.main(["--check"]) == 0
+    monkeypatch.setattr(drawing, "PICTURES", tmp_path)
+    assert drawing.main(["--check"]) == 1
+    assert "packages.svg, searchengine.svg" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert drawing.main([]) == 0
+    assert drawing.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("folder", PUBLIC)
+def test_every_public_module_has_its_part_of_the_api(folder: str) -> None:
+    written = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    for path in (REPOSITORY / folder).glob("*.py"):
+        module = ".".join((*Path(folder).parts, path.stem))
+        if path.stem != "__init__":
+            assert f".. automodule:: {module}\n" in written
+
+
+def test_every_page_is_in_the_contents() -> None:
+    contents = (DOCS / "index.md").read_text()
+    for page in DOCS.glob("*.md"):
+        listed = rf"^{page.stem}$|<{page.stem}>$"
+        assert page.stem == "index" or re.search(listed, contents, re.MULTILINE), page.name
+
+
+def test_the_changelog_names_every_moved_module() -> None:
+    written = (REPOSITORY / "CHANGELOG.md").read_text()
+    for stub in REPOSITORY.glob("*/former/**/*.py"):
+        package, *rest = stub.relative_to(REPOSITORY).with_suffix("").parts
+        before = ".".join((package, *rest[1:])).removesuffix(".__init__")
+        (now,) = re.findall(r"^\"{3}Moved to ([\w.]+);", stub.read_text())
+        assert f"| `{before}` | `{now}` |" in written
