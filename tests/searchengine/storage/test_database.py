@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indexer.storage.durable import open_folder
 from searchengine.corpus.files import Document
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.documents import database
 from searchengine.storage.documents.changes import Changes, Known, merged
-from searchengine.storage.documents.connections import turns
+from searchengine.storage.documents.connections import Pool, turns
 from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.writer import os_errors, remove_unnamed
+from searchengine.storage.writer import _folders, os_errors, remove_unnamed
 
 COUNT = 1_208  # documents; they are read 500 at a time
 
@@ -105,6 +106,17 @@ def test_a_copy_that_fails_says_where_room_is_missing(
         store.copy_to(tmp_path / "copy.db")
 
 
+def test_what_fails_to_open_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sqlite3.connect(tmp_path / "documents.db") as other:
+        other.execute("CREATE TABLE other (x)")
+    other.close()
+    pool = Pool()
+    monkeypatch.setattr(database, "Pool", lambda: pool)
+    with pytest.raises(CollectionError, match="a database without documents"):
+        Store(tmp_path / "documents.db", readers=3)
+    assert pool.connections == ()
+
+
 def test_the_log_has_a_size_while_it_is_there(store: Store) -> None:
     assert store.log_bytes == store.path.with_name("documents.db-wal").stat().st_size > 0
     store.close()
@@ -182,6 +194,21 @@ def test_replaced_segments_are_cleared_away_without_waiting_for_a_thread(store: 
     assert (folder / "000009").exists()
     remove_unnamed(store.path.parent, store, before)
     assert not (folder / "000009").exists()
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_folders_of_segments_are_found_and_half_written_ones_removed(
+    tmp_path: Path, by_name: bool
+) -> None:
+    folder = tmp_path / "segments"
+    half_written = f"000002.{'a' * 32}.new"
+    for name in ("000001", half_written, "notes"):
+        (folder / name).mkdir(parents=True)
+    (folder / "000003").write_text("no folder")
+    with open_folder(folder) as descriptor:  # None where the system cannot open folders
+        found = _folders(tmp_path, None if by_name else descriptor)
+    assert found == {"000001": (folder / "000001").stat().st_ino}
+    assert {path.name for path in folder.iterdir()} == {"000001", "000003", "notes"}
 
 
 def test_what_the_system_refuses_is_told_in_its_words(tmp_path: Path) -> None:
