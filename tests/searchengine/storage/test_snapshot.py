@@ -9,6 +9,8 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.store import Store
 
 
 @pytest.fixture
@@ -31,7 +33,14 @@ def test_results_are_no_wider_than_the_rows_that_are_there(
             result = snapshot.search(query, 9, exact=exact)
             keys = snapshot.store.keys(result.rows[0])
             assert keys[0] == "ccc" and sorted(keys) == left
-    engine.delete(["ccc"])
+    with Store(engine.collection.path / "documents.db") as store, store.transaction():
+        changes = Changes(store)
+        changes.remove(list(store.ids_of(["ccc"]).values()))  # the segment is not yet merged away
+        changes.count_commit()
+    engine.refresh()
+    with engine.collection.reading() as snapshot:
+        assert snapshot.rows == 0 and len(snapshot.segments) == 1
+        assert snapshot.search(query, 9, exact=exact).rows.tolist() == [[-1]]
     assert engine.search("ccc", 9, exact=exact) == []
 
 
