@@ -362,7 +362,9 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
 def test_demo_leaves_a_model_and_a_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
 ) -> None:
-    monkeypatch.setattr("searchengine.cli.demo.TrainConfig", partial(TrainConfig, max_steps=steps))
+    monkeypatch.setattr(
+        "trainer.training.config.TrainConfig", partial(TrainConfig, max_steps=steps)
+    )
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, WordLengths
 
+from indexer.storage import vectors
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
@@ -239,6 +240,7 @@ def test_an_export_can_be_indexed_and_computed_with(engine: SearchEngine, tmp_pa
     assert engine.export(folder) == 3
     lines = (folder / "documents.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == DOCUMENTS
+    assert '"ü"' in lines[0]  # as it is read, not as an escape
     passages = [json.loads(line) for line in (folder / "passages.jsonl").read_text().splitlines()]
     assert passages == [
         {"key": "threes", "start": 0, "end": 11},
@@ -253,6 +255,76 @@ def test_an_export_can_be_indexed_and_computed_with(engine: SearchEngine, tmp_pa
         assert again.add(read_corpus(folder / "documents.jsonl")).added == 3
         keys = [[hit.key for hit in each.search("one dog")] for each in (again, engine)]
         assert keys[0] == keys[1]
+
+
+def test_an_export_goes_in_blocks(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.add({"_id": f"k{i}", "text": "a " * (i + 1)} for i in range(5))
+    engine.delete(["k1"])
+    monkeypatch.setattr(copies, "_BLOCK", 2)
+    monkeypatch.setattr(vectors, "BLOCK_ROWS", 2)
+    engine.export(tmp_path / "export")
+    lines = (tmp_path / "export" / "passages.jsonl").read_text().splitlines()
+    keys = ["threes", "mixed", "fives", "k0", "k2", "k3", "k4"]
+    assert [json.loads(line)["key"] for line in lines] == keys
+    texts = ["the cat sat", "the cat slept", "whale sleep", *("a " * n for n in (1, 3, 4, 5))]
+    stored = np.load(tmp_path / "export" / "vectors.npy")
+    assert stored == pytest.approx(WordLengths().encode(texts), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("DELETE FROM passages WHERE id = 0", "segment 1 has other rows than passages"),
+        ("DELETE FROM passages WHERE id = 1", "segment 1 has more rows than passages"),
+        ("INSERT INTO passages VALUES (99, 0, 0, 1)", "1 passages have no row"),
+    ],
+)
+def test_an_export_whose_parts_do_not_agree_is_refused(
+    engine: SearchEngine, path: Path, tmp_path: Path, damage: str, message: str
+) -> None:
+    engine.close()
+    with sqlite3.connect(path / "documents.db") as db:
+        db.execute(damage)
+    db.close()
+    with (
+        SearchEngine.open(path, WordLengths()) as again,
+        pytest.raises(CollectionError, match=message),
+    ):
+        again.export(tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_all_that_is_copied_is_synced(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite syncs the copy of its file itself; scratch.new_folder syncs the folder of all."""
+    synced: list[Path] = []
+    for name in ("sync_file", "sync_folder"):
+        monkeypatch.setattr(copies, name, synced.append)
+    for act, name in ((engine.backup, "copy"), (engine.export, "export")):
+        synced.clear()
+        act(tmp_path / name)
+        inside = {file.relative_to(tmp_path / name) for file in (tmp_path / name).rglob("*")}
+        parts = {Path(*file.parts[file.parts.index(tmp_path.name) + 2 :]) for file in synced}
+        assert parts == inside - {Path("documents.db")}
+        assert len(parts) > 2
+
+
+def test_a_backup_whose_segments_keep_vanishing_fails_whole(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def gone(source: Path, target: Path) -> None:
+        tries.append(source)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(shutil, "copyfile", gone)
+    with pytest.raises(CollectionError, match="No such file or directory; the change was undone"):
+        engine.backup(tmp_path / "copy")
+    assert len(tries) == 5 and not (tmp_path / "copy").exists()
 
 
 def test_stats_count_what_is_there(engine: SearchEngine) -> None:

@@ -1,0 +1,46 @@
+"""What a commit is made of: ranges of vectors, blocks of documents, what counts as changed."""
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.ingest import ingestion, spool
+from searchengine.ingest.settings import AddOptions
+
+
+@pytest.mark.parametrize(("ranges", "expected"), [
+    ([], []),
+    ([(0, 2), (2, 3), (5, 6)], [(0, 3), (5, 6)]),
+    ([(3, 4), (4, 6)], [(3, 6)]),
+    ([(4, 6), (0, 4), (9, 9), (9, 10)], [(4, 6), (0, 4), (9, 10)]),
+])  # fmt: skip
+def test_ranges_that_follow_each_other_are_joined(
+    ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    assert list(ingestion._joined(ranges)) == expected
+
+
+def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_CHUNK", 2)  # documents
+    monkeypatch.setattr(spool, "_BLOCK", 3)  # vectors
+    texts = ["a", "bb a", "ccc", "dddd a bb", "eeeee"]
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        assert engine.add([{"_id": "first", "text": "ffffff"}]).added == 1
+        documents = [{"_id": f"k{i}", "text": text} for i, text in enumerate(texts)]
+        assert engine.add(documents).added == 5
+        engine.verify()
+        assert sorted(os.listdir(tmp_path / "x" / "segments")) == ["000001", "000002"]
+        for i, text in enumerate(texts):
+            best = engine.search(text, 1)[0]
+            assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
+
+
+def test_commit_every_is_one_document_or_more() -> None:
+    assert AddOptions(commit_every=1).commit_every == 1
+    for every in (0, -1, True, 1.0):
+        with pytest.raises(QueryError, match=f"at least 1 document or None, got {every!r}"):
+            AddOptions(commit_every=every)  # type: ignore[arg-type]

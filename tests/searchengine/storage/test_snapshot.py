@@ -1,0 +1,68 @@
+"""One committed state: how many rows it gives, and when it is let go of."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.store import Store
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        engine.add([{"_id": name, "text": name} for name in ("a", "bb", "ccc", "dddd")])
+        yield engine
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_results_are_no_wider_than_the_rows_that_are_there(
+    engine: SearchEngine, exact: bool
+) -> None:
+    query = WordLengths().encode(["ccc"])
+    left = ["a", "bb", "ccc", "dddd"]
+    for deleted in ([], ["bb"], ["a"], ["dddd"]):
+        engine.delete(deleted)
+        left = [key for key in left if key not in deleted]
+        with engine.collection.reading() as snapshot:
+            result = snapshot.search(query, 9, exact=exact)
+            keys = snapshot.store.keys(result.rows[0])
+            assert keys[0] == "ccc" and sorted(keys) == left
+    with Store(engine.collection.path / "documents.db") as store, store.transaction():
+        changes = Changes(store)
+        changes.remove(list(store.ids_of(["ccc"]).values()))  # the segment is not yet merged away
+        changes.count_commit()
+    engine.refresh()
+    with engine.collection.reading() as snapshot:
+        assert snapshot.rows == 0 and len(snapshot.segments) == 1
+        assert snapshot.search(query, 9, exact=exact).rows.tolist() == [[-1]]
+    assert engine.search("ccc", 9, exact=exact) == []
+
+
+def test_a_state_is_closed_when_another_is_shown_and_nobody_reads_it(engine: SearchEngine) -> None:
+    with engine.collection.reading() as read, engine.collection.reading() as twice:
+        assert read is twice and read.readers == 2
+        engine.add([{"_id": "more", "text": "more"}])
+        assert read.store.counts() == (4, 4)
+    with pytest.raises(CollectionError, match="is closed"):
+        read.store.counts()
+    with engine.collection.reading() as idle:
+        pass
+    assert idle.readers == 0 and idle.store.counts() == (5, 5)
+    engine.delete(["more"])
+    with pytest.raises(CollectionError, match="is closed"):
+        idle.store.counts()
+
+
+def test_a_merge_counts_what_it_moves(engine: SearchEngine, tmp_path: Path) -> None:
+    engine.delete(["a"])
+    with sqlite3.connect(tmp_path / "x" / "documents.db") as db:
+        db.execute("DELETE FROM passages WHERE id = 2")
+    db.close()
+    with pytest.raises(CollectionError, match="2 passages in segment 1, which has 3 rows"):
+        engine.optimize()
