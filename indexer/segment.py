@@ -18,7 +18,7 @@ from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_nu
 from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
 from indexer.building.coarse import build_coarse
 from indexer.building.merge import Part, write_merged
-from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage, Structure
+from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.exact import EXACT_ALLOWED, certify, scan
@@ -28,8 +28,7 @@ from indexer.storage.basis import Basis
 from indexer.storage.manifest import Manifest
 from indexer.storage.vectors import Prefixes
 
-__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig"]
-__all__ += ["Storage", "Structure"]
+__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 
 
 class Segment:

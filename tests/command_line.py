@@ -14,6 +14,7 @@ from unittest import mock
 
 from click.testing import CliRunner
 
+from indexer.threads import threads
 from searchengine.cli import cli
 from trainer.encoder import Encoder
 from trainer.runtimes.config import RuntimeConfig
@@ -26,8 +27,12 @@ _load = Encoder.load
 def run(*arguments: str | Path, cwd: Path | None = None) -> Done:
     """Run a command; an error that no command should end by is raised."""
     words = [*map(str, arguments)]
-    with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", _shared):
-        result = CliRunner().invoke(cli, words, prog_name="searchengine")
+    limit = threads.limit  # --threads sets it for the process
+    try:
+        with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", _shared):
+            result = CliRunner().invoke(cli, words, prog_name="searchengine")
+    finally:
+        threads.limit = limit
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(words, result.exit_code, result.stdout, result.stderr)

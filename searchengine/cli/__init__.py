@@ -4,7 +4,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,9 +14,6 @@ from searchengine.cli import evaluate as measuring
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.errors import SearchEngineError
 from trainer.errors import RuntimeChoiceWarning, TrainerError
-
-# Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).parents[1] / "former" / "cli"))
 
 
 class BadInput(click.ClickException):

@@ -10,7 +10,7 @@ import click
 from searchengine.cli.console import counted
 from searchengine.cli.evaluate import PREFIXES
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, Names, Several, runs
-from searchengine.query.request import Mode
+from searchengine.query.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine

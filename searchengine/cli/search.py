@@ -17,7 +17,7 @@ from searchengine.cli.options import (
     note_unknown_fields,
     runs,
 )
-from searchengine.query.request import Mode
+from searchengine.query.mode import Mode
 
 _OPTIONS = (
     click.option("-k", default=10, show_default=True, help="Number of hits."),

@@ -25,7 +25,7 @@ from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.evaluate.runs import Run, ranked
 from searchengine.ingest.encoding import Vectors
-from searchengine.query.request import Mode
+from searchengine.query.mode import Mode
 from searchengine.storage.documents.store import SegmentRow
 from searchengine.storage.snapshot import Snapshot
 

@@ -8,7 +8,6 @@ texts.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from threading import Condition, Event, Lock
 from time import monotonic
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, runtime_checkable
@@ -26,16 +25,9 @@ from searchengine.ingest.encoding import (
     check_vectors,
     unusable,
 )
+from searchengine.query.mode import Mode
 from searchengine.storage.filters.language import parse
 from trainer.errors import ModelError
-
-
-class Mode(StrEnum):
-    """What documents are ranked by."""
-
-    VECTOR = "vector"
-    TEXT = "text"
-    HYBRID = "hybrid"
 
 
 class Options(TypedDict, total=False):

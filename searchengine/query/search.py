@@ -10,7 +10,8 @@ from indexer.arrays import Floats
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.query.diversity import mmr
-from searchengine.query.request import Mode, Query
+from searchengine.query.mode import Mode
+from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage, snippet
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import Passage

@@ -68,6 +68,6 @@ def test_blocks_are_fitted_each_on_its_numbers(n: int) -> None:
 
 
 def test_blocks_of_no_rows_are_no_rows() -> None:
-    with pytest.raises(VectorError, match="no rows"):
+    with pytest.raises(VectorError, match="at least one row"):
         pca([np.empty((0, 4))])
     np.testing.assert_array_equal(pca([np.empty((0, DIM)), rows_of(3)]), pca([rows_of(3)]))

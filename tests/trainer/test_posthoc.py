@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
 from manifold import flow
@@ -236,6 +237,7 @@ def test_umap_keeps_groups_apart_and_follows_from_its_seed() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", UMAP],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=REPOSITORY / "benchmarks",
         capture_output=True,
         text=True,
     )

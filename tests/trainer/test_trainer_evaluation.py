@@ -258,8 +258,8 @@ def test_command_measures_the_first_layers(folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["a/x.tsv", "b/x.tsv"], "two tasks are called x: name a/x.tsv otherwise"),
-        (["x=a/y.tsv", "b/x.tsv"], "two tasks are called x: name b/x.tsv otherwise"),
+        (["a/x.tsv", "b/x.tsv"], "two tasks are called x: give a/x.tsv another name"),
+        (["x=a/y.tsv", "b/x.tsv"], "two tasks are called x: give b/x.tsv another name"),
         (["=a.tsv"], "expected FILE or NAME=FILE, got '=a.tsv'"),
         (["sick=gone.tsv"], "gone.tsv: no such file"),
     ],

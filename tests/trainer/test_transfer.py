@@ -266,7 +266,7 @@ def test_command(tmp_path: Path) -> None:
         assert row == asdict(expected)
     for arguments, message in [
         (["--tasks", "MR,STS"], "no transfer task 'STS'"),
-        (["--tasks", "MR,"], "expected names with commas between, got 'MR,'"),
+        (["--tasks", "MR,"], "expected names separated by commas, got 'MR,'"),
         ([], "no subj.tsv or subj.tsv.gz, which SUBJ needs"),
     ]:
         refused = CliRunner().invoke(cli, [*command, *arguments])

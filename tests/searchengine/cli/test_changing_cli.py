@@ -179,7 +179,7 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
         last = interrupted(process)
     assert last == (
         f"Interrupted; 20 documents are committed in {collection}, "
-        "the same command goes on from there"
+        "the same command continues from there"
     )
     report = run_json("index", whole, collection, "--commit-every", "20")
     assert (report["added"], report["unchanged"], report["documents"]) == (10, 20, 30)

@@ -118,7 +118,7 @@ def test_index_adds_to_a_collection_and_knows_what_is_there(folder: Path, tmp_pa
     (tmp_path / "twice.jsonl").write_text(2 * '{"_id": "a", "text": "one"}\n')
     twice = one_sentence(run("index", tmp_path / "twice.jsonl", collection))
     assert "twice.jsonl:2: the key 'a' occurs twice" in twice
-    assert "--skip-bad goes on past what is bad" in twice
+    assert "--skip-bad skips malformed records" in twice
     other = run("index", tmp_path / "notes", collection, "--prefix", "32")
     assert other.returncode == 2
     assert "has prefix 64, got 32" in other.stderr
@@ -157,7 +157,7 @@ def test_corpus_and_collection_are_apart(tmp_path: Path) -> None:
         assert "remove" not in last
     for corpus, collection in ((notes, tmp_path), (notes / "a.txt", notes)):
         last = one_sentence(run("index", corpus, collection))
-        assert f"lies inside the collection {collection}; name another folder" in last
+        assert f"is inside the collection {collection}; name another folder" in last
     assert run_json("index", notes, notes / "c.index")["added"] == 1
     assert run_json("index", notes, notes / "c.index")["unchanged"] == 1
     assert (notes / "a.txt").read_text() == "Glaciers grind rock to flour."
@@ -230,7 +230,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         (("index", tmp_path / "gone.jsonl", tmp_path / "n"), "no such file or folder"),
         (("index", empty, tmp_path / "n"), "no document to index"),
         (("index", latin, tmp_path / "n"), "latin.csv:2: not UTF-8 (byte 0xe9)"),
-        (("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"), "prefix of 500"),
+        (
+            ("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"),
+            "the prefix must be at most 384 wide",
+        ),
         (("evaluate", "sts", tmp_path / "gone.tsv"), "no such file"),
         (("evaluate", "sts", qrels), "no column sentence1, sentence2"),
         (

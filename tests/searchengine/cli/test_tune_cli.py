@@ -85,7 +85,7 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
         (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
         (
             ("--target-recall", "0.8", "--max-ram", "1kB"),
-            "no recipe for 480 rows takes at most 1000 bytes",
+            "max_ram must be larger than 1000 bytes: no config for 480 rows fits",
         ),
         (("--for", "speed"), "'speed' is not one of 'latency', 'throughput'"),
         (("--queries", "gone.txt"), "gone.txt"),

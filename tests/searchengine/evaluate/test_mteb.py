@@ -200,8 +200,8 @@ def test_the_command(encoder: Encoder, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no task: name one by --retrieval, --sts or --task"),
-        (["--sts", "x.tsv", "--sts", "y/x.tsv"], "two tasks are called x: name one otherwise"),
+        ([], "no task is named; name one with --retrieval, --sts or --task"),
+        (["--sts", "x.tsv", "--sts", "y/x.tsv"], "two tasks are called x: give one another name"),
     ],
 )
 def test_wrong_usage(arguments: list[str], message: str) -> None:
@@ -211,7 +211,7 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
 
 def test_a_folder_without_the_files(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--retrieval", str(tmp_path)])
-    assert f"{tmp_path}: no corpus.jsonl in it (.gz too)" in str(done.exception)
+    assert f"{tmp_path}: no corpus.jsonl or corpus.jsonl.gz in it" in str(done.exception)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "a"}\n')
     done = CliRunner().invoke(command, ["--retrieval", str(tmp_path)])
     assert f"{tmp_path}: no queries.jsonl in it (.gz too)" in str(done.exception)

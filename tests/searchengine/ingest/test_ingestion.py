@@ -8,20 +8,8 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.ingest import ingestion, spool
+from searchengine.ingest import spool
 from searchengine.ingest.settings import AddOptions
-
-
-@pytest.mark.parametrize(("ranges", "expected"), [
-    ([], []),
-    ([(0, 2), (2, 3), (5, 6)], [(0, 3), (5, 6)]),
-    ([(3, 4), (4, 6)], [(3, 6)]),
-    ([(4, 6), (0, 4), (9, 9), (9, 10)], [(4, 6), (0, 4), (9, 10)]),
-])  # fmt: skip
-def test_ranges_that_follow_each_other_are_joined(
-    ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
-) -> None:
-    assert list(ingestion._joined(ranges)) == expected
 
 
 def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             return vectors
 
     engine._adopt(Broken())
-    with pytest.raises(CollectionError, match="NaN, infinity or zero for the document 'bad'"):
+    with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
 
@@ -255,7 +255,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
             return super().encode(texts, role=role)[1:]
 
     engine._adopt(Short())
-    with pytest.raises(CollectionError, match=r"\(1, 16\) for 2 passages; expected \(2, 16\)"):
+    with pytest.raises(CollectionError, match=r"\(2, 16\) for 2 passages, got \(1, 16\)"):
         engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
 
 
@@ -292,7 +292,7 @@ def test_bad_questions(
     [
         ({"threes": {"n": float("nan")}}, CorpusError, "cannot be written as JSON"),
         ({"threes": {"n": object()}}, CorpusError, "update of 'threes': the field 'n'"),
-        ({"threes": 5}, QueryError, "for 'threes' it got a int"),
+        ({"threes": 5}, QueryError, "update of 'threes' must be a mapping of metadata, got int"),
         ({"threes": {"n": 1}, "gone": {}}, QueryError, "no document 'gone'; nothing was changed"),
     ],
 )
@@ -351,7 +351,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
         Changes(store).set("encoder", gone)
     with (
         SearchEngine.open(path) as moved,
-        pytest.raises(CollectionError, match=r"gone, which cannot be loaded .*say where"),
+        pytest.raises(CollectionError, match=r"gone, which cannot be loaded"),
     ):
         moved.search("dog")
     with SearchEngine.open(path, WordLengths()) as found:
@@ -528,7 +528,7 @@ def test_second_writer_is_refused_at_once(engine: SearchEngine, path: Path) -> N
 def _add_and_die(path: Path) -> None:
     """A writer that is killed when its segment lies complete on disk, before the commit."""
     engine = SearchEngine.open(path, WordLengths())
-    Changes.name = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    Changes.add_segment = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
     engine.add([{"_id": "lost", "text": "lost"}])
 
 

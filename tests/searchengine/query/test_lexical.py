@@ -342,7 +342,7 @@ def test_weighted_does_not_see_the_scale(
 
 
 def test_fusion_refuses() -> None:
-    with pytest.raises(QueryError, match="a weight for each of 2 rankings, got 1"):
+    with pytest.raises(QueryError, match="weights must be 2, one per ranking, got 1"):
         reciprocal_rank([[1], [2]], [1.0])
     with pytest.raises(QueryError, match=r"more than 0, got -1\.0"):
         weighted([[(1, 0.5)], []], [0.5, -1.0])

@@ -104,5 +104,5 @@ class Short(WordLengths):
 
 @pytest.mark.parametrize("count", [2, MAX_CACHED_BATCH + 1])
 def test_an_encoder_that_loses_vectors_is_told(count: int) -> None:
-    with pytest.raises(QueryError, match=rf"\({count - 1}, 16\) for {count} questions"):
+    with pytest.raises(QueryError, match=rf"for {count} questions, got \({count - 1}, 16\)"):
         QuestionEncoder(Short()).encode([f"question {i}" for i in range(count)])

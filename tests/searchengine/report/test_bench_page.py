@@ -111,7 +111,7 @@ def test_the_page_is_whole(made: Results, text: str) -> None:
         assert said in words
     assert "chromadb is not installed" not in words  # as it is said, and no otherwise
     assert "chroma.py needs chromadb, not installed: pip install chromadb" in words
-    assert "Encoding a question takes 1.42 (1.38–1.51) ms more" in words
+    assert "Encoding a question takes 1.42 (1.38–1.51) ms in addition" in words
 
 
 def test_style_of_a_picture_stays_in_it(text: str) -> None:

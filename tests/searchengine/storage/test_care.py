@@ -16,6 +16,7 @@ from indexer.storage import vectors
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
+from searchengine.maintenance import copies
 from searchengine.storage.documents.migrations import MIGRATIONS
 
 DOCUMENTS: list[dict[str, Any]] = [

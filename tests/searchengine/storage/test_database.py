@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         with store.transaction():
             changes = Changes(store)
             changes.write(documents, [[(0, 4)]] * COUNT, {}, 0)
-            changes.name(SegmentRow(1, 0, COUNT, "abc"))
+            changes.add_segment(SegmentRow(1, 0, COUNT, "abc"))
         yield store
 
 
@@ -112,7 +112,7 @@ def test_what_fails_to_open_is_closed(tmp_path: Path, monkeypatch: pytest.Monkey
     other.close()
     pool = Pool()
     monkeypatch.setattr(database, "Pool", lambda: pool)
-    with pytest.raises(CollectionError, match="a database without documents"):
+    with pytest.raises(CollectionError, match="has no table of documents"):
         Store(tmp_path / "documents.db", readers=3)
     assert pool.connections == ()
 
@@ -220,5 +220,5 @@ def test_what_the_system_refuses_is_told_in_its_words(tmp_path: Path) -> None:
             raise error
         assert str(raised.value) == (
             f"{tmp_path}: {reason}; the change was undone, "
-            "make room or choose a folder that can be written"
+            "free some space or choose a folder that can be written"
         )

@@ -236,8 +236,8 @@ def test_metadata_is_nested_so_deep_and_no_deeper(tmp_path: Path, levels: int) -
         ('{"_id": {"a": 1}, "text": "a"}', "key must be text, got dict"),
         ('{"_id": "1", "text": "\\ud800"}', "half a surrogate"),
         ('{"_id": "1", "text": ["a"]}', "text must be text, got list"),
-        ('{"_id": "1", "text": " "}', "blank"),
-        ('{"_id": "1"}', "blank"),
+        ('{"_id": "1", "text": " "}', "the question is empty"),
+        ('{"_id": "1"}', "the question is empty"),
     ],
 )
 def test_questions_are_checked_as_documents_are(tmp_path: Path, record: str, message: str) -> None:

@@ -553,14 +553,14 @@ def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is replaced after the lock was taken: the other's segments are no garbage."""
-    from searchengine.storage import writer
+    from searchengine.storage import folders
 
     other = tmp_path / "other"
     with SearchEngine.create(other, WordLengths(), FLAT) as engine:
         for start in range(0, 30, 10):
             engine.add(documents(range(start, start + 10)))
         held = engine.stats().documents
-    opens = writer.open_folder
+    opens = folders.open_folder
     done: list[bool] = []
 
     def opened(folder: Path) -> Any:
@@ -570,7 +570,7 @@ def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
         return opens(folder)
 
     with SearchEngine.open(path, WordLengths()) as engine:
-        monkeypatch.setattr(writer, "open_folder", opened)
+        monkeypatch.setattr(folders, "open_folder", opened)
         with pytest.raises(CollectionError, match="was replaced by another folder"):
             engine.add(documents(range(50, 60)))
     with SearchEngine.open(path, WordLengths()) as again:
