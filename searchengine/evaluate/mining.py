@@ -22,7 +22,8 @@ from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from indexer.segment import Segment, SegmentConfig, Storage, Structure
+from indexer.config import Structure
+from indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.ingest.encoding import TextEncoder, Vectors
 from trainer.training.data.files import identity, read_examples

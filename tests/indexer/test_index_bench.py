@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexer.config import Code
+from indexer.config import Code, Structure
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
-from indexer.segment import Segment, SegmentConfig, Structure
+from indexer.segment import Segment, SegmentConfig
 from indexer.tuning.cold import ColdRows
 from indexer.tuning.cost import cost, exhaustive
 from indexer.tuning.points import OperatingPoint, recall, recalls

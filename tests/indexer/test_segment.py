@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.arrays import prefix
-from indexer.config import BUILDABLE, CODES
+from indexer.config import BUILDABLE, CODES, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage, Structure
+from indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 48
 EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]

@@ -179,7 +179,7 @@ def _use(model: Model) -> str:
         "print(model.similarity(question, documents))",
     ]
     our_code = [
-        *(["from indexer.storage.prefix import prefix"] if short else []),
+        *(["from indexer.arrays import prefix"] if short else []),
         "from trainer.encoder import Encoder",
         "",
         'encoder = Encoder.load(".")',

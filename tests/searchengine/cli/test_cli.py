@@ -242,10 +242,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         ),
         (
             ("evaluate", "retrieval", index, "--queries", empty, "--qrels", qrels),
-            "no questions in it",
+            "the file has no questions",
         ),
         (("bench", index, "--queries", queries, "--prefixes", "999"), "999"),
-        (("bench", index, "--queries", empty), "no questions in it"),
+        (("bench", index, "--queries", empty), "the file has no questions"),
     ]
     for arguments, message in cases:
         assert message in one_sentence(run(*arguments)), arguments

@@ -167,7 +167,7 @@ def test_recipes_of_index(
         ("--structure hnsw --code pq", "code must be one of fp32, fp16"),
         ("--code pq --prefix 10", "prefix must be a multiple of 4 for the code pq, got 10"),
         ("--funnel 16:50", "stages must be wider than the prefix of 32"),
-        ("--funnel 16-50", "expected WIDTH:KEEP with commas between, got '16-50'"),
+        ("--funnel 16-50", "expected WIDTH:KEEP separated by commas, got '16-50'"),
         ("--funnel 64:50", "the stage must be at most 32 wide, as the encoder's vectors, got 64"),
         ("--structure tree", "'tree' is not one of 'flat', 'ivf', 'hnsw'"),
     ],

@@ -214,7 +214,7 @@ def test_a_folder_without_the_files(tmp_path: Path) -> None:
     assert f"{tmp_path}: no corpus.jsonl or corpus.jsonl.gz in it" in str(done.exception)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "a"}\n')
     done = CliRunner().invoke(command, ["--retrieval", str(tmp_path)])
-    assert f"{tmp_path}: no queries.jsonl in it (.gz too)" in str(done.exception)
+    assert f"{tmp_path}: the folder has no queries.jsonl (.gz too)" in str(done.exception)
 
 
 def test_without_mteb_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -348,5 +348,5 @@ def test_fusion_refuses() -> None:
         weighted([[(1, 0.5)], []], [0.5, -1.0])
     with pytest.raises(QueryError, match="must be 0 or more, got -1"):
         reciprocal_rank([[1]], constant=-1)
-    with pytest.raises(QueryError, match="not a finite number"):
+    with pytest.raises(QueryError, match="scores must be finite to be fused"):
         weighted([[(1, math.nan), (2, 1.0)]], [1.0])

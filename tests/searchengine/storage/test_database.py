@@ -88,9 +88,12 @@ def test_every_connection_syncs_fully(store: Store) -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (sqlite3.SQLITE_FULL, r"copy\.db: told; make room there"),
-        (sqlite3.SQLITE_FULL | 1 << 8, r"copy\.db: told; make room there"),  # an extended code
-        (sqlite3.SQLITE_IOERR, r"documents\.db: told; see that the disk has room"),
+        (sqlite3.SQLITE_FULL, r"copy\.db: told; free some space there"),
+        (
+            sqlite3.SQLITE_FULL | 1 << 8,
+            r"copy\.db: told; free some space there",
+        ),  # an extended code
+        (sqlite3.SQLITE_IOERR, r"documents\.db: told; check that the disk has room"),
     ],
 )
 def test_a_copy_that_fails_says_where_room_is_missing(
@@ -147,11 +150,13 @@ def test_a_segments_passages(store: Store) -> None:
 def test_numbers_that_are_none_are_damage(store: Store) -> None:
     assert store.numbers("SELECT 1 WHERE 0").dtype == np.int64
     for sql in ("SELECT 1 UNION SELECT 'x'", "SELECT 1 UNION SELECT NULL", "SELECT 1.5"):
-        with pytest.raises(CollectionError, match=r"damaged \(a number is none\)"):
+        with pytest.raises(CollectionError, match=r"damaged \(an id is not an integer\)"):
             store.numbers(sql)
     store.connection.execute("PRAGMA ignore_check_constraints = 1")
     store.connection.execute("UPDATE segments SET rows = 'x'")
-    with pytest.raises(CollectionError, match="table of segments holds what is no number"):
+    with pytest.raises(
+        CollectionError, match="table of segments holds a value that is not an integer"
+    ):
         store.segments()
 
 

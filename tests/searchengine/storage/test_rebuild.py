@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from conftest import disk_full_at
 
+from indexer.config import Structure
 from indexer.errors import SegmentConfigError, SegmentError
-from indexer.segment import RotationKind, Segment, SegmentConfig, Structure
+from indexer.segment import RotationKind, Segment, SegmentConfig
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
