@@ -1,6 +1,7 @@
 """Parts of the site: pictures drawn from the import contracts, API pages, contents."""
 
 import importlib.util
+import pydoc
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -104,6 +105,13 @@ def test_every_public_module_has_its_part_of_the_api(folder: str) -> None:
         module = ".".join((*Path(folder).parts, path.stem))
         if path.stem != "__init__":
             assert f".. automodule:: {module}\n" in written
+
+
+def test_every_name_of_the_api_is_there() -> None:
+    """The site leaves out, with a warning, what cannot be imported."""
+    for page in (DOCS / "api").glob("*.md"):
+        for name in re.findall(r"^\.\. auto\w+:: ([\w.]+)$", page.read_text(), re.MULTILINE):
+            assert pydoc.locate(name) is not None, (page.name, name)
 
 
 def test_every_page_is_in_the_contents() -> None:
