@@ -298,7 +298,8 @@ def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:
     with pytest.raises(TuneError, match=r"no prefix reaches recall@10 0.95 with a shortlist"):
         tune(segments, QUERIES, Goal(0.95), configs=[SegmentConfig(prefix=2)])
     with pytest.raises(TuneError, match=r"no config was shown to exceed recall@10 0.96 with"):
-        tune(segments, QUERIES[:250], Goal(0.96), configs=[SegmentConfig(prefix=12)])
+        # Which shortlist is tested first follows from times; at this prefix each misses some.
+        tune(segments, QUERIES[:250], Goal(0.96), configs=[SegmentConfig(prefix=6)])
 
 
 def test_the_usual_recipes_are_tried_where_none_are_given(tmp_path: Path) -> None:
