@@ -73,7 +73,7 @@ def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple
     if not run.judged:
         reason = (
             f"step {run.best_step}, the last: nothing to choose by (no dev files, and fewer than "
-            f"{MIN_HELD_OUT} examples in a tenth that could be held out)"
+            f"{MIN_HELD_OUT} groups of examples without a common text in the tenth to hold out)"
         )
         if run.baseline:
             reason += (

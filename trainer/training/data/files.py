@@ -160,16 +160,22 @@ def read_file(
 ) -> Iterator[Example]:
     """The examples of one file. scored: accept `score` and `label`, and do not read them."""
     with open_text(path) as lines:
-        jsonl = ".jsonl" in path.suffixes
-        rows = list(_jsonl_rows(path, lines) if jsonl else _tsv_rows(path, lines))
-    # Objects of JSONL may lack columns of others: the columns are those of all rows together.
-    first: dict[str, Any] = {}  # the first value of every column
-    for _, row in rows:
-        first |= {name: value for name, value in row.items() if first.get(name) is None}
-    chosen = _choose(path, first, columns, scored, labelled) if rows else ()
-    for number, row in rows:
-        where = f"{path}:{number}"
-        yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
+        first: dict[str, Any] = {}  # the first value of every column
+        rows: Iterable[tuple[int, dict[str, Any]]]
+        if ".jsonl" in path.suffixes:
+            # Objects may lack columns of others: the columns are those of all rows together.
+            rows = list(_jsonl_rows(path, lines))
+            for _, row in rows:
+                first |= {name: value for name, value in row.items() if first.get(name) is None}
+        else:
+            table = _tsv_rows(path, lines)
+            head = list(itertools.islice(table, 1))
+            first = head[0][1] if head else {}
+            rows = itertools.chain(head, table)
+        chosen = _choose(path, first, columns, scored, labelled) if first else ()
+        for number, row in rows:
+            where = f"{path}:{number}"
+            yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
 
 
 def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
