@@ -12,6 +12,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.cost import footprint
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.storage.snapshot import Snapshot
+from searchengine.storage.writer import TUNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,25 @@ class Stats:
         return self.index_config
 
 
+def tuned_for(snapshot: Snapshot) -> Mapping[str, Any] | None:
+    """The record of the last tuning; None: not tuned.
+
+    The setting has it whatever became of the segments; earlier versions wrote it to manifests only.
+    """
+    recorded: Mapping[str, Any] | None = snapshot.settings.get(TUNED, {}).get("tuning")
+    if recorded is not None:
+        return recorded
+    manifests = (segment.manifest for segment in snapshot.segments.values())
+    return next((manifest.tuning for manifest in manifests if manifest.tuning is not None), None)
+
+
 def stats(snapshot: Snapshot) -> Stats:
     """Read the statistics of a snapshot."""
     settings, segments = snapshot.settings, snapshot.segments.values()
     config = SegmentConfig.from_dict(settings["index"])
     rows = sum(segment.rows for segment in segments)
     sizes = [footprint(segment.config, segment.rows, segment.dim) for segment in segments]
-    tuning = next((s.manifest.tuning for s in segments if s.manifest.tuning is not None), None)
+    tuning = tuned_for(snapshot)
     documents, passages = snapshot.store.counts()
     return Stats(
         path=str(snapshot.path),

@@ -167,7 +167,7 @@ class Writer:
             self._add(row.base, build)
         names = [row.manifest_sha256 for row in self.opened]
         commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
-        self.changes.set(TUNED, {"commit": commit, "segments": names})
+        self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})
 
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
         """Store the encoder's present fingerprint instead of one that an older version computed."""

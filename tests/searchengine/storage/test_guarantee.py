@@ -122,3 +122,18 @@ def test_what_an_earlier_version_tuned_is_not_vouched_for(engine: SearchEngine) 
     engine.refresh()
     found = guarantee(engine)
     assert found.recall is None and "an earlier version tuned it" in found.reason
+
+
+def test_a_repaired_segment_withdraws_it_with_the_reason(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths(WIDTH), SegmentConfig(prefix=4)) as engine:
+        engine.add(documents(1200, 1))
+        engine.tune(texts(150, 9), GOAL)
+    (coarse,) = (tmp_path / "c" / "segments").glob("*/coarse.faiss")
+    content = bytearray(coarse.read_bytes())
+    content[-2] ^= 1
+    coarse.write_bytes(content)
+    SearchEngine.repair(tmp_path / "c", WordLengths(WIDTH))
+    with SearchEngine.open(tmp_path / "c", WordLengths(WIDTH)) as engine:
+        left = guarantee(engine)
+        assert left.recall is None
+        assert "1 of the 1 segments measured were merged, optimized or repaired" in left.reason
