@@ -77,8 +77,8 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
 def run_in_two_processes(configs: Sequence[TrainConfig], folder: Path) -> None:
     """Train them one after the other, in two processes that are started once."""
     paths = [folder / f"{number}.json" for number in range(len(configs))]
-    for path, config in zip(paths, configs, strict=True):
-        path.write_text(config.to_json())
+    for path, case in zip(paths, configs, strict=True):
+        path.write_text(case.to_json())
     script = (
         "import sys, torch; torch.set_num_threads(1)\n"
         "from pathlib import Path\n"
