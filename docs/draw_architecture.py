@@ -60,7 +60,7 @@ def box(parent: Path, name: str) -> Box:
 
 def _names(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and (path / "__init__.py").exists() and path.name != "former":
+        if path.is_dir() and (path / "__init__.py").exists() and path.name != "deprecated":
             yield f"{path.name}/"
         elif path.suffix == ".py" and path.stem != "__init__":
             yield path.stem

@@ -3,4 +3,4 @@
 from pathlib import Path
 
 # Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).with_name("former")))
+__path__.append(str(Path(__file__).with_name("deprecated")))

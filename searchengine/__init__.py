@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from searchengine.engine import Hit, SearchEngine
 
 # Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).with_name("former")))
+__path__.append(str(Path(__file__).with_name("deprecated")))
 
 __version__ = "0.1.0"
 __all__ = ["Document", "Hit", "SearchEngine"]

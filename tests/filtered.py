@@ -5,8 +5,7 @@ import sqlite3
 from typing import Any
 
 from searchengine.storage.filters import fields
-from searchengine.storage.filters.conditions import Filter
-from searchengine.storage.filters.language import compile_sql
+from searchengine.storage.filters.sql import Filter, compile_sql
 
 TABLE = """CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"""

@@ -31,7 +31,8 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
 from searchengine.evaluate.judgements import read_qrels, read_queries
-from searchengine.storage.filters.language import compile_sql, parse
+from searchengine.storage.filters.parser import parse
+from searchengine.storage.filters.sql import compile_sql
 
 Run = Callable[[bytes, Path], None]
 LONGEST_MESSAGE = 1000

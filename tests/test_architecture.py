@@ -45,14 +45,14 @@ STUBS = [
     path
     for package in PACKAGES
     for path in modules(package)
-    if "former" in path.parts and path.stem != "__init__"
+    if "deprecated" in path.parts and path.stem != "__init__"
 ]
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.stem)
 def test_former_names_still_import(stub: Path) -> None:
     parts = stub.with_suffix("").parts
-    at = parts.index("former")
+    at = parts.index("deprecated")
     name = ".".join((parts[at - 1], *parts[at + 1 :]))
     with pytest.warns(DeprecationWarning, match=f"{name} is now "):
         former = importlib.import_module(name)

@@ -51,7 +51,7 @@ def test_every_folder_of_a_package_is_drawn(drawing: ModuleType) -> None:
         drawn = set(texts(drawing.draw(*drawing.contracts()[name]), "name"))
         inside = {path.stem for path in (REPOSITORY / name).iterdir() if path.suffix == ".py"}
         inside |= {path.parent.name for path in (REPOSITORY / name).glob("*/__init__.py")}
-        assert drawn == inside - {"__init__", "former"}
+        assert drawn == inside - {"__init__", "deprecated"}
 
 
 def test_text_stays_inside_its_box(drawing: ModuleType) -> None:
@@ -123,7 +123,7 @@ def test_every_page_is_in_the_contents() -> None:
 
 def test_the_changelog_names_every_moved_module() -> None:
     written = (REPOSITORY / "CHANGELOG.md").read_text()
-    for stub in REPOSITORY.glob("*/former/**/*.py"):
+    for stub in REPOSITORY.glob("*/deprecated/**/*.py"):
         package, *rest = stub.relative_to(REPOSITORY).with_suffix("").parts
         before = ".".join((package, *rest[1:])).removesuffix(".__init__")
         (now,) = re.findall(r"^\"{3}Moved to ([\w.]+);", stub.read_text())

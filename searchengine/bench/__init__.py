@@ -3,4 +3,4 @@
 from pathlib import Path
 
 # Module names of the last release, until the next one.
-__path__.append(str(Path(__file__).parents[1] / "former" / "bench"))
+__path__.append(str(Path(__file__).parents[1] / "deprecated" / "bench"))

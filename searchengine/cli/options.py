@@ -122,7 +122,7 @@ class FieldName(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged."""
         from searchengine.errors import FilterError
-        from searchengine.storage.filters.language import field_named
+        from searchengine.storage.filters.parser import field_named
 
         try:
             field_named(value)
@@ -232,7 +232,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
     Cheap if a document has the field; otherwise all metadata are read.
     """
-    from searchengine.storage.filters.language import field_name, parse
+    from searchengine.storage.filters.parser import field_name, parse
 
     if filter_ is None:
         return
@@ -246,7 +246,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
 
 def _fields(node: Any) -> list[tuple[str, ...]]:
     """Return the fields of a filter's syntax tree, in their order."""
-    from searchengine.storage.filters.conditions import And, Not, Or
+    from searchengine.storage.filters.sql import And, Not, Or
 
     if isinstance(node, And | Or):
         return [field for operand in node.operands for field in _fields(operand)]

@@ -26,7 +26,7 @@ from searchengine.ingest.encoding import (
     unusable,
 )
 from searchengine.query.mode import Mode
-from searchengine.storage.filters.language import parse
+from searchengine.storage.filters.parser import parse
 from trainer.errors import ModelError
 
 
@@ -50,7 +50,7 @@ class Query:
         k: number of documents, at least 1; fewer are returned only if fewer match.
         shortlist: candidates of each segment that are scored at full width; None: the number that
             the segment is configured with.
-        where: a filter on metadata, see searchengine.storage.filters.language.
+        where: a filter on metadata, see searchengine.storage.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
         mode: rank by meaning ("vector"), by words ("text", BM25) or by both ("hybrid"), see
             searchengine.storage.documents.lexical.

@@ -22,7 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class Collection(WritableView):
-    """An open collection, to read (storage.snapshot), commit to (storage.writer) and maintain.
+    """An open collection: what reads it, commits to it, and these operations.
+
+    From View (storage.snapshot): reading, newest, refresh, follow, close. From WritableView
+    (storage.writer): own_store, writing.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
     """

@@ -21,7 +21,7 @@ from trainer.model.card import DOCUMENTS, QUESTION, STARTER_ON_THE_HUB, card, hu
 from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
 from trainer.training.config import TrainConfig
-from trainer.training.run import summary
+from trainer.training.outcome import summary
 
 CONFIG = TrainConfig(
     train=("/secret/place/nli.tsv", "own data/captions.jsonl.gz"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.conftest import REPOSITORY
 from trainer.errors import ConfigError
 from trainer.training.config import TrainConfig
-from trainer.training.groups import GROUPS, NestingSettings, ObjectiveSettings
-from trainer.training.settings import NO_LINE, card_lines, setting, settings_table
+from trainer.training.setting_fields import NO_LINE, card_lines, setting, settings_table
+from trainer.training.settings import GROUPS, NestingSettings, ObjectiveSettings
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))

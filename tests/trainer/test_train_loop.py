@@ -23,7 +23,7 @@ from trainer.training.config import TrainConfig
 from trainer.training.data.holdout import Split
 from trainer.training.judging import Judgement
 from trainer.training.loop import Report, train
-from trainer.training.run import mean
+from trainer.training.outcome import mean
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 LAYER = "transformer.encoder.layer.0.output.dense.weight"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
-from trainer.training.groups import (
+from trainer.training.setting_fields import changed, setting
+from trainer.training.settings import (
     DataSettings,
     EvaluationSettings,
     ModelSettings,
@@ -17,9 +18,8 @@ from trainer.training.groups import (
     OptimizationSettings,
     OutputSettings,
 )
-from trainer.training.groups import Objective as Objective
-from trainer.training.groups import Pooler as Pooler
-from trainer.training.settings import changed, setting
+from trainer.training.settings import Objective as Objective
+from trainer.training.settings import Pooler as Pooler
 
 
 # dataclasses takes the fields of the last base first.
@@ -35,7 +35,7 @@ class TrainConfig(
 ):
     """A training run: `train` and `out` are required, docs/training.md lists all settings.
 
-    `trainer.training.groups` defines each of them. Lists become tuples, strings paths and choices.
+    `training.settings` defines each of them. Lists become tuples, strings paths and choices.
     Raises ConfigError for values out of range, and for settings that exclude one another.
     """
 

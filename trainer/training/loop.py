@@ -36,6 +36,7 @@ from trainer.training.head import (
 )
 from trainer.training.judging import Judge, make_judge
 from trainer.training.objective import Classification, Contrastive
+from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
     check_examples,
@@ -47,7 +48,6 @@ from trainer.training.preparation import (
     starts_rotated,
 )
 from trainer.training.processes import Processes
-from trainer.training.run import Run, finish, mean, prefix_weights
 from trainer.training.training_model import TrainingModel
 
 

@@ -1,238 +1,387 @@
-"""A training setting: its check, its help and its line in the model card, in one place.
+# ruff: noqa: RUF009  (the calls make dataclass fields)
+"""The settings of a training run by group; `TrainConfig` is all of them.
 
-    temperature: float = number(0.05, POSITIVE, help="Divisor of the cosines", card=NO_LINE)
-
-is a dataclass field with the default 0.05 and a `Setting` as its metadata, from which the checks of
-`TrainConfig`, the table in docs/training.md and the model card are made. `trainer.training.groups`
-has all of them.
+A field states its default, its check, its help and its line in the model card (see
+`trainer.training.setting_fields`). A new setting needs a field here and the code that reads it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
 
-from trainer.errors import ConfigError
+from trainer.runtimes.config import TRAINING, Precision
+from trainer.training.data.positives import Augment, Kind
+from trainer.training.setting_fields import (
+    BELOW_ONE,
+    COSINE,
+    NO_LINE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    REQUIRED,
+    WEIGHT,
+    Range,
+    at_least,
+    choice,
+    choices,
+    number,
+    numbers,
+    path,
+    paths,
+    switch,
+    text,
+    texts,
+)
 
-Kind = TypeVar("Kind", bound=StrEnum)
-Converter = Callable[[str, Any], Any]
-KEY = "setting"
-REQUIRED = MISSING
-# The card of a setting that the model card states in a sentence of its own, or not at all.
-NO_LINE = ""
+SEED = f"a whole number of 0 or more and less than {2**32}"
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers from `low` to `high`, both included; whole ones only where `whole`.
+class Objective(StrEnum):
+    """What is learnt: to tell pairs from other texts, or labels."""
 
-    expected: the range in an error; short: in a table.
+    CONTRASTIVE = "contrastive"
+    CLASSIFICATION = "classification"
+
+
+class Pooler(StrEnum):
+    """How the vectors of tokens become one, as SimCSE names them; BASE leaves the model as it is.
+
+    CLS has a layer with tanh behind it that is trained and kept; CLS_BEFORE_POOLER has it in
+    training only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
     """
 
-    low: float
-    high: float
-    expected: str
-    short: str
-    whole: bool = False
-
-    def check(self, name: str, value: Any) -> Any:
-        """The value. Raises ConfigError if it is of another type or outside."""
-        types = (int,) if self.whole else (int, float)
-        if type(value) not in types or not self.low <= value <= self.high:
-            raise ConfigError(f"{name} is {value}: expected {self.expected}")
-        return value
+    BASE = "base"
+    CLS = "cls"
+    CLS_BEFORE_POOLER = "cls-before-pooler"
+    MEAN = "mean"
+    FIRST_LAST = "first-last"
+    LAST_TWO = "last-two"
 
 
-POSITIVE = Range(1e-300, 1e300, "a number more than 0", "> 0")
-NOT_NEGATIVE = Range(0.0, 1e300, "a number of 0 or more", "≥ 0")
-BELOW_ONE = Range(0.0, 1 - 1e-12, "0 or more and less than 1", "≥ 0, < 1")
-WEIGHT = Range(0.0, 1.0, "0 to 1", "0 to 1")
-COSINE = Range(-1.0, 1.0, "a cosine, −1 to 1", "−1 to 1")
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Files, and how an example becomes a training pair."""
+
+    train: tuple[Path, ...] = paths(REQUIRED, help="Files of examples, TSV or JSONL", card=NO_LINE)
+    columns: tuple[str, ...] = texts(
+        (),
+        help="Columns to read: anchor, positive, negatives; or text, label",
+        default_in_words="by name",
+        card=NO_LINE,
+    )
+    expects: tuple[Kind, ...] = choices(
+        (),
+        tuple(Kind),
+        help="Kinds of examples that the files may hold",
+        default_in_words="any",
+        card=NO_LINE,
+    )
+    exclude: tuple[Path, ...] = paths(
+        (), help="Files of sentences that are not trained on", card=NO_LINE
+    )
+    augment: Augment = choice(
+        Augment.NONE,
+        tuple(Augment),
+        help="Positive of a sentence alone: `none` itself, `delete-word` without one of its words, "
+        "`delete` or `crop` without a share of them, `next-sentence` the next one in the file",
+        card="Positive of a sentence alone: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    augment_share: float = number(
+        0.1,
+        BELOW_ONE,
+        help="Share of a sentence's words that `delete` and `crop` leave out",
+        card="Share of the words left out of a positive: {}",
+    )
 
 
-def at_least(minimum: int) -> Range:
-    """Whole numbers of at least `minimum`."""
-    expected = f"a whole number of at least {minimum}"
-    return Range(minimum, 10**300, expected, f"whole, ≥ {minimum}", whole=True)
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model to start from, and what is changed in it."""
+
+    base: str = text(
+        "starter-768", help="A folder, a hub name, `starter` or `starter-768`", card=NO_LINE
+    )
+    trust_remote_code: bool = switch(
+        False,
+        help="Python code that comes with the base model may be run "
+        "([models with code](encoding.md#models-that-come-with-code))",
+        card=NO_LINE,
+    )
+    pooling: Pooler = choice(
+        Pooler.BASE,
+        tuple(Pooler),
+        help="Pooling in place of the base's: `cls` with a tanh layer that is kept, "
+        "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
+        card="Pooling: {}",
+    )
+    dropout: float | None = number(
+        None,
+        BELOW_ONE,
+        optional=True,
+        help="Rate of all dropout of the network; 0 for none",
+        default_in_words="the base's",
+        card="Dropout {}",
+    )
+    fixed_dropout: bool = switch(
+        False,
+        help="One dropout mask for both views of a sentence",
+        card="One dropout mask for a sentence and its positive",
+        objective=Objective.CONTRASTIVE,
+    )
+    encoders: int = number(
+        1,
+        Range(1, 2, "1 or 2", "1, 2", whole=True),
+        help="Encoders trained: with 2, one reads anchors, the other the rest; the first is kept",
+        card="Two encoders, of which the first was kept",
+        objective=Objective.CONTRASTIVE,
+    )
+    head_only: bool = switch(
+        False,
+        help="Train the Dense layers on fixed vectors, each text encoded once: a linear "
+        "adapter, in seconds once the texts are encoded",
+        card="Only the Dense layers were trained",
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One setting.
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSettings:
+    """What is minimised."""
 
-    Attributes:
-        help: what it is, in Markdown: a noun phrase with its unit, for the docs.
-        convert: gives the value as the configuration stores it, from its name and the given value;
-            raises ConfigError.
-        card: a sentence of the model card without its full stop, for values that are not the
-            default; {} is the value. Required, so that no setting is forgotten there.
-        values: which it takes, for the docs.
-        range: of a number.
-        default_in_words: for the docs, where the value does not say it.
-        objective: the only objective that it is for; "" for any.
-    """
-
-    help: str
-    convert: Converter
-    card: str
-    values: str
-    range: Range | None = None
-    default_in_words: str = ""
-    objective: str = ""
-
-
-def _field(default: Any, **rest: Any) -> Any:
-    """A dataclass field with a setting; default: REQUIRED for none."""
-    return field(default=default, metadata={KEY: Setting(**rest)})
-
-
-def number(default: Any, range: Range, *, optional: bool = False, **rest: Any) -> Any:
-    """A number of a range; or None, where it is optional."""
-
-    def convert(name: str, value: Any) -> Any:
-        return None if optional and value is None else range.check(name, value)
-
-    return _field(default, convert=convert, values=range.short, range=range, **rest)
-
-
-def numbers(default: Any, range: Range, expected: str, **rest: Any) -> Any:
-    """A list of numbers of a range. expected: what the error asks for."""
-
-    def convert(name: str, value: Any) -> tuple[Any, ...]:
-        items = _tuple(name, value)
-        try:
-            return tuple(range.check(name, item) for item in items)
-        except ConfigError:
-            shown = ", ".join(map(str, items))
-            raise ConfigError(f"{name} is {shown}: expected {expected}") from None
-
-    values = f"list; {range.short}"
-    return _field(default, convert=convert, values=values, range=range, **rest)
-
-
-def switch(default: Any, **rest: Any) -> Any:
-    """True or false."""
-
-    def convert(name: str, value: Any) -> bool:
-        if type(value) is not bool:
-            raise ConfigError(f"{name} is {value!r}: expected true or false")
-        return value
-
-    return _field(default, convert=convert, values="true, false", **rest)
-
-
-def choice(default: Any, kinds: Iterable[Kind], **rest: Any) -> Any:
-    """One of these names."""
-
-    def convert(name: str, value: Any) -> Kind:
-        return _one_of(kinds, name, value)
-
-    return _field(default, convert=convert, values=_names(kinds), **rest)
-
-
-def choices(default: Any, kinds: Iterable[Kind], **rest: Any) -> Any:
-    """A list of these names."""
-
-    def convert(name: str, value: Any) -> tuple[StrEnum, ...]:
-        return tuple(_one_of(kinds, name, item) for item in _tuple(name, value))
-
-    return _field(default, convert=convert, values=f"list of {_names(kinds)}", **rest)
+    objective: Objective = choice(
+        Objective.CONTRASTIVE,
+        tuple(Objective),
+        help="What is learnt: to tell pairs from other texts, or the labels of texts",
+        card=NO_LINE,
+    )
+    temperature: float = number(
+        0.05, POSITIVE, help="Temperature: cosines are divided by it", card=NO_LINE
+    )
+    hard_negative_weight: float = number(
+        1.0,
+        POSITIVE,
+        help="α: an anchor's own hard negatives count α times",
+        card="An anchor's own negatives weigh {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    mask_above: float | None = number(
+        None,
+        COSINE,
+        optional=True,
+        help="Cosine to the anchor above which a candidate is left out as a false negative; "
+        "repeated texts always are",
+        card="A candidate whose cosine is above {} is no negative",
+        objective=Objective.CONTRASTIVE,
+    )
+    queue_size: int = number(
+        0,
+        at_least(0),
+        help="Positives of earlier batches as further negatives, encoded by a momentum encoder "
+        "([MoCo](https://arxiv.org/abs/1911.05722))",
+        card="A queue of {} earlier vectors as further negatives",
+        objective=Objective.CONTRASTIVE,
+    )
+    queue_momentum: float = number(
+        0.999,
+        BELOW_ONE,
+        help="Momentum of that encoder",
+        card="Momentum of the queue's encoder: {}",
+    )
+    mlm_weight: float = number(
+        0.0,
+        NOT_NEGATIVE,
+        help="Weight of a masked-language-model loss on the anchors, the mean over all masked "
+        "tokens of a batch",
+        card="Masked-language-model loss, weight {}",
+    )
+    mlm_probability: float = number(
+        0.15, BELOW_ONE, help="Share of the tokens that it masks", card="Share of tokens masked: {}"
+    )
+    label_weight: float = number(
+        0.9, WEIGHT, help="λ in (1−λ) · cross-entropy + λ · supervised contrastive", card=NO_LINE
+    )
+    label_temperature: float = number(
+        0.3, POSITIVE, help="Temperature of the supervised contrastive loss", card=NO_LINE
+    )
+    label_smoothing: float = number(
+        0.0,
+        BELOW_ONE,
+        help="[Smoothing](https://arxiv.org/abs/1512.00567) of the labels in the cross-entropy",
+        card="Label smoothing {}",
+        objective=Objective.CLASSIFICATION,
+    )
+    mixup: float = number(
+        0.0,
+        NOT_NEGATIVE,
+        help="α of the Beta distribution that [mixes vectors]"
+        "(https://arxiv.org/abs/1905.08941) in the cross-entropy; 0 for none",
+        card="Mixup, α {}",
+        objective=Objective.CLASSIFICATION,
+    )
 
 
-def text(default: Any, **rest: Any) -> Any:
-    """A name or a path, as text."""
-    return _field(default, convert=lambda name, value: str(value), values="text", **rest)
+@dataclass(frozen=True, kw_only=True)
+class NestingSettings:
+    """Prefixes of the vectors and first layers of the network that are trained too."""
+
+    nested: bool = switch(
+        True, help="Train prefixes too; false: the full width alone", card=NO_LINE
+    )
+    prefixes: tuple[int, ...] = numbers(
+        (),
+        at_least(1),
+        "different lengths, descending, such as 768,256,64",
+        help="Trained prefix lengths, descending, the full width first",
+        default_in_words="the base model's; else its width and 512, 256, 128, 64 below it",
+        card=NO_LINE,
+    )
+    prefix_weights: tuple[float, ...] = numbers(
+        (),
+        NOT_NEGATIVE,
+        "one number of 0 or more for each prefix",
+        help="Weight of each prefix in the loss and in choosing the best step",
+        default_in_words="1 each",
+        card="Weights of the prefixes: {}",
+    )
+    prefixes_per_step: int = number(
+        0,
+        at_least(0),
+        help="Prefixes drawn for every update; 0 for all",
+        card="Prefixes drawn for each update: {}",
+    )
+    prefix_distillation: float = number(
+        0.0,
+        NOT_NEGATIVE,
+        help="Weight of KL(full width's ranking of the candidates ‖ the prefix's)",
+        card="Prefix distillation, weight {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    rotate: bool = switch(
+        True, help="With several prefixes, begin by rotating the vectors (below)", card=NO_LINE
+    )
+    layers_per_step: int = number(
+        0,
+        at_least(0),
+        help="Truncated encoders, of the first layers alone, drawn for every update; then "
+        "`Encoder.truncate(layers=n)` still works",
+        card="Encoders of fewer layers drawn for each update: {}",
+        objective=Objective.CONTRASTIVE,
+    )
+    layer_weight: float = number(
+        1.0,
+        NOT_NEGATIVE,
+        help="Weight of the loss of truncated encoders",
+        card="Weight of the loss of encoders of fewer layers: {}",
+    )
+    layer_distillation: float = number(
+        1.0,
+        NOT_NEGATIVE,
+        help="Weight of the KL divergence of a truncated encoder's vectors from the full encoder's",
+        card="Layer distillation, weight {}",
+    )
 
 
-def texts(default: Any, **rest: Any) -> Any:
-    """A list of names."""
-    return _field(default, convert=_tuple, values="list of names", **rest)
+@dataclass(frozen=True, kw_only=True)
+class OptimizationSettings:
+    """Batches, optimizer and schedule."""
+
+    batch_size: int = number(
+        32,
+        at_least(2),
+        help="Examples that are each other's negatives, over all processes",
+        card=NO_LINE,
+    )
+    accumulation: int = number(1, at_least(1), help="Batches per update", card=NO_LINE)
+    gradient_cache: bool = switch(
+        False,
+        help="[Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not grow "
+        "with the batch, for a second forward pass",
+        card=NO_LINE,
+    )
+    chunk_tokens: int = number(
+        0,
+        at_least(0),
+        help="Tokens in one pass through the network, padding included; 0 for the device's usual",
+        card=NO_LINE,
+    )
+    max_tokens: int = number(
+        128,
+        at_least(3),
+        help="Tokens read of a text while training; the model's own limit stays",
+        card=NO_LINE,
+    )
+    epochs: int = number(3, at_least(1), help="Passes over the examples", card=NO_LINE)
+    max_steps: int | None = number(
+        None, at_least(1), optional=True, help="Updates, in place of epochs", card=NO_LINE
+    )
+    learning_rate: float = number(5e-5, POSITIVE, help="Peak learning rate", card=NO_LINE)
+    classifier_learning_rate: float = number(
+        1e-3,
+        POSITIVE,
+        help="Peak learning rate of the classifier, which has further to go than a trained network",
+        card=NO_LINE,
+    )
+    warmup_ratio: float = number(
+        0.1,
+        BELOW_ONE,
+        help="Share of the updates in which the rate rises; then it falls to 0",
+        card=NO_LINE,
+    )
+    weight_decay: float = number(
+        0.01,
+        NOT_NEGATIVE,
+        help="Weight decay of AdamW; biases and norms do not decay",
+        card=NO_LINE,
+    )
+    max_grad_norm: float = number(
+        1.0, POSITIVE, help="Largest norm of an update's gradient", card=NO_LINE
+    )
+    seed: int = number(
+        0,
+        Range(0, 2**32 - 1, SEED, "whole, ≥ 0, < 2³²", whole=True),
+        help="Seed of the order, draws, held-out examples and dropout",
+        card=NO_LINE,
+    )
+    precision: Precision = choice(
+        Precision.AUTO,
+        TRAINING,
+        help="`bf16`: autocast with float32 weights; `fp32`; `auto`: `bf16` where the hardware "
+        "computes it natively",
+        card=NO_LINE,
+    )
 
 
-def path(default: Any, **rest: Any) -> Any:
-    """A path."""
-    return _field(default, convert=lambda name, value: Path(value), values="path", **rest)
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How the step that is kept is chosen."""
+
+    dev: tuple[Path, ...] = paths(
+        (),
+        help="STS files (labelled ones in a classification) that choose the best step",
+        card=NO_LINE,
+    )
+    eval_every: int = number(
+        100, at_least(0), help="Updates between judgements; 0 for only at the end", card=NO_LINE
+    )
+    keep_last: bool = switch(False, help="Keep the last step, not the best", card=NO_LINE)
 
 
-def paths(default: Any, **rest: Any) -> Any:
-    """A list of paths."""
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings:
+    """What is written."""
 
-    def convert(name: str, value: Any) -> tuple[Path, ...]:
-        return tuple(map(Path, _tuple(name, value)))
-
-    return _field(default, convert=convert, values="list of paths", **rest)
-
-
-def _names(kinds: Iterable[StrEnum]) -> str:
-    return ", ".join(f"`{kind}`" for kind in kinds)
+    out: Path = path(REQUIRED, help="Folder of the model", card=NO_LINE)
+    checkpoint_every: int = number(
+        100, at_least(0), help="Updates between checkpoints; 0 for none", card=NO_LINE
+    )
 
 
-def _tuple(name: str, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str | Path) or not hasattr(value, "__iter__"):
-        raise ConfigError(f'{name} is {str(value)!r}: expected a list, ["…"] in JSON')
-    return tuple(value)
-
-
-def _one_of(kinds: Iterable[Kind], name: str, value: Any) -> Kind:
-    for kind in kinds:
-        if kind == value:
-            return kind
-    raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(kinds)}")
-
-
-def setting(item: "Field[Any]") -> Setting:
-    """The setting of a field of a configuration."""
-    about: Setting = item.metadata[KEY]
-    return about
-
-
-def changed(config: Any) -> Iterator[tuple[str, Setting, Any]]:
-    """Name, setting and value of each field that does not have its default."""
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if value != item.default:
-            yield item.name, setting(item), value
-
-
-def card_lines(config: Any) -> list[str]:
-    """What a model card says of the settings that are not the default, one sentence each."""
-    return [
-        setting.card.format(_in_words(value))
-        for _, setting, value in changed(config)
-        if setting.card != NO_LINE
-    ]
-
-
-def settings_table(groups: Mapping[str, type]) -> str:
-    """All settings as a Markdown table. groups: the dataclass of each heading."""
-    rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
-    for heading, group in groups.items():
-        rows.append(f"| **{heading}** | | | |")
-        for item in fields(group):
-            about = setting(item)
-            rows.append(f"| `{item.name}` | {_default(item)} | {about.values} | {about.help} |")
-    return "\n".join(rows)
-
-
-def _default(item: "Field[Any]") -> str:
-    if setting(item).default_in_words:
-        return setting(item).default_in_words
-    if item.default is REQUIRED:
-        return "required"
-    if item.default in (None, ()):
-        return "none"
-    shown = _in_words(item.default)
-    return f"`{shown}`" if isinstance(item.default, str | bool) else shown
-
-
-def _in_words(value: Any) -> str:
-    """A value as it stands in a sentence: numbers without trailing zeros, lists with commas."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
-        case tuple():
-            return ", ".join(map(_in_words, value))
-    return str(value)
+# Their headings in the docs, in the order in which a configuration lists its settings.
+GROUPS = {
+    "Data": DataSettings,
+    "Model": ModelSettings,
+    "Objective": ObjectiveSettings,
+    "Prefixes and layers": NestingSettings,
+    "Optimisation": OptimizationSettings,
+    "Evaluation": EvaluationSettings,
+    "Output": OutputSettings,
+}

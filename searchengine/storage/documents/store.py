@@ -12,13 +12,8 @@ from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.database import Database
 from searchengine.storage.filters import fields
-from searchengine.storage.filters.language import (
-    compile_sql,
-    field_name,
-    field_named,
-    json_path,
-    parse,
-)
+from searchengine.storage.filters.parser import field_name, field_named, parse
+from searchengine.storage.filters.sql import compile_sql, json_path
 
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters

@@ -14,9 +14,9 @@ without firing triggers; write `ON CONFLICT DO UPDATE` instead.
 import re
 import sqlite3
 
-from searchengine.storage.filters.conditions import Field, json_path
 from searchengine.storage.filters.dates import moment_sql
-from searchengine.storage.filters.language import field_named
+from searchengine.storage.filters.parser import field_named
+from searchengine.storage.filters.sql import Field, json_path
 
 _ITEMS = """
     SELECT fields.id AS field,

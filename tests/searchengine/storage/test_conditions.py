@@ -11,7 +11,9 @@ from filtered import collection, found_in, select
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.storage.filters.conditions import (
+from searchengine.storage.filters.dates import Date
+from searchengine.storage.filters.parser import field_name, parse
+from searchengine.storage.filters.sql import (
     And,
     Between,
     Compare,
@@ -24,8 +26,6 @@ from searchengine.storage.filters.conditions import (
     Or,
     Truthy,
 )
-from searchengine.storage.filters.dates import Date
-from searchengine.storage.filters.language import field_name, parse
 
 COMPARE = {
     "=": operator.eq,

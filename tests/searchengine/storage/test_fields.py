@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from searchengine.errors import FilterError
 from searchengine.storage.filters import fields
-from searchengine.storage.filters.language import compile_sql, parse
+from searchengine.storage.filters.parser import parse
+from searchengine.storage.filters.sql import compile_sql
 
 
 def kept(db: sqlite3.Connection) -> list[tuple[Any, ...]]:

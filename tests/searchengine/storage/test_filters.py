@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.errors import FilterError
-from searchengine.storage.filters.language import compile_sql, field_name, field_named, parse
+from searchengine.storage.filters.parser import field_name, field_named, parse
+from searchengine.storage.filters.sql import compile_sql
 
 # --- the meaning of each test --------------------------------------------------------------------
 

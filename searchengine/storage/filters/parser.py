@@ -19,7 +19,7 @@ Two-valued logic: a test on a field that a document lacks is false, so `not draf
 documents without `draft`, and `lang != 'en'` for documents without `lang`. Values compare with
 their own kind only: `year >= 2015` is false where year is the text "2016".
 A field alone (`draft`) holds where it is true, a number other than 0, or a non-empty text.
-The tree and its SQL: filters.conditions. Dates: filters.dates.
+The tree and its SQL: filters.sql. Dates: filters.dates.
 """
 
 import math
@@ -28,7 +28,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 
 from searchengine.errors import FilterError
-from searchengine.storage.filters.conditions import (
+from searchengine.storage.filters.dates import Date
+from searchengine.storage.filters.sql import (
     And,
     Between,
     Compare,
@@ -42,12 +43,7 @@ from searchengine.storage.filters.conditions import (
     Or,
     Truthy,
     Value,
-    compile_sql,
-    json_path,
 )
-from searchengine.storage.filters.dates import Date
-
-__all__ = ["compile_sql", "field_name", "field_named", "json_path", "parse"]
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -76,7 +72,7 @@ _RESERVED = {"and", "or", "not", "in", *_CONSTANTS}
 _INFIX = ("in", "between", "like", "contains")
 _CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
 # SQLite's parser holds 100 things at once, an expression is 1,000 levels deep at most, and
-# 32,766 parameters can be bound: see filters.conditions for what a level and a test take.
+# 32,766 parameters can be bound: see filters.sql for what a level and a test take.
 _MAX_DEPTH = 50
 _MAX_TESTS = 400
 _MAX_VALUES = 30_000

@@ -17,7 +17,7 @@ from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
-from trainer.training.settings import card_lines
+from trainer.training.setting_fields import card_lines
 from trainer.training.training_model import TrainingModel
 
 
