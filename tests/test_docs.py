@@ -114,6 +114,13 @@ def test_every_name_of_the_api_is_there() -> None:
             assert pydoc.locate(name) is not None, (page.name, name)
 
 
+def test_files_that_pages_name_are_there() -> None:
+    for page in (REPOSITORY / "CONTRIBUTING.md", *DOCS.glob("*.md")):
+        named = r"`((?:searchengine|trainer|indexer|tests|benchmarks|docs)/[\w./-]+)`"
+        for name in re.findall(named, page.read_text()):
+            assert (REPOSITORY / name).exists(), (page.name, name)
+
+
 def test_every_page_is_in_the_contents() -> None:
     contents = (DOCS / "index.md").read_text()
     for page in DOCS.glob("*.md"):
