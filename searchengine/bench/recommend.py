@@ -20,7 +20,7 @@ MARGIN = 1.05  # two speeds within this ratio count as equal
 _MEMORY_MARGIN = 1.1  # two sizes within this ratio count as equal
 _NAMED_TIES = 3  # ties named in the text; the table marks all of them
 _MIN_QUERIES = 50  # fewer queries prove little
-_OUTLIER_SHARE = 5  # one in so many rounds may contradict the others
+_OUTLIER_SHARE = 5  # one round in five may contradict the others
 _MIN_ROUNDS, FEW_MARGIN = 3, 1.5  # fewer rounds have no spread: their ratio must exceed the margin
 
 

@@ -317,7 +317,7 @@ class Ingestion:
     # --------------------------------------------------------------------------------------- commit
 
     def _commit(self, differs: bool) -> None:
-        """Write what is spooled, as far as it is not stored by now."""
+        """Write the spooled documents that are not stored yet."""
         if not differs:
             return
         with (

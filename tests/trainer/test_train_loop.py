@@ -48,7 +48,7 @@ def write_triplets(path: Path, ends: Sequence[str]) -> Path:
 
 
 def with_held_out(config: TrainConfig) -> TrainConfig:
-    """210 examples, of which 21 are held out."""
+    """210 examples; 21 of them are held out."""
     path = config.out.parent / "more.tsv"
     return replace(config, train=(write_triplets(path, [*WORDS[15:20], "fast", "slowly"]),))
 

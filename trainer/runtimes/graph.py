@@ -28,7 +28,7 @@ MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A compiled model, or the reason why there is none.
+    """A compiled model, or the reason why it cannot be compiled.
 
     Attributes:
         folder: where it is stored.

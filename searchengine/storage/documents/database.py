@@ -121,7 +121,7 @@ class Database:
         )
 
     def replaced(self) -> CollectionError:
-        """The error for another file that has taken this one's name."""
+        """The error if another file now has this file's name."""
         return CollectionError(
             f"{self.path.parent} was replaced by another folder during this change; "
             "nothing was changed in either, try again"
