@@ -23,7 +23,7 @@ from record import record, spread
 
 from indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, prefix
 from indexer.faiss_calls import faiss
-from indexer.search.search import Cascade, CoarseIndex, SearchResult
+from indexer.search.cascade import Cascade, CoarseIndex, SearchResult
 from indexer.storage.rotation import pca
 
 Array = npt.NDArray[Any]

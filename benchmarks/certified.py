@@ -22,9 +22,9 @@ from record import record, spread
 
 from indexer.arrays import BLOCK_ROWS, Floats, prefix, unit_rows
 from indexer.config import Storage
+from indexer.search.cascade import SearchResult, rerank
 from indexer.search.exact import EXTRA_ROWS, Bounds, certify
 from indexer.search.opening import open_coarse
-from indexer.search.search import SearchResult, rerank
 from indexer.storage.rotation import pca
 from indexer.storage.vectors import VectorFile, VectorWriter
 

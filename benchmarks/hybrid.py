@@ -18,7 +18,7 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.evaluate.judgements import Qrels, read_qrels, read_queries
-from searchengine.query.search import FUSED
+from searchengine.query.ranking import FUSED
 from searchengine.storage.documents.lexical import reciprocal_rank
 from trainer.encoder import Encoder
 

@@ -21,9 +21,9 @@ from indexer.building.merge import Part, write_merged
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
+from indexer.search.cascade import SearchResult, narrow, rerank
 from indexer.search.exact import EXACT_ALLOWED, certify, scan
 from indexer.search.opening import Parts, read_manifest, verify_files
-from indexer.search.search import SearchResult, narrow, rerank
 from indexer.storage.basis import Basis
 from indexer.storage.manifest import Manifest
 from indexer.storage.vectors import Prefixes

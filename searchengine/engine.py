@@ -19,8 +19,7 @@ from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
-from searchengine.errors import CollectionError, QueryError
-from searchengine.ingest.encoding import (
+from searchengine.encoders import (
     TextEncoder,
     as_array,
     check_built_by,
@@ -30,6 +29,7 @@ from searchengine.ingest.encoding import (
     load_built_by,
     renamed,
 )
+from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
@@ -37,8 +37,8 @@ from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
+from searchengine.query.ranking import Hit, Hits, hits, nearest_to, rank
 from searchengine.query.request import Coalescer, Options, Query, QuestionEncoder, Questions, split
-from searchengine.query.search import Hit, Hits, hits, nearest_to, rank
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer

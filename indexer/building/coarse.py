@@ -7,7 +7,7 @@ from indexer.arrays import Floats, RowNumbers, locality
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import VectorError
 from indexer.faiss_calls import faiss
-from indexer.search.search import CoarseIndex
+from indexer.search.cascade import CoarseIndex
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges and codebooks of a code are fitted on; k-means takes 40 per list."""

@@ -29,7 +29,7 @@ from indexer.config import MAX_BOUNDS_DIMS
 from indexer.errors import SegmentError, VectorError
 from indexer.faiss_calls import faiss, native_threads, read_index, selector_of, write_index
 from indexer.search.allowed import Allowed
-from indexer.search.search import CoarseIndex, RowStore, SearchResult, rerank
+from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
 
 LENGTHS = 3
 """Lengths in a code after its prefix: of what the code leaves out, of the tail, of the code itself.

@@ -17,8 +17,8 @@ from indexer.config import Device, RotationKind, Structure
 from indexer.errors import SegmentError
 from indexer.faiss_calls import faiss, read_index
 from indexer.search.allowed import Allowed, restriction
+from indexer.search.cascade import Cascade, CoarseIndex, structure_of
 from indexer.search.exact import Bounds, score_slack
-from indexer.search.search import Cascade, CoarseIndex, structure_of
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
 from indexer.storage.rotation import Rotation

@@ -13,7 +13,7 @@ import numpy as np
 from indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
 from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
-from indexer.search.search import SearchResult, merge
+from indexer.search.cascade import SearchResult, merge
 from indexer.segment import Segment
 
 WARM_UP = 10

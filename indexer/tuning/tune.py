@@ -22,7 +22,7 @@ from indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
 from indexer.config import SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
-from indexer.search.search import SearchResult, merge
+from indexer.search.cascade import SearchResult, merge
 from indexer.segment import Segment
 from indexer.tuning.confidence import certified, holds, smallest_sample
 from indexer.tuning.cost import footprint

@@ -24,8 +24,8 @@ import numpy as np
 
 from indexer.config import Structure
 from indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.encoders import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.ingest.encoding import TextEncoder, Vectors
 from trainer.training.data.files import identity, read_examples
 from trainer.training.data.positives import Kind
 

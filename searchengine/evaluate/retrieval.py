@@ -16,15 +16,15 @@ from indexer.arrays import prefix
 from indexer.building.coarse import build_coarse
 from indexer.config import Code, SegmentConfig, Structure
 from indexer.search.allowed import Allowed
-from indexer.search.search import SearchResult, rerank
+from indexer.search.cascade import SearchResult, rerank
 from indexer.segment import Segment
+from searchengine.encoders import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.evaluate import judgements
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.evaluate.runs import Run, ranked
-from searchengine.ingest.encoding import Vectors
 from searchengine.query.mode import Mode
 from searchengine.storage.documents.store import SegmentRow
 from searchengine.storage.snapshot import Snapshot

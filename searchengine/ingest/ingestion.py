@@ -27,8 +27,8 @@ from threading import Event
 from typing import Any, Self
 
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
+from searchengine.encoders import Vectors
 from searchengine.errors import DuplicateKey, EmptyCorpus
-from searchengine.ingest.encoding import Vectors
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Spool, Spooled

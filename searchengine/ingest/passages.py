@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
+from searchengine.encoders import TextEncoder, Vectors, check_shape, unusable
 from searchengine.errors import CollectionError
-from searchengine.ingest.encoding import TextEncoder, Vectors, check_shape, unusable
 from searchengine.storage.documents.changes import Span
 
 Offsets = npt.NDArray[np.integer[Any]]

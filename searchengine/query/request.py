@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats
-from searchengine.errors import QueryError
-from searchengine.ingest.encoding import (
+from searchengine.encoders import (
     TextEncoder,
     as_array,
     check_questions,
@@ -25,6 +24,7 @@ from searchengine.ingest.encoding import (
     check_vectors,
     unusable,
 )
+from searchengine.errors import QueryError
 from searchengine.query.mode import Mode
 from searchengine.storage.filters.parser import parse
 from trainer.errors import ModelError

@@ -11,7 +11,7 @@ import numpy as np
 from indexer.arrays import Floats
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
-from indexer.search.search import SearchResult, merge
+from indexer.search.cascade import SearchResult, merge
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks

@@ -9,7 +9,7 @@ import pytest
 
 from indexer.arrays import prefix
 from indexer.search import search as cascade
-from indexer.search.search import SearchResult
+from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig
 
 DIM = 48

@@ -17,9 +17,9 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import exact as module
 from indexer.search.allowed import Allowed
+from indexer.search.cascade import CoarseIndex, SearchResult, rerank
 from indexer.search.exact import Bounds, _Code, _empty, _filtered, certify
 from indexer.search.opening import open_coarse
-from indexer.search.search import CoarseIndex, SearchResult, rerank
 from indexer.storage.vectors import VectorFile, VectorWriter
 
 MAPS = Path("/proc/self/maps")

@@ -17,8 +17,8 @@ from indexer.building.coarse import build_coarse
 from indexer.config import BUILDABLE, CODES, Code, SegmentConfig, Structure
 from indexer.errors import SegmentError, VectorError
 from indexer.search.allowed import Allowed
+from indexer.search.cascade import CoarseIndex
 from indexer.search.opening import open_coarse
-from indexer.search.search import CoarseIndex
 
 WIDTH = 16
 EVERY = [(structure, code) for structure in BUILDABLE for code in CODES[structure]]
@@ -307,7 +307,7 @@ def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named() -> None:
     program = (
         "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import indexer.search.search\n"
+        "try:\n    import indexer.search.cascade\n"
         'except ImportError as error:\n    assert "searchengine[cpu]" in str(error), error\n'
         "else:\n    raise SystemExit('imported')\n"
         "import indexer.config, indexer.storage.manifest, indexer.storage.vectors\n"

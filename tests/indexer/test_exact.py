@@ -7,7 +7,7 @@ import pytest
 
 from indexer.arrays import unit_rows
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
-from indexer.search.search import SearchResult, rerank
+from indexer.search.cascade import SearchResult, rerank
 from indexer.segment import Segment, SegmentConfig
 
 DIM = 48

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indexer.errors import VectorError
 from indexer.search import search as module
-from indexer.search.search import SearchResult, merge, narrow, rerank
+from indexer.search.cascade import SearchResult, merge, narrow, rerank
 
 
 class Store:

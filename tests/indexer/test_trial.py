@@ -12,7 +12,7 @@ import pytest
 from indexer.arrays import unit_rows
 from indexer.faiss_calls import faiss
 from indexer.search import opening
-from indexer.search.search import CoarseIndex
+from indexer.search.cascade import CoarseIndex
 from indexer.segment import Segment, SegmentConfig
 
 DIM = 24

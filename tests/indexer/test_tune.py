@@ -16,7 +16,7 @@ import pytest
 from indexer.arrays import unit_rows
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
-from indexer.search.search import SearchResult
+from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig, Storage
 from indexer.tuning import tune as module
 from indexer.tuning.confidence import smallest_sample

@@ -15,9 +15,9 @@ from searchengine import SearchEngine
 from searchengine.bench.dataset import collection_dataset
 from searchengine.bench.grid import Grid
 from searchengine.bench.run import Bench, Settings
+from searchengine.encoders import load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
-from searchengine.ingest.encoding import load_built_by
 from searchengine.ingest.ingestion import _BATCH
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from tests.searchengine.query.test_ranking import (

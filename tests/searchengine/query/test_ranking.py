@@ -16,7 +16,7 @@ from searchengine import Document, Hit, SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 from searchengine.query.diversity import mmr
-from searchengine.query.search import FUSED, WEIGHTS
+from searchengine.query.ranking import FUSED, WEIGHTS
 from searchengine.storage.documents import lexical
 
 NEAR = 1e-5
