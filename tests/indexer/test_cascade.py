@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from indexer.arrays import prefix
-from indexer.search import search as cascade
+from indexer.search import cascade
 from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
-from indexer.search import search as module
+from indexer.search import cascade as module
 from indexer.search.cascade import SearchResult, merge, narrow, rerank
 
 
