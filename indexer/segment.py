@@ -291,9 +291,7 @@ class Segment:
         parts = self._opened()
         within, available = parts.searched(only), parts.available(only)
         if size < available:
-            coarse = parts.scanner("coarse", size, only is not None)
-            head = rotated[:, : self._config.prefix]
-            return coarse.shortlist(head, size, only, self._config.effort)
+            return parts.shortlist(rotated, size, only, self._config.effort)
         every = np.full((len(rotated), size), -1, np.int64)
         every[:, :available] = np.arange(available) if within is None else within.rows
         return every

@@ -109,19 +109,24 @@ class CoarseIndex:
 
         An effort of 0 follows the size: HNSW keeps as many candidates as it returns, an IVF probes
         a sixteenth of its lists. (A longer shortlist bought as much recall@10 for the same time as
-        a higher ef_search, or more: 20k real sentences.) A graph also walks over rows that are not
-        allowed, so its ef_search rises as the allowed share falls.
+        a higher ef_search, or more: 20k real sentences.)
         """
         selector, share = (None, 1.0) if allowed is None else (allowed.selector, allowed.share)
         match self.structure:
             case Structure.HNSW:
-                ef_search = int(max(effort or MIN_EF_SEARCH, size) / share)
+                ef_search = self.ef_search(size, effort, allowed)
                 return faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
             case Structure.IVF:
                 nprobe = int((effort or -(-self.lists // 16)) / share)
                 return faiss.SearchParametersIVF(nprobe=min(nprobe, self.lists), sel=selector)
             case _:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
+
+    @staticmethod
+    def ef_search(size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
+        """Candidates of a walk. It also passes rows that are not allowed, so it keeps more."""
+        share = 1.0 if allowed is None else allowed.share
+        return int(max(effort or MIN_EF_SEARCH, size) / share)
 
     def shortlist(
         self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0

@@ -19,6 +19,7 @@ from indexer.faiss_calls import faiss, read_index
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import Cascade, CoarseIndex, structure_of
 from indexer.search.exact import Bounds, score_slack
+from indexer.search.native_cascade import NativeCascade, open_cascade
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
 from indexer.storage.rotation import Rotation
@@ -39,7 +40,7 @@ class Parts(NamedTuple):
     file: VectorFile
     full: CoarseIndex  # the same rows, mapped by faiss
     coarse: CoarseIndex
-    cascade: Cascade
+    cascade: Cascade | NativeCascade
     bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
@@ -79,21 +80,23 @@ class Parts(NamedTuple):
         full = open_coarse(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         rotation = load_rotation(folder, manifest) if shared is None else shared
-        parts = cls(file, full, coarse, Cascade(coarse, full), bounds, rotation)
+        cascade = open_cascade(coarse, full, file, str(folder / COARSE))
+        parts = cls(file, full, coarse, cascade, bounds, rotation)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
         """These files with another copy of the vectors, mapped now."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = open_coarse(path, mapped=True)
-        return self._replace(file=file, full=full, cascade=Cascade(self.coarse, full))
+        cascade = open_cascade(self.coarse, full, file, "the coarse stage")
+        return self._replace(file=file, full=full, cascade=cascade)
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
         """These files with another coarse stage, which holds the rows `kept`, None for all.
 
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
-        cascade = Cascade(coarse, self.full)
+        cascade = open_cascade(coarse, self.full, self.file, "the coarse stage in memory")
         return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
@@ -130,6 +133,15 @@ class Parts(NamedTuple):
         if width == "coarse":
             mapped, copied = self.coarse, self.gpu_coarse
         return mapped if copied is None or filtered or size >= GPU_MAX_SIZE else copied
+
+    def shortlist(
+        self, rotated: Floats, size: int, only: Allowed | None, effort: int
+    ) -> RowNumbers:
+        """Candidates for rotated queries (q, D), found by their prefix: (q, size) row numbers."""
+        coarse = self.scanner("coarse", size, only is not None)
+        if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
+            return self.cascade.shortlist(rotated, size, only, effort)
+        return coarse.shortlist(rotated[:, : coarse.width], size, only, effort)
 
     def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
         """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""

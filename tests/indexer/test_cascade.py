@@ -44,10 +44,13 @@ def build(folder: Path, structure: str, rows: np.ndarray, **more: object) -> Seg
     return Segment.build(folder, rows, SegmentConfig.from_dict(settings))
 
 
-@pytest.fixture(scope="module", params=["flat", *WALKED])
+@pytest.fixture(scope="module", params=["flat", *WALKED, "hnsw on faiss"])
 def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
-    with build(folder / request.param, request.param, clustered(ROWS, 0)) as built:
-        yield built
+    structure, _, kernel = request.param.partition(" on ")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEARCHENGINE_KERNEL", kernel or "native")
+        with build(folder / request.param, structure, clustered(ROWS, 0)) as built:
+            yield built
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +100,9 @@ def test_both_look_as_widely_as_they_are_told(segment: Segment, effort: int) -> 
     check(view.search(QUERIES, 10), two_steps(view, QUERIES, 10, 40))
 
 
-def test_more_effort_is_more_steps(graph: Segment) -> None:
-    steps = []
+def test_more_effort_is_more_steps(graph: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")  # which counts its steps
+    steps, graph = [], Segment.open(graph.path)
     for effort in (40, 400):
         settings = graph.config.as_dict() | {"effort": effort}
         faiss.cvar.hnsw_stats.reset()

@@ -1,0 +1,32 @@
+"""Hatch build hook: compile the kernel into the wheel, or build a pure wheel without it."""
+
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is there only in a build
+    """Compiles for wheels and editable installs. An sdist holds the sources only."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and tag the wheel for this platform. A failure is reported, not raised."""
+        if self.target_name != "wheel":
+            return
+        sys.path.insert(0, self.root)
+        try:
+            from indexer.native.compiler import LIBRARY, compile_kernel
+        finally:
+            sys.path.remove(self.root)
+        problem = compile_kernel()
+        if problem is not None:
+            self.app.display_warning(f"search runs on faiss: {problem}")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform}"
+        build_data["artifacts"].append(f"/{LIBRARY.relative_to(Path(self.root)).as_posix()}")

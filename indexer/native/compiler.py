@@ -1,0 +1,81 @@
+"""Compiling the kernel, with the standard library only: the build runs it before anything else.
+
+python -m indexer.native.compiler            # compile into this folder
+python -m indexer.native.compiler --sanitize PATH   # with address and undefined checks, for tests
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("source")
+LIBRARY = Path(__file__).with_name("kernel.so")
+
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+)
+"""No -march: functions name their instruction sets, and the library chooses when it is loaded.
+No fused multiply-add: scores are the same on every processor."""
+
+SANITIZE = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+
+def compiler() -> list[str] | None:
+    """The command of a C++ compiler: $CXX, else c++, g++ or clang++; None if there is none."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen:
+        return chosen
+    return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+
+
+def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | None:
+    """Compile the kernel into `target`, which is replaced at once.
+
+    Returns:
+        None on success, else the reason in one line. There is then no `target`.
+    """
+    target.unlink(missing_ok=True)
+    command = compiler()
+    if command is None:
+        return "no C++ compiler was found: install g++ or clang++, or set CXX"
+    scratch = target.with_name(f"{target.name}.{os.getpid()}")
+    sources = sorted(str(path) for path in SOURCE.glob("*.cpp"))
+    try:
+        subprocess.run(
+            [*command, *FLAGS, *flags, *sources, "-o", str(scratch)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        scratch.replace(target)
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or "").strip().splitlines() or [f"exit status {error.returncode}"]
+        reason = next((line for line in lines if "error" in line), lines[0])
+        return f"{command[0]} could not compile the kernel: {reason}"
+    except OSError as error:
+        return f"{command[0]} could not be run: {error}"
+    finally:
+        scratch.unlink(missing_ok=True)
+    return None
+
+
+def main() -> None:
+    """Compile from the command line."""
+    sanitized = sys.argv[1:2] == ["--sanitize"]
+    target = Path(sys.argv[2]) if sanitized else LIBRARY
+    problem = compile_kernel(target, SANITIZE if sanitized else ())
+    sys.exit(problem if problem else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""A graph of 8-bit codes and the full-width rows behind it, searched by the compiled kernel."""
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import Floats, Mask, RowNumbers
+from indexer.config import Storage
+from indexer.errors import SegmentError
+from indexer.faiss_calls import faiss
+from indexer.native.library import load
+from indexer.storage.vectors import VectorFile
+from indexer.threads import threads
+
+_MESSAGE = 256  # bytes
+_QUERIES_PER_THREAD = 8  # starting a thread takes about as long as a few walks
+
+
+class GraphArrays(ctypes.Structure):
+    """What the kernel reads, in place. Equal to Graph in source/graph.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("size", "width", "rows", "dim", "half")),
+        *((name, ctypes.c_int64) for name in ("link_count", "level_count", "entry", "entry_level")),
+        *((name, ctypes.c_void_p) for name in ("codes", "links", "offsets", "level_starts")),
+        *((name, ctypes.c_void_p) for name in ("node_levels", "ids", "scales", "full")),
+    )
+
+
+class NativeGraph:
+    """An HNSW graph of faiss with 8-bit codes (IndexIDMap over IndexHNSWSQ), and a vectors file.
+
+    Nothing is copied but the ranges of the codes: the object keeps both alive, and they must not be
+    changed. Safe to use from several threads, and in a process forked from this one.
+
+    Raises:
+        SegmentError: at construction, naming the file, if a link, an offset, a level, the entry
+            point or a row number leads outside.
+        MemoryError: at construction, or in a search.
+    """
+
+    def __init__(self, index: Any, file: VectorFile, level: int, name: str) -> None:
+        """`level`: from library.chosen_level. `name`: what the index was read from."""
+        graph = faiss.downcast_index(index.index)
+        storage = faiss.downcast_index(graph.storage)
+        hnsw, trained = graph.hnsw, faiss.vector_to_array(storage.sq.trained)
+        starts = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
+        size, width = int(graph.ntotal), int(graph.d)
+        lengths = {
+            "codes": (storage.codes.size(), size * width),
+            "offsets": (hnsw.offsets.size(), size + 1),
+            "levels": (hnsw.levels.size(), size),
+            "row numbers": (index.id_map.size(), size),
+            "ranges": (trained.size, 2 * width),
+        }
+        for what, (length, expected) in lengths.items():
+            if length != expected:
+                raise SegmentError(f"{name} must hold {expected} {what}, got {length}; index again")
+        self.width = width
+        self._scales = np.ascontiguousarray(trained[width:] / np.float32(255), np.float32)
+        self._kept = (index, file, starts, self._scales)  # read by the kernel
+        arrays = GraphArrays(
+            size=size,
+            width=width,
+            rows=file.rows,
+            dim=file.dim,
+            half=file.storage is Storage.FLOAT16,
+            link_count=hnsw.neighbors.size(),
+            level_count=starts.size - 1,
+            entry=hnsw.entry_point,
+            entry_level=hnsw.max_level,
+            codes=int(storage.codes.data()),
+            links=int(hnsw.neighbors.data()),
+            offsets=int(hnsw.offsets.data()),
+            level_starts=starts.ctypes.data,
+            node_levels=int(hnsw.levels.data()),
+            ids=int(index.id_map.data()),
+            scales=self._scales.ctypes.data,
+            full=file.address,
+        )
+        library = load()
+        message = ctypes.create_string_buffer(_MESSAGE)
+        self._handle = library.kernel_open(ctypes.byref(arrays), level, message, _MESSAGE)
+        if not self._handle:
+            if not message.value:
+                raise MemoryError("no memory to search the graph")
+            raise SegmentError(f"{name} is damaged: {message.value.decode()}; index again")
+        weakref.finalize(self, library.kernel_close, self._handle)
+        self._search = library.kernel_search
+
+    def search(
+        self,
+        rotated: Floats,
+        k: int,
+        shortlist: int,
+        ef_search: int,
+        mask: Mask | None = None,
+        order: RowNumbers | None = None,
+    ) -> tuple[RowNumbers, Floats, bool]:
+        """Walk the graph, then rerank the shortlist at full width.
+
+        Args:
+            rotated: (q, D) float32, C-contiguous.
+            k: rows per query, 1 <= k <= shortlist.
+            shortlist: rows to score at full width per query.
+            ef_search: candidates of the walk, at least `shortlist`.
+            mask: (rows,) whether each row of the file may be found; None for all.
+            order: (q,) in which the queries are searched; None for their own.
+
+        Returns:
+            rows (q, k) int64 and scores (q, k) float32 by (-score, row), padded with -1 and -inf;
+            and whether there is any padding.
+        """
+        shape = (len(rotated), k)
+        rows, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        short = self._call(rotated, k, shortlist, ef_search, mask, order, rows, _address(scores))
+        return rows, scores, short > 0
+
+    def shortlist(
+        self, rotated: Floats, size: int, ef_search: int, mask: Mask | None = None
+    ) -> tuple[RowNumbers, bool]:
+        """The candidates that `search` reranks: (q, size), best first; and whether some are -1."""
+        rows = np.empty((len(rotated), size), np.int64)
+        short = self._call(rotated, size, size, ef_search, mask, None, rows, None)
+        return rows, short > 0
+
+    def _call(
+        self,
+        rotated: Floats,
+        k: int,
+        shortlist: int,
+        ef_search: int,
+        mask: Mask | None,
+        order: RowNumbers | None,
+        rows: RowNumbers,
+        scores: int | None,
+    ) -> int:
+        queries = len(rotated)
+        with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
+            short: int = self._search(
+                self._handle,
+                _address(rotated),
+                None if order is None else _address(order),
+                queries,
+                k,
+                shortlist,
+                ef_search,
+                None if mask is None else _address(mask),
+                count,
+                _address(rows),
+                scores,
+            )
+        if short < 0:
+            raise MemoryError(f"no memory for a search with ef_search {ef_search}")
+        return short
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,89 @@
+"""Loading the compiled kernel, and choosing the instruction set that it runs with."""
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from indexer.errors import SegmentConfigError, shown
+from indexer.native.compiler import LIBRARY
+
+KERNEL = "SEARCHENGINE_KERNEL"
+"""Environment variable that chooses the kernel of segments opened afterwards: `native` (the
+default), one level of it (`scalar`, `avx2`, `avx512vnni`, `neon`), or `faiss`."""
+
+LEVELS = ("avx512vnni", "avx2", "neon", "scalar")
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "kernel_level": (ctypes.c_char_p, [_INT]),
+    "kernel_title": (ctypes.c_char_p, [_INT]),
+    "kernel_open": (_POINTER, [_POINTER, _INT, ctypes.c_char_p, _LONG]),
+    "kernel_close": (None, [_POINTER]),
+    "kernel_search": (
+        _LONG,
+        [_POINTER, _POINTER, _POINTER, _LONG, _INT, _INT, _INT, _POINTER, _INT, _POINTER, _POINTER],
+    ),
+    "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
+    "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),
+}
+
+
+@cache
+def load(path: Path = LIBRARY) -> Any:
+    """The compiled library, with its functions' types; None if it is missing or does not load."""
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError):  # another platform's library, or one of another version
+        return None
+    return library
+
+
+def levels() -> list[str]:
+    """The levels that this machine can run, the best first; none without a compiled library."""
+    library = load()
+    names: list[str] = []
+    while library is not None and (name := library.kernel_level(len(names))):
+        names.append(name.decode())
+    return names
+
+
+def chosen_level() -> int | None:
+    """The number of the level to search with; None to search with faiss.
+
+    Raises:
+        SegmentConfigError: the environment asks for a level that is unknown or not available.
+    """
+    wanted = os.environ.get(KERNEL) or "native"
+    available = levels()
+    if wanted == "faiss" or (wanted == "native" and not available):
+        return None
+    if wanted == "native":
+        return 0
+    if wanted not in LEVELS:
+        choices = ", ".join(("native", "faiss", *LEVELS))
+        raise SegmentConfigError(f"{KERNEL} must be one of {choices}, got {shown(wanted)}")
+    if wanted not in available:
+        here = ", ".join(("native", "faiss", *available)) if available else "native or faiss"
+        raise SegmentConfigError(
+            f"{KERNEL}={wanted} is not available on this machine; set it to {here}"
+        )
+    return available.index(wanted)
+
+
+def description() -> str:
+    """What graphs are searched with, in one line.
+
+    Raises:
+        SegmentConfigError: as `chosen_level`.
+    """
+    level = chosen_level()
+    if level is not None:
+        return f"native, {load().kernel_title(level).decode()}"
+    if levels():
+        return f"faiss (chosen by {KERNEL})"
+    return "faiss (no compiled kernel: reinstall with a C++ compiler)"

@@ -1,0 +1,206 @@
+// The C interface, and the threads of one call. No exception crosses it.
+#include "walk.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace kernel {
+namespace {
+
+constexpr int64_t kInterleaved = 4; // walks that a thread takes turns between
+constexpr int64_t kSlice = 64;      // queries that a thread takes at once: neighbours share caches
+constexpr int kScratch = 64;        // scratch that is kept between calls
+
+// The walks of one thread. Their memory is kept between calls.
+struct Scratch {
+    std::vector<std::unique_ptr<Walk>> walks;
+};
+
+struct Request {
+    const float* queries;
+    const int64_t* order; // in which the queries are searched; null for their own
+    int64_t count;
+    Point point;
+    int64_t* rows;
+    float* scores;
+};
+
+class Searcher {
+  public:
+    Searcher(const Graph& graph, const Level& level) : graph_(graph), level_(level) {}
+
+    ~Searcher() {
+        for (auto& slot : kept_) delete slot.load();
+    }
+
+    // Returns the number of queries with fewer than k rows. Throws std::bad_alloc.
+    int64_t search(const Request& request, int threads) {
+        std::atomic<int64_t> taken{0}, incomplete{0};
+        std::atomic<bool> failed{false};
+        const int64_t share = (request.count + threads - 1) / threads;
+        const int64_t slice = std::max<int64_t>(1, std::min(kSlice, share / 4));
+        auto work = [&]() noexcept {
+            try {
+                std::unique_ptr<Scratch> scratch = take();
+                incomplete += run(*scratch, request, taken, slice);
+                give(std::move(scratch));
+            } catch (const std::bad_alloc&) {
+                failed = true;
+            }
+        };
+        std::vector<std::thread> helpers;
+        helpers.reserve(threads);
+        try {
+            for (int i = 1; i < threads; i++) helpers.emplace_back(work);
+        } catch (const std::system_error&) {
+            // The system gives no more threads; those there are do the work.
+        }
+        work();
+        for (std::thread& helper : helpers) helper.join();
+        if (failed) throw std::bad_alloc();
+        return incomplete;
+    }
+
+  private:
+    // Slots rather than a list with a lock: a process forked during a search holds no lock.
+    std::unique_ptr<Scratch> take() {
+        for (auto& slot : kept_)
+            if (slot.load(std::memory_order_relaxed))
+                if (Scratch* scratch = slot.exchange(nullptr)) return std::unique_ptr<Scratch>(scratch);
+        return std::make_unique<Scratch>();
+    }
+
+    void give(std::unique_ptr<Scratch> scratch) {
+        for (auto& slot : kept_) {
+            Scratch* empty = nullptr;
+            if (slot.compare_exchange_strong(empty, scratch.get())) {
+                scratch.release();
+                return;
+            }
+        }
+    }
+
+    int64_t run(Scratch& scratch, const Request& request, std::atomic<int64_t>& taken,
+                int64_t slice) const {
+        int64_t next = 0, end = 0, incomplete = 0;
+        auto draw = [&]() -> int64_t { // the number of the next query, -1 after the last
+            if (next == end) {
+                next = taken.fetch_add(slice);
+                end = std::min(next + slice, request.count);
+                if (next >= request.count) {
+                    next = end = request.count;
+                    return -1;
+                }
+            }
+            const int64_t i = next++;
+            return request.order ? request.order[i] : i;
+        };
+        struct Turn {
+            Walk* walk;
+            int64_t query;
+            bool gathered;
+        };
+        Turn turns[kInterleaved];
+        int active = 0;
+        auto begin = [&](Turn& turn) {
+            turn.query = draw();
+            if (turn.query < 0) return false;
+            turn.gathered = false;
+            turn.walk->start(request.queries + turn.query * graph_.dim, request.point);
+            return true;
+        };
+        for (int64_t i = 0; i < std::min(kInterleaved, request.count); i++) {
+            if (int64_t(scratch.walks.size()) <= i)
+                scratch.walks.push_back(std::make_unique<Walk>(graph_, level_));
+            turns[active].walk = scratch.walks[i].get();
+            if (!begin(turns[active])) break;
+            active++;
+        }
+        while (active > 0)
+            for (int i = 0; i < active;) {
+                Turn& turn = turns[i];
+                turn.gathered = !turn.gathered;
+                if (turn.gathered) {
+                    turn.walk->gather();
+                } else if (!turn.walk->score()) {
+                    const int64_t first = turn.query * request.point.k;
+                    float* scores = request.scores ? request.scores + first : nullptr;
+                    incomplete +=
+                        turn.walk->finish(request.rows + first, scores) < request.point.k;
+                    if (!begin(turn)) {
+                        std::swap(turns[i], turns[--active]);
+                        continue;
+                    }
+                }
+                i++;
+            }
+        return incomplete;
+    }
+
+    const Graph graph_;
+    const Level& level_;
+    std::atomic<Scratch*> kept_[kScratch] = {};
+};
+
+} // namespace
+} // namespace kernel
+
+using namespace kernel;
+
+extern "C" {
+
+// The name and the title of a level this processor can run, the best first; null after the last.
+const char* kernel_level(int number) {
+    return number < int(levels().size()) ? levels()[number].name : nullptr;
+}
+
+const char* kernel_title(int number) {
+    return number < int(levels().size()) ? levels()[number].title : nullptr;
+}
+
+// A searcher at a level, or null with what is wrong with the graph in `message`, empty if there is
+// not enough memory. The arrays of the graph must outlive it.
+void* kernel_open(const Graph* graph, int level, char* message, int64_t size) {
+    message[0] = 0;
+    try {
+        const std::string wrong = defect(*graph);
+        if (wrong.empty()) return new Searcher(*graph, levels()[level]);
+        std::snprintf(message, size, "%s", wrong.c_str());
+    } catch (const std::bad_alloc&) {
+    }
+    return nullptr;
+}
+
+void kernel_close(void* searcher) { delete static_cast<Searcher*>(searcher); }
+
+// The number of queries with fewer than k rows; -1 if there is not enough memory.
+int64_t kernel_search(void* searcher, const float* queries, const int64_t* order, int64_t count,
+                      int k, int shortlist, int ef, const uint8_t* mask, int threads,
+                      int64_t* rows, float* scores) {
+    try {
+        const Request request = {queries, order, count, {k, shortlist, ef, mask}, rows, scores};
+        return static_cast<Searcher*>(searcher)->search(request, threads);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+// For tests: the scores of codes, and of one full-width row, at a level.
+void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
+                        const int32_t* rows, int count, int32_t* scores) {
+    levels()[level].codes(codes, width, query, rows, count, scores);
+}
+
+float kernel_score_row(int level, const uint8_t* row, const float* query, int64_t dim, int half) {
+    return (half ? levels()[level].half : levels()[level].single)(row, query, dim);
+}
+
+} // extern "C"

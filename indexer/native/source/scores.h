@@ -1,0 +1,39 @@
+// The inner products of a search, once for each instruction set.
+//
+// All levels agree bit for bit: the scores of codes are integers, and full-width scores are summed
+// in the same 32 lanes, without fused multiply-add, and folded in the same order. So a score
+// depends neither on the processor nor on the place of its row.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kernel {
+
+constexpr int kLanes = 32;     // partial sums of a full-width score; queries are padded to these
+constexpr int kCodeBlock = 64; // quantized queries are padded with zeros to a multiple of this
+
+// scores[i] = sum over j of query[j] * codes[rows[i] * width + j], for i < count.
+// `query` is readable up to the next multiple of kCodeBlock and zero from `width` on.
+using ScoreCodes = void (*)(const uint8_t* codes, int64_t width, const int8_t* query,
+                            const int32_t* rows, int count, int32_t* scores);
+
+// The inner product of a stored row of `dim` numbers, at any byte address, and a query, which is
+// padded with zeros to a multiple of kLanes.
+using ScoreRow = float (*)(const uint8_t* row, const float* query, int64_t dim);
+
+struct Level {
+    const char* name;  // how a user chooses it
+    const char* title; // how it is shown
+    ScoreCodes codes;
+    ScoreRow half;   // rows of float16
+    ScoreRow single; // rows of float32
+};
+
+// The levels that this processor can run, the best first; the last one is "scalar".
+const std::vector<Level>& levels();
+
+// What the levels of one processor family add to the scalar one; the best first.
+std::vector<Level> vector_levels();
+
+} // namespace kernel

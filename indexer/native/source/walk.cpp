@@ -1,0 +1,216 @@
+#include "walk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+namespace kernel {
+namespace {
+
+constexpr uint64_t kFollowed = 1;
+
+uint64_t key(int32_t score, int32_t node) {
+    return uint64_t(uint32_t(score) ^ 0x80000000u) << 32 | uint32_t(~node) << 1;
+}
+
+int32_t node_of(uint64_t key) { return int32_t(~uint32_t(key) >> 1); }
+
+void prefetch(const void* from, int64_t bytes) {
+    const char* at = static_cast<const char*>(from);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+    __builtin_prefetch(at + bytes - 1);
+}
+
+int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+} // namespace
+
+Walk::Walk(const Graph& graph, const Level& level)
+    : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
+      query_(padded(graph.dim, kLanes)), seen_((graph.size + 63) / 64) {
+    int widest = 1;
+    for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, graph.degree(i));
+    gathered_.resize(widest);
+    scores_.resize(widest);
+}
+
+void Walk::start(const float* query, const Point& point) {
+    point_ = point;
+    for (int32_t node : visited_) seen_[node >> 6] = 0;
+    visited_.clear();
+    collected_.clear();
+    pool_.resize(point.ef);
+    pool_size_ = 0;
+    std::copy(query, query + graph_.dim, query_.begin());
+    quantize(query);
+    node_ = int32_t(graph_.entry);
+    level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
+    at_level_ = int(graph_.entry_level);
+    if (at_level_ == 0) enter_base();
+    prefetch_links(node_);
+}
+
+// score = sum of w_j * code_j with w_j = query_j * scale_j, rounded to 8 bits with one scale.
+void Walk::quantize(const float* query) {
+    float largest = 0;
+    for (int64_t j = 0; j < graph_.width; j++)
+        largest = std::max(largest, std::fabs(query[j] * graph_.scales[j]));
+    const float step = largest > 0 ? 127 / largest : 0;
+    for (int64_t j = 0; j < graph_.width; j++) {
+        const float value = query[j] * graph_.scales[j] * step;
+        quantized_[j] = int8_t(std::max(-127.0f, std::min(127.0f, std::nearbyint(value))));
+    }
+}
+
+void Walk::prefetch_links(int32_t node) const {
+    prefetch(graph_.links_of(node, at_level_), 4 * graph_.degree(at_level_));
+}
+
+void Walk::gather() {
+    const int32_t* links = graph_.links_of(node_, at_level_);
+    const int degree = graph_.degree(at_level_);
+    count_ = 0;
+    if (at_level_ > 0) {
+        while (count_ < degree && links[count_] >= 0) {
+            gathered_[count_] = links[count_];
+            count_++;
+        }
+    } else {
+        for (int j = 0; j < degree && links[j] >= 0; j++) {
+            const int32_t node = links[j];
+            uint64_t& word = seen_[node >> 6];
+            const uint64_t bit = uint64_t(1) << (node & 63);
+            gathered_[count_] = node;
+            count_ += !(word & bit);
+            word |= bit;
+        }
+        visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
+    }
+    for (int j = 0; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
+    if (point_.mask && at_level_ == 0)
+        for (int j = 0; j < count_; j++) __builtin_prefetch(graph_.ids + gathered_[j]);
+}
+
+bool Walk::score() {
+    level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
+                 scores_.data());
+    if (at_level_ > 0) {
+        descend();
+        prefetch_links(node_);
+        return true;
+    }
+    if (point_.mask) collect();
+    insert();
+    while (next_ < pool_size_ && (pool_[next_] & kFollowed)) next_++;
+    if (next_ == pool_size_) return false;
+    node_ = node_of(pool_[next_]);
+    pool_[next_] |= kFollowed;
+    prefetch_links(node_);
+    return true;
+}
+
+// Moves to the best neighbour, or down where none is better.
+void Walk::descend() {
+    int32_t best = -1;
+    for (int j = 0; j < count_; j++)
+        if (scores_[j] > node_score_) {
+            node_score_ = scores_[j];
+            best = gathered_[j];
+        }
+    if (best >= 0) {
+        node_ = best;
+    } else if (--at_level_ == 0) {
+        enter_base();
+    }
+}
+
+void Walk::enter_base() {
+    seen_[node_ >> 6] |= uint64_t(1) << (node_ & 63);
+    visited_.push_back(node_);
+    pool_[0] = key(node_score_, node_) | kFollowed;
+    pool_size_ = 1;
+    next_ = 0;
+    if (point_.mask) {
+        gathered_[0] = node_;
+        scores_[0] = node_score_;
+        count_ = 1;
+        collect();
+    }
+}
+
+void Walk::insert() {
+    for (int j = 0; j < count_; j++) {
+        const uint64_t entry = key(scores_[j], gathered_[j]);
+        if (pool_size_ == point_.ef && entry < pool_[pool_size_ - 1]) continue;
+        uint64_t* begin = pool_.data();
+        uint64_t* end = begin + pool_size_;
+        uint64_t* place = std::lower_bound(begin, end, entry, std::greater<uint64_t>());
+        if (pool_size_ < point_.ef) {
+            pool_size_++;
+        } else {
+            end--;
+        }
+        std::memmove(place + 1, place, (end - place) * sizeof entry);
+        *place = entry;
+        next_ = std::min(next_, int(place - begin));
+    }
+}
+
+void Walk::collect() {
+    for (int j = 0; j < count_; j++) {
+        const uint64_t entry = key(scores_[j], gathered_[j]);
+        const bool full = int(collected_.size()) == point_.shortlist;
+        if ((full && entry < collected_.front()) || !point_.mask[graph_.ids[gathered_[j]]])
+            continue;
+        if (full) {
+            std::pop_heap(collected_.begin(), collected_.end(), std::greater<uint64_t>());
+            collected_.pop_back();
+        }
+        collected_.push_back(entry);
+        std::push_heap(collected_.begin(), collected_.end(), std::greater<uint64_t>());
+    }
+}
+
+int Walk::candidates() {
+    const uint64_t* best = pool_.data();
+    int count = std::min(pool_size_, point_.shortlist);
+    if (point_.mask) {
+        std::sort(collected_.begin(), collected_.end(), std::greater<uint64_t>());
+        best = collected_.data();
+        count = int(collected_.size());
+    }
+    found_.resize(count);
+    for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(best[j]));
+    for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(best[j])];
+    return count;
+}
+
+int Walk::finish(int64_t* rows, float* scores) {
+    const int count = candidates();
+    const int kept = std::min(count, point_.k);
+    std::fill(rows + kept, rows + point_.k, -1);
+    if (!scores) {
+        std::copy(found_.begin(), found_.begin() + kept, rows);
+        return kept;
+    }
+    const ScoreRow dot = graph_.half ? level_.half : level_.single;
+    constexpr int kAhead = 3;
+    for (int j = 0; j < std::min(kAhead, count); j++)
+        prefetch(graph_.row(found_[j]), graph_.row_bytes());
+    ranked_.resize(count);
+    for (int j = 0; j < count; j++) {
+        if (j + kAhead < count) prefetch(graph_.row(found_[j + kAhead]), graph_.row_bytes());
+        ranked_[j] = {-dot(graph_.row(found_[j]), query_.data(), graph_.dim), found_[j]};
+    }
+    std::partial_sort(ranked_.begin(), ranked_.begin() + kept, ranked_.end());
+    for (int j = 0; j < kept; j++) {
+        scores[j] = -ranked_[j].first;
+        rows[j] = ranked_[j].second;
+    }
+    std::fill(scores + kept, scores + point_.k, -std::numeric_limits<float>::infinity());
+    return kept;
+}
+
+} // namespace kernel

@@ -1,0 +1,75 @@
+// One query's walk over the graph, in steps, so that one thread can take turns between several.
+#pragma once
+
+#include "graph.h"
+#include "scores.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace kernel {
+
+// What is searched for. All queries of a call share it.
+struct Point {
+    int k;               // rows of a result
+    int shortlist;       // candidates that are scored at full width, at least k
+    int ef;              // candidates of the walk, at least `shortlist`
+    const uint8_t* mask; // (rows) whether a row may be found, one byte each; null for all
+};
+
+// Best-first search in a navigable small-world graph (Malkov and Yashunin 2016, algorithms 2 and
+// 5): greedy on the upper levels, then with a list of the `ef` best nodes on the base level.
+//
+// `gather` and `score` alternate until `score` returns false. Each ends with prefetches of what the
+// other reads: in between, the caller lets other walks work, and the memory answers meanwhile.
+class Walk {
+  public:
+    Walk(const Graph& graph, const Level& level);
+
+    void start(const float* query, const Point& point);
+    void gather();
+    bool score();
+
+    // The result of a finished walk: the best k rows by (-score, row), padded with -1 and -inf.
+    // With `scores` null: the shortlist by (-coarse score, node). Returns the number of rows.
+    int finish(int64_t* rows, float* scores);
+
+  private:
+    void quantize(const float* query);
+    void descend();
+    void enter_base();
+    void insert();
+    void collect();
+    void prefetch_links(int32_t node) const;
+    int candidates(); // fills ranked_ with (row, node) of the shortlist, by (-score, node)
+
+    const Graph& graph_;
+    const Level& level_;
+    Point point_ = {};
+
+    std::vector<int8_t> quantized_;
+    std::vector<float> query_;
+
+    int at_level_ = 0;
+    int32_t node_ = 0; // whose links are followed next
+    int32_t node_score_ = 0;
+
+    int count_ = 0; // nodes gathered
+    std::vector<int32_t> gathered_, scores_;
+
+    std::vector<uint64_t> seen_; // one bit a node; the words that were set are cleared by start
+    std::vector<int32_t> visited_;
+
+    // Sorted, best first. A key holds the score, then the node, so that a lower node wins a tie,
+    // then whether its links were followed.
+    std::vector<uint64_t> pool_;
+    int pool_size_ = 0, next_ = 0;
+
+    std::vector<uint64_t> collected_; // with a mask: a heap of the best allowed keys, worst first
+
+    std::vector<std::pair<float, int64_t>> ranked_;
+    std::vector<int64_t> found_;
+};
+
+} // namespace kernel
