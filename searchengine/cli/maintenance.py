@@ -31,19 +31,20 @@ def info(collection: Path, runtime: Any, as_json: bool) -> None:
     Example:
         searchengine info my.index
     """
+    from indexer.native.library import description
     from searchengine.cli.console import say, show_json
     from searchengine.engine import SearchEngine
 
     with SearchEngine.open(collection, runtime=runtime) as engine:
         stats = engine.stats()
-        runtime_name = engine.runs_on()
+        run_by = {"runtime": engine.runs_on(), "kernel": description()}
     if as_json:
-        former = {"recipe": stats.index_config, "engine": runtime_name}  # for one more release
-        show_json(asdict(stats) | {"runtime": runtime_name} | former)
+        former = {"recipe": stats.index_config, "engine": run_by["runtime"]}  # one more release
+        show_json(asdict(stats) | run_by | former)
         return
     from searchengine.maintenance.tuning import described
 
-    for name, value in (described(stats) | {"runtime": runtime_name}).items():
+    for name, value in (described(stats) | run_by).items():
         say(f"{name:12} {value}")
 
 
