@@ -23,6 +23,7 @@ from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import SearchResult, narrow, rerank
 from indexer.search.exact import EXACT_ALLOWED, certify, scan
+from indexer.search.native_cascade import walk_totals
 from indexer.search.opening import Parts, read_manifest, verify_files
 from indexer.storage.basis import Basis
 from indexer.storage.manifest import Manifest
@@ -276,6 +277,10 @@ class Segment:
             result.rows[short], result.scores[short] = full.rows, full.scores
         return result
 
+    def walk_totals(self) -> tuple[int, int]:
+        """Counters of graph walks: codes compared, and nodes whose links were followed."""
+        return walk_totals(self._opened().cascade)
+
     def exact(
         self, queries: npt.ArrayLike, k: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> SearchResult:
@@ -288,13 +293,7 @@ class Segment:
         return self._exact(self.rotate(queries), k, only)
 
     def _shortlist(self, rotated: Floats, size: int, only: Allowed | None) -> RowNumbers:
-        parts = self._opened()
-        within, available = parts.searched(only), parts.available(only)
-        if size < available:
-            return parts.shortlist(rotated, size, only, self._config.effort)
-        every = np.full((len(rotated), size), -1, np.int64)
-        every[:, :available] = np.arange(available) if within is None else within.rows
-        return every
+        return self._opened().shortlist(rotated, size, only, self._config.effort)
 
     def _exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
         parts = self._opened()

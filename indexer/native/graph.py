@@ -127,6 +127,12 @@ class NativeGraph:
         short = self._call(rotated, size, size, ef_search, mask, None, rows, None)
         return rows, short > 0
 
+    def work(self) -> tuple[int, int]:
+        """Codes compared, and nodes whose links were followed, in all searches so far."""
+        totals = np.empty(2, np.int64)
+        load().kernel_work(self._handle, _address(totals))
+        return int(totals[0]), int(totals[1])
+
     def _call(
         self,
         rotated: Floats,

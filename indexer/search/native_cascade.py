@@ -57,6 +57,20 @@ class NativeCascade:
             rows[short] = self._coarse.shortlist(heads[short], size, allowed, effort)
         return rows
 
+    def work(self) -> tuple[int, int]:
+        """Codes compared, and nodes whose links were followed, in all walks so far."""
+        return self._graph.work()
+
+
+def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
+    """Counters: codes compared, and nodes whose links were followed.
+
+    They count the walks of faiss in this process and those of the compiled kernel in this cascade.
+    """
+    stats = faiss.cvar.hnsw_stats
+    compared, followed = cascade.work() if isinstance(cascade, NativeCascade) else (0, 0)
+    return stats.ndis + compared, stats.nhops + followed
+
 
 def open_cascade(
     coarse: CoarseIndex, full: CoarseIndex, file: VectorFile, name: str

@@ -137,7 +137,12 @@ class Parts(NamedTuple):
     def shortlist(
         self, rotated: Floats, size: int, only: Allowed | None, effort: int
     ) -> RowNumbers:
-        """Candidates for rotated queries (q, D), found by their prefix: (q, size) row numbers."""
+        """As Segment.shortlist; where few rows are available, all of them, in their order."""
+        within, available = self.searched(only), self.available(only)
+        if size >= available:
+            every = np.full((len(rotated), size), -1, np.int64)
+            every[:, :available] = np.arange(available) if within is None else within.rows
+            return every
         coarse = self.scanner("coarse", size, only is not None)
         if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
             return self.cascade.shortlist(rotated, size, only, effort)

@@ -1,6 +1,6 @@
 """What an index config costs: bytes of a segment before it is built, and work of a query.
 
-Both are counted, not timed: bytes by the file formats, multiply-adds by the counters of faiss.
+Both are counted, not timed: bytes by the file formats, multiply-adds by counters of the searches.
 """
 
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def exhaustive(rows: int, dim: int) -> float:
 
 
 def cost(point: OperatingPoint, queries: Floats) -> Cost | None:
-    """The mean cost of queries (q, D), from faiss's statistics for graphs and lists.
+    """The mean cost of queries (q, D), from the counters of graphs and lists.
 
     It includes the D² multiply-adds of the rotation, except for an exact scan, which needs none,
     and the stages of a funnel. None for NSG, of which faiss keeps no statistics.
@@ -145,10 +145,10 @@ def _compared(
     """Mean number of codes that a query is compared with, and bytes of links read for it."""
     structure, count = segment.config.structure, len(queries)
     if structure is Structure.HNSW:
-        faiss.cvar.hnsw_stats.reset()
+        before = np.array(segment.walk_totals())
         segment.shortlist(segment.rotate(queries), size, live)
-        stats = faiss.cvar.hnsw_stats
-        return stats.ndis / count, 8.0 * segment.config.hnsw_m * stats.nhops / count
+        compared, followed = (np.array(segment.walk_totals()) - before) / count
+        return float(compared), 8.0 * segment.config.hnsw_m * float(followed)
     if structure is Structure.IVF:
         faiss.cvar.indexIVF_stats.reset()
         segment.shortlist(segment.rotate(queries), size, live)

@@ -80,7 +80,9 @@ def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, s
 def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: int) -> None:
     """Rows start at any byte. Small values of float16 are subnormal."""
     rng = np.random.default_rng(seed)
-    row = (rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)).astype("f2" if half else "f4")
+    row = (rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)).astype(
+        "f2" if half else "f4"
+    )
     padded = np.zeros(-(-dim // 32) * 32, np.float32)
     padded[:dim] = rng.standard_normal(dim)
     raw = np.zeros(shift + row.nbytes, np.uint8)

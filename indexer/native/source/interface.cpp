@@ -69,6 +69,12 @@ class Searcher {
         return incomplete;
     }
 
+    // Of all searches that have ended: codes scored, and nodes whose links were followed.
+    void work(int64_t* totals) const {
+        totals[0] = compared_;
+        totals[1] = followed_;
+    }
+
   private:
     // Slots rather than a list with a lock: a process forked during a search holds no lock.
     std::unique_ptr<Scratch> take() {
@@ -89,7 +95,7 @@ class Searcher {
     }
 
     int64_t run(Scratch& scratch, const Request& request, std::atomic<int64_t>& taken,
-                int64_t slice) const {
+                int64_t slice) {
         int64_t next = 0, end = 0, incomplete = 0;
         auto draw = [&]() -> int64_t { // the number of the next query, -1 after the last
             if (next == end) {
@@ -142,9 +148,14 @@ class Searcher {
                 }
                 i++;
             }
+        for (auto& walk : scratch.walks) {
+            compared_ += walk->take_compared();
+            followed_ += walk->take_followed();
+        }
         return incomplete;
     }
 
+    std::atomic<int64_t> compared_{0}, followed_{0};
     const Graph graph_;
     const Level& level_;
     std::atomic<Scratch*> kept_[kScratch] = {};
@@ -191,6 +202,11 @@ int64_t kernel_search(void* searcher, const float* queries, const int64_t* order
     } catch (const std::bad_alloc&) {
         return -1;
     }
+}
+
+// Of all searches that have ended: codes scored, and nodes whose links were followed.
+void kernel_work(const void* searcher, int64_t* totals) {
+    static_cast<const Searcher*>(searcher)->work(totals);
 }
 
 // For tests: the scores of codes, and of one full-width row, at a level.

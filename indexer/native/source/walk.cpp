@@ -94,6 +94,8 @@ void Walk::gather() {
 }
 
 bool Walk::score() {
+    compared_ += count_;
+    followed_++;
     level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
                  scores_.data());
     if (at_level_ > 0) {

@@ -35,6 +35,10 @@ class Walk {
     // With `scores` null: the shortlist by (-coarse score, node). Returns the number of rows.
     int finish(int64_t* rows, float* scores);
 
+    // The codes scored and the nodes whose links were followed since the last call.
+    int64_t take_compared() { return std::exchange(compared_, 0); }
+    int64_t take_followed() { return std::exchange(followed_, 0); }
+
   private:
     void quantize(const float* query);
     void descend();
@@ -55,6 +59,7 @@ class Walk {
     int32_t node_ = 0; // whose links are followed next
     int32_t node_score_ = 0;
 
+    int64_t compared_ = 0, followed_ = 0;
     int count_ = 0; // nodes gathered
     std::vector<int32_t> gathered_, scores_;
 
