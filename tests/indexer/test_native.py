@@ -80,7 +80,8 @@ def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, s
 def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: int) -> None:
     """Rows start at any byte. Small values of float16 are subnormal."""
     rng = np.random.default_rng(seed)
-    row = (rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)).astype(
+    values = rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)
+    row = values.astype("f2" if half else "f4")
         "f2" if half else "f4"
     )
     padded = np.zeros(-(-dim // 32) * 32, np.float32)
@@ -391,7 +392,7 @@ def test_without_a_library_faiss_searches(built: Path, monkeypatch: pytest.Monke
     assert np.mean(found.rows == expected.rows) > 0.995
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
-    with pytest.raises(SegmentConfigError, match="not available .* set it to native or faiss"):
+    with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
         Segment.open(built)
 
 
