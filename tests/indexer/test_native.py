@@ -82,8 +82,6 @@ def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: i
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)
     row = values.astype("f2" if half else "f4")
-        "f2" if half else "f4"
-    )
     padded = np.zeros(-(-dim // 32) * 32, np.float32)
     padded[:dim] = rng.standard_normal(dim)
     raw = np.zeros(shift + row.nbytes, np.uint8)
