@@ -135,7 +135,7 @@ class Searcher {
                 Turn& turn = turns[i];
                 turn.gathered = !turn.gathered;
                 if (turn.gathered) {
-                    turn.walk->gather();
+                    turn.walk->gather(active == 1);
                 } else if (!turn.walk->score()) {
                     const int64_t first = turn.query * request.point.k;
                     float* scores = request.scores ? request.scores + first : nullptr;

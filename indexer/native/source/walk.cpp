@@ -34,6 +34,7 @@ Walk::Walk(const Graph& graph, const Level& level)
     for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, graph.degree(i));
     gathered_.resize(widest);
     scores_.resize(widest);
+    keys_.resize(widest);
 }
 
 void Walk::start(const float* query, const Point& point) {
@@ -68,7 +69,12 @@ void Walk::prefetch_links(int32_t node) const {
     prefetch(graph_.links_of(node, at_level_), 4 * graph_.degree(at_level_));
 }
 
-void Walk::gather() {
+int Walk::next_unfollowed() {
+    while (next_ < pool_size_ && (pool_[next_] & kFollowed)) next_++;
+    return next_;
+}
+
+void Walk::gather(bool alone) {
     const int32_t* links = graph_.links_of(node_, at_level_);
     const int degree = graph_.degree(at_level_);
     count_ = 0;
@@ -91,6 +97,9 @@ void Walk::gather() {
     for (int j = 0; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
     if (point_.mask && at_level_ == 0)
         for (int j = 0; j < count_; j++) __builtin_prefetch(graph_.ids + gathered_[j]);
+    // Without other walks to turn to, guess the next node: the best one so far.
+    if (alone && at_level_ == 0 && next_unfollowed() < pool_size_)
+        prefetch_links(node_of(pool_[next_]));
 }
 
 bool Walk::score() {
@@ -105,8 +114,7 @@ bool Walk::score() {
     }
     if (point_.mask) collect();
     insert();
-    while (next_ < pool_size_ && (pool_[next_] & kFollowed)) next_++;
-    if (next_ == pool_size_) return false;
+    if (next_unfollowed() == pool_size_) return false;
     node_ = node_of(pool_[next_]);
     pool_[next_] |= kFollowed;
     prefetch_links(node_);
@@ -143,12 +151,18 @@ void Walk::enter_base() {
 }
 
 void Walk::insert() {
+    // Most nodes are worse than all of a full pool: they are left out without a branch.
+    const uint64_t worst = pool_size_ == point_.ef ? pool_[pool_size_ - 1] : 0;
+    int better = 0;
     for (int j = 0; j < count_; j++) {
-        const uint64_t entry = key(scores_[j], gathered_[j]);
+        keys_[better] = key(scores_[j], gathered_[j]);
+        better += keys_[better] > worst;
+    }
+    for (int j = 0; j < better; j++) {
+        const uint64_t entry = keys_[j];
         if (pool_size_ == point_.ef && entry < pool_[pool_size_ - 1]) continue;
-        uint64_t* begin = pool_.data();
-        uint64_t* end = begin + pool_size_;
-        uint64_t* place = std::lower_bound(begin, end, entry, std::greater<uint64_t>());
+        uint64_t* place = place_of(entry);
+        uint64_t* end = pool_.data() + pool_size_;
         if (pool_size_ < point_.ef) {
             pool_size_++;
         } else {
@@ -156,8 +170,21 @@ void Walk::insert() {
         }
         std::memmove(place + 1, place, (end - place) * sizeof entry);
         *place = entry;
-        next_ = std::min(next_, int(place - begin));
+        next_ = std::min(next_, int(place - pool_.data()));
+        __builtin_prefetch(graph_.offsets + node_of(entry)); // its links may be followed soon
     }
+}
+
+// Where the pool's order wants a key: a binary search without branches, for none is predictable.
+uint64_t* Walk::place_of(uint64_t entry) {
+    uint64_t* place = pool_.data();
+    for (int left = pool_size_; left > 0;) {
+        const int half = left / 2;
+        const bool after = place[half] > entry;
+        place = after ? place + half + 1 : place;
+        left = after ? left - half - 1 : half;
+    }
+    return place;
 }
 
 void Walk::collect() {

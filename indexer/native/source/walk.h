@@ -28,7 +28,7 @@ class Walk {
     Walk(const Graph& graph, const Level& level);
 
     void start(const float* query, const Point& point);
-    void gather();
+    void gather(bool alone);
     bool score();
 
     // The result of a finished walk: the best k rows by (-score, row), padded with -1 and -inf.
@@ -44,6 +44,8 @@ class Walk {
     void descend();
     void enter_base();
     void insert();
+    uint64_t* place_of(uint64_t entry);
+    int next_unfollowed(); // its place in the pool, `pool_size_` if there is none
     void collect();
     void prefetch_links(int32_t node) const;
     int candidates(); // fills ranked_ with (row, node) of the shortlist, by (-score, node)
@@ -62,6 +64,7 @@ class Walk {
     int64_t compared_ = 0, followed_ = 0;
     int count_ = 0; // nodes gathered
     std::vector<int32_t> gathered_, scores_;
+    std::vector<uint64_t> keys_; // of those that the pool takes
 
     std::vector<uint64_t> seen_; // one bit a node; the words that were set are cleared by start
     std::vector<int32_t> visited_;
