@@ -93,6 +93,18 @@ def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> N
     assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("AVX2", False), ("avx512_core_vnni", False), ("AVX512_CORE_BF16", True), ("ALL", True)],
+)
+def test_a_limit_of_onednn_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, expected: bool
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16\n")
+    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
+
+
 def test_an_unknown_device_is_named() -> None:
     with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
         pick_device("abacus")
