@@ -15,7 +15,8 @@ from searchengine.storage.documents.store import Store
 from trainer.model.checksums import Checksums, user_cache
 
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
-_REMEMBERED = 16 << 20  # bytes from which a checksum is remembered; fewer take 10 ms
+# Bytes from which a checksum is remembered; smaller files take 10 ms.
+_REMEMBERED = 16 << 20
 
 
 def folder_of(path: Path, number: int) -> Path:
