@@ -25,7 +25,7 @@ def folder_of(path: Path, number: int) -> Path:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file; of a large one remembered in this user's cache while it stays the same.
+    """The SHA-256 of a file; of a large one remembered in the user's cache while it stays the same.
 
     Hashing the graph of ten million rows would take seconds each time a collection is opened.
     """
