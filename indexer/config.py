@@ -128,7 +128,8 @@ class SegmentConfig:
         blocks: for the rotation "blocks": where each block of dimensions ends, rising; the
             remaining dimensions are the last block.
         storage: number format of the full-width rows.
-        shortlist: rows that the coarse stage passes on to be scored at full width, by default.
+        shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
+            measures the number when a segment is built (indexer.building.shortlist).
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
@@ -186,6 +187,8 @@ class SegmentConfig:
                 f"stages must be (width, rows to keep) pairs, got {shown(self.stages)}"
             ) from None
         object.__setattr__(self, "stages", stages)
+        if stages and not self.shortlist:
+            raise SegmentConfigError("stages need a shortlist, got 0; say how many rows it has")
         width, keep = self.prefix, self.shortlist
         for stage in stages:
             for value in stage:
@@ -308,7 +311,7 @@ _ENUMS: dict[str, type[StrEnum]] = {
 }
 _MINIMUM = {
     "prefix": 1,
-    "shortlist": 1,
+    "shortlist": 0,
     "effort": 0,
     "hnsw_m": 2,
     "ef_construction": 1,

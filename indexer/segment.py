@@ -342,10 +342,11 @@ class Segment:
         shared with this segment. The rotation and the storage stay as they are.
 
         Args:
-            config: the index config and operating point.
+            config: the index config and operating point; a shortlist of 0 takes this segment's.
             kept: the rows that the view may find, and its coarse stage holds; None for all.
         """
         config, parts = config.fitting(self.rows, self.dim), self._opened()
+        config = replace(config, shortlist=config.shortlist or self._config.shortlist)
         if kept is not None or config.coarse_stage() != self._config.coarse_stage():
             rows = parts.searched(parts.restricted(kept))
             numbers = None if rows is None else rows.rows
@@ -367,11 +368,7 @@ class Segment:
         return view
 
     def verify(self) -> None:
-        """Read every file, the vectors too, and compare checksums.
-
-        Raises:
-            SegmentError: naming the first file that differs.
-        """
+        """Read all files and compare checksums; SegmentError names the first that differs."""
         verify_files(self.path, self.manifest, self.manifest_sha256)
 
     def close(self) -> None:

@@ -209,6 +209,11 @@ class VectorFile:
         mapped = np.frombuffer(self._map, np.uint8, rows * width, self.offset)
         self._bytes = mapped.reshape(rows, width)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return int(self._bytes.size)
+
     def take(self, rows: RowNumbers | slice, width: int | None = None) -> Floats:
         """The first `width` dimensions (all by default) of these rows, as float32.
 

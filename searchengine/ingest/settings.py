@@ -44,9 +44,10 @@ class CollectionSettings:
 
         Args:
             encoder: the encoder; documents can be cut if it is a passages.Tokenizes.
-            config: index config, or some of its fields. By default a flat shortlist over the
-                first 64 dimensions, rotated; the rotation "blocks" uses the prefix lengths that
-                the encoder was trained for.
+            config: index config, or some of its fields. By default a flat coarse
+                stage over the first 64 dimensions, rotated, and a shortlist that each segment
+                measures. The rotation "blocks" uses the prefix lengths that the encoder was
+                trained for.
             passages: True cuts if the encoder has a tokenizer, False never.
             tokenizer: see searchengine.storage.documents.lexical.
 
@@ -57,6 +58,8 @@ class CollectionSettings:
         """
         if not isinstance(config, SegmentConfig):
             fields = {"prefix": min(64, encoder.dim), **(config or {})}
+            if not fields.get("stages"):  # which name the rows that they keep of the shortlist
+                fields.setdefault("shortlist", 0)
             if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
                 fields["blocks"] = _trained_blocks(encoder)
             config = SegmentConfig(**fields)

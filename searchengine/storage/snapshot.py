@@ -136,6 +136,11 @@ class Snapshot:
 
         return self.merge(search, k)
 
+    def shortlist(self, at_least: int = 1) -> int:
+        """The longest shortlist that a segment is configured with, or more."""
+        configured = (segment.config.shortlist for segment in self.segments.values())
+        return max([at_least, *configured])
+
     def merge(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:

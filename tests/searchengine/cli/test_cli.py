@@ -71,7 +71,8 @@ def test_info_and_verify(folder: Path) -> None:
         None,
     )
     lines = run("info", folder / "c.index").stdout.splitlines()
-    assert "index config flat fp16 over 64 of 384 dimensions, shortlist 100" in lines
+    assert "index config flat fp16 over 64 of 384 dimensions, shortlist measured" in lines
+    assert "search       exact: few enough rows to score each at full width" in lines
     assert "hot          128 bytes per row, should stay in memory" in lines
     assert "cold         768 bytes per row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
@@ -83,7 +84,7 @@ def test_evaluate_retrieval(folder: Path) -> None:
         *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
     )
     shown = [(row["dim"], row["shortlist"]) for row in rows]
-    assert shown == [(384, None), (64, 100), (None, 100)]
+    assert shown == [(384, None), (64, 100), (None, 3)]
     for row in rows:
         assert row["ndcg@10"] == pytest.approx(1)
         assert row["recall@100"] == pytest.approx(1)
