@@ -10,7 +10,8 @@ weights as one that was not.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -91,9 +92,20 @@ def train(
     The state of the caller's random generators stays as it was.
     """
     check_start(config, resume)
-    # Every update seeds torch's generators, those of all devices.
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with kept_random_state():
         return run_training(config, report, resume)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put torch's generators back afterwards: every update seeds those of all devices."""
+    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # and the processor's
+        try:
+            yield
+        finally:
+            if apple is not None:
+                torch.mps.set_rng_state(apple)
 
 
 def run_training(
