@@ -16,6 +16,11 @@ from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
 
 
+DEFAULT_PREFIX = 128
+"""Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among
+15,000 to 110,000 real sentences (768 dimensions), and of 455 to 1,735 over the first 64."""
+
+
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
     """How a collection is built; fixed when it is created.
@@ -45,7 +50,7 @@ class CollectionSettings:
         Args:
             encoder: the encoder; documents can be cut if it is a passages.Tokenizes.
             config: index config, or some of its fields. By default a flat coarse
-                stage over the first 64 dimensions, rotated, and a shortlist that each segment
+                stage over the first 128 dimensions, rotated, and a shortlist that each segment
                 measures. The rotation "blocks" uses the prefix lengths that the encoder was
                 trained for.
             passages: True cuts if the encoder has a tokenizer, False never.
@@ -57,7 +62,7 @@ class CollectionSettings:
             SegmentConfigError: an index config that does not fit vectors of this width.
         """
         if not isinstance(config, SegmentConfig):
-            fields = {"prefix": min(64, encoder.dim), **(config or {})}
+            fields = {"prefix": min(DEFAULT_PREFIX, encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
             if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
