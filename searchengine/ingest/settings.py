@@ -15,7 +15,6 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
 
-
 DEFAULT_PREFIX = 128
 """Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among
 15,000 to 110,000 real sentences (768 dimensions), and of 455 to 1,735 over the first 64."""
