@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trainer.errors import ModelError
 from trainer.model.source import Source, Starter
 from trainer.model.tokens import Ids, TokenIds
+from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
 from trainer.runtimes.handle import ModelHandle
 from trainer.runtimes.runtime import Vectors, prefetched, token_budget_batches
@@ -289,10 +290,12 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._handle.config
-        if type(layers) is not int or not 1 <= layers <= self.layers:
+        number = integer(layers)
+        if number is None or not 1 <= number <= self.layers:
             raise ModelError(
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
+        layers = number
         if self._handle.source is None:
             from trainer.model.loading import truncate_layers
 

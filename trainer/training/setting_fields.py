@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer.errors import ConfigError
+from trainer.reading import integer
 
 Kind = TypeVar("Kind", bound=StrEnum)
 Converter = Callable[[str, Any], Any]
@@ -38,10 +39,12 @@ class Range:
 
     def check(self, name: str, value: Any) -> Any:
         """The value. Raises ConfigError if it is of another type or outside."""
-        types = (int,) if self.whole else (int, float)
-        if type(value) not in types or not self.low <= value <= self.high:
+        number: float | None = integer(value)
+        if isinstance(value, float) and not self.whole:
+            number = float(value)
+        if number is None or not self.low <= number <= self.high:
             raise ConfigError(f"{name} is {value}: expected {self.expected}")
-        return value
+        return number
 
 
 POSITIVE = Range(1e-300, 1e300, "a number more than 0", "> 0")

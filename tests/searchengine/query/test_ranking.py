@@ -17,6 +17,7 @@ from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 from searchengine.query.diversity import mmr
 from searchengine.query.ranking import FUSED, WEIGHTS
+from searchengine.query.request import Query
 from searchengine.storage.documents import lexical
 
 NEAR = 1e-5
@@ -347,6 +348,9 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
         ({"diversity": float("nan")}, "from 0 to 1, got nan"),
         ({"diversity": True}, "a number from 0 to 1, got True"),
         ({"k": True}, "k must be a whole number of at least 1, got True"),
+        ({"k": np.bool_(True)}, "k must be a whole number of at least 1, got .*True"),
+        ({"k": None}, "k must be a whole number of at least 1, got None"),
+        ({"shortlist": np.float64(3)}, "shortlist must be a whole number of at least 1, got .*3.0"),
         ({"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
         ({"shortlist": ""}, "shortlist must be a whole number of at least 1, got ''"),
         ({"where": 5}, "where must be a text or None, got 5"),
@@ -359,6 +363,12 @@ def test_options_that_make_no_sense(
 ) -> None:
     with pytest.raises(QueryError, match=message):
         engine.search("bb", **options)
+
+
+def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
+    plain = engine.search("bb", 2, shortlist=50)
+    assert engine.search("bb", np.int64(2), shortlist=np.uint8(50)) == plain  # type: ignore[arg-type]
+    assert type(Query(k=np.int64(2)).k) is int  # type: ignore[arg-type]
 
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:
