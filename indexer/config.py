@@ -115,7 +115,7 @@ FLAT_BELOW = 1000
 
 
 MAX_BOUNDS_DIMS = 1000
-"""Maximum dimensions in the bounds: a sum of so many products of bytes is exact in float32."""
+"""Maximum dimensions in the bounds: a sum of this many products of bytes is exact in float32."""
 
 
 @dataclass(frozen=True, slots=True)

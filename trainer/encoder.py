@@ -159,7 +159,7 @@ class Encoder:
 
     @property
     def runtime(self) -> str:
-        """What runs the network: "openvino" or "torch"."""
+        """The runtime: "openvino" or "torch"."""
         return self._handle.runtime.kind.value
 
     @property
@@ -253,7 +253,7 @@ class Encoder:
             yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
 
     def prompt(self, role: Role | None) -> str:
-        """What `encode` puts in front of a text of this role; "" for nothing."""
+        """The text that `encode` puts in front of a text of this role; "" for none."""
         if role is None:
             default = self._description.default_prompt
             return "" if default is None else self._description.prompts[default]

@@ -13,7 +13,7 @@ _MARGIN = 1e-9
 
 
 class Objective(StrEnum):
-    """What the tuning minimises."""
+    """The cost that a tuning minimises."""
 
     LATENCY = "latency"  # median time of one query alone
     THROUGHPUT = "throughput"  # time of a query in a batch

@@ -284,7 +284,7 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
 
 
 class _Bounds(NamedTuple):
-    """Where a text may be cut. Bound b is before token b; all are ascending.
+    """The places where a text may be cut. Bound b is before token b; all are ascending.
 
     Attributes:
         starts, ends: offsets of the tokens, both ascending.

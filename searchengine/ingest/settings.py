@@ -1,4 +1,4 @@
-"""What callers choose and get: collection settings, options of `add`, and its summary."""
+"""Collection settings, the options of `add`, and its summary."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -181,7 +181,7 @@ class AddOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddSummary:
-    """What `add` did with the documents.
+    """The result of `add`: numbers of documents.
 
     Attributes:
         added: new documents.

@@ -32,7 +32,7 @@ from trainer.errors import ModelError
 
 
 class Options(TypedDict, total=False):
-    """The keywords of SearchEngine.search; Query says what they mean."""
+    """The keywords of SearchEngine.search; Query describes them."""
 
     shortlist: int | None
     where: str | None

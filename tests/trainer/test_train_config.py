@@ -130,7 +130,7 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
     assert card_lines(config) == [
         "An anchor's own negatives weigh 2",
-        "A candidate whose cosine is above 0.9 is no negative",
+        "Candidates with a cosine above 0.9 are not used as negatives",
         "Prefixes drawn for each update: 1",
     ]
 

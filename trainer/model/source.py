@@ -1,4 +1,4 @@
-"""Where a model is stored: in a folder, on the model hub, packaged. Found without reading it."""
+"""The place of a model: a folder, the model hub or a package. Found without reading the model."""
 
 import hashlib
 import importlib

@@ -23,7 +23,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 class RuntimeKind(StrEnum):
-    """What runs the network."""
+    """The runtimes, which run the network."""
 
     AUTO = "auto"
     TORCH = "torch"
