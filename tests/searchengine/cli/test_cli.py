@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
@@ -365,6 +366,7 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
 def test_demo_leaves_a_model_and_a_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
 ) -> None:
+    import_module("searchengine.cli.training_display")  # with the class as it is
     monkeypatch.setattr(
         "trainer.training.config.TrainConfig", partial(TrainConfig, max_steps=steps)
     )
