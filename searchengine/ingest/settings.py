@@ -1,4 +1,4 @@
-"""What callers choose and get: collection settings, options of `add`, and its summary."""
+"""Collection settings, the options of `add`, and its summary."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Self
 from warnings import warn
 
 from indexer.building.build import Progress
-from indexer.config import RotationKind, SegmentConfig
+from indexer.config import RotationKind, SegmentConfig, integer
 from searchengine.corpus.documents import LeftOut
 from searchengine.encoders import TextEncoder
 from searchengine.errors import CollectionError, QueryError
@@ -176,14 +176,19 @@ class AddOptions:
     building: Progress | None = None
 
     def __post_init__(self) -> None:
-        every = self.commit_every
-        if every is not None and (type(every) is not int or every < 1):
-            raise QueryError(f"commit_every must be at least 1 document or None, got {every!r}")
+        if self.commit_every is None:
+            return
+        every = integer(self.commit_every)
+        if every is None or every < 1:
+            raise QueryError(
+                f"commit_every must be at least 1 document or None, got {self.commit_every!r}"
+            )
+        object.__setattr__(self, "commit_every", every)
 
 
 @dataclass(frozen=True, slots=True)
 class AddSummary:
-    """What `add` did with the documents.
+    """The result of `add`: numbers of documents.
 
     Attributes:
         added: new documents.

@@ -27,7 +27,7 @@ ONEDNN_WITHOUT_BF16 = frozenset(
 
 
 class RuntimeKind(StrEnum):
-    """What runs the network."""
+    """The runtimes, which run the network."""
 
     AUTO = "auto"
     TORCH = "torch"

@@ -223,7 +223,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
     (tmp_path / "folder").mkdir()
     cases: list[tuple[tuple[str | Path, ...], str]] = [
         (("search", tmp_path / "gone", "x"), "no such collection"),
-        (("search", tmp_path / "folder", "x"), "is no collection"),
+        (("search", tmp_path / "folder", "x"), "is not a collection"),
         (("search", index, "  "), "the query is empty"),
         (("search", index, "x", "-k", "0"), "k must be a whole number of at least 1"),
         (("search", index, "x", "--encoder", "starter-768"), "was built by the encoder starter"),

@@ -362,7 +362,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
 def test_open_what_is_no_collection(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no such collection"):
         SearchEngine.open(tmp_path / "gone")
-    with pytest.raises(CollectionError, match="is no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         SearchEngine.open(tmp_path)
 
 
