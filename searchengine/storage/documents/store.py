@@ -73,7 +73,9 @@ class Store(Database):
         documents: dict[int, Document] = {}
         with self.named_errors():
             for i, key, title, text, metadata in self._rows(sql, _distinct(order)):
-                documents[i] = Document(key, text, title, json.loads(metadata))
+                if not (type(key) is type(title) is type(text) is str):
+                    raise self.damaged(f"document {i} has a key, title or text that is not text")
+                documents[i] = Document.stored(key, text, title, json.loads(metadata))
         return self._in_order(documents, order, self._lost_document)
 
     def all_documents(self) -> Iterator[Document]:
