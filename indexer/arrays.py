@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from indexer.config import integer
 from indexer.errors import VectorError
 
 Floats = npt.NDArray[np.float32]
@@ -120,24 +121,26 @@ def row_numbers(allowed: npt.ArrayLike, rows: int) -> RowNumbers:
 
 
 def result_size(name: str, value: int, rows: int) -> int:
-    """Return `value`. Raise VectorError unless 1 <= value <= max(rows, MAX_PADDED).
+    """Return `value` as an int. Raise VectorError unless 1 <= value <= max(rows, MAX_PADDED).
 
     Beyond the number of rows there is only padding, which must not exhaust the memory.
     """
     maximum = max(rows, MAX_PADDED)
-    if at_least_one(name, value) > maximum:
+    number = at_least_one(name, value)
+    if number > maximum:
         raise VectorError(
             f"{name} must be at most {maximum} for a segment of {rows} rows, got {value}; "
             f"ask for {rows}, which is all of them"
         )
-    return int(value)
+    return number
 
 
 def at_least_one(name: str, value: int) -> int:
-    """Return `value`. Raise VectorError unless it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    """Return `value` as an int. Raise VectorError unless it is a whole number of at least 1."""
+    number = integer(value)
+    if number is None or number < 1:
         raise VectorError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(value)
+    return number
 
 
 def prefix(x: Floats, p: int) -> Floats:

@@ -1,5 +1,6 @@
 """SegmentConfig: how a segment is built and searched, checked at construction, JSON both ways."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
@@ -114,7 +115,7 @@ FLAT_BELOW = 1000
 
 
 MAX_BOUNDS_DIMS = 1000
-"""Maximum dimensions in the bounds: a sum of so many products of bytes is exact in float32."""
+"""Maximum dimensions in the bounds: a sum of this many products of bytes is exact in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class SegmentConfig:
         blocks: for the rotation "blocks": where each block of dimensions ends, rising; the
             remaining dimensions are the last block.
         storage: number format of the full-width rows.
-        shortlist: rows that the coarse stage passes on to be scored at full width, by default.
+        shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
+            measures the number when a segment is built (indexer.building.shortlist).
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
         stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
@@ -168,7 +170,7 @@ class SegmentConfig:
                     f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
         for name, minimum in _MINIMUM.items():
-            whole(name, getattr(self, name), minimum)
+            object.__setattr__(self, name, whole(name, getattr(self, name), minimum))
         object.__setattr__(self, "blocks", _rising("blocks", self.blocks))
         self._check_stages()
         self._check_code()
@@ -185,11 +187,12 @@ class SegmentConfig:
             raise SegmentConfigError(
                 f"stages must be (width, rows to keep) pairs, got {shown(self.stages)}"
             ) from None
+        stages = tuple((whole("stages", w, 1), whole("stages", n, 1)) for w, n in stages)
         object.__setattr__(self, "stages", stages)
+        if stages and not self.shortlist:
+            raise SegmentConfigError("stages need a shortlist, got 0; say how many rows it has")
         width, keep = self.prefix, self.shortlist
         for stage in stages:
-            for value in stage:
-                whole("stages", value, 1)
             if stage[0] <= width or stage[1] >= keep:
                 raise SegmentConfigError(
                     f"stages must be wider than the prefix of {self.prefix} and keep fewer rows "
@@ -308,7 +311,7 @@ _ENUMS: dict[str, type[StrEnum]] = {
 }
 _MINIMUM = {
     "prefix": 1,
-    "shortlist": 1,
+    "shortlist": 0,
     "effort": 0,
     "hnsw_m": 2,
     "ef_construction": 1,
@@ -318,27 +321,37 @@ _MINIMUM = {
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING) -> int:
-    """Return `value`. Raise SegmentConfigError unless it is a whole number in the range."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    """Return `value` as an int. Raise SegmentConfigError unless it is a whole number in range."""
+    number = integer(value)
+    if number is None or number < minimum:
         raise SegmentConfigError(
             f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
         )
-    if value > maximum:
+    if number > maximum:
         raise SegmentConfigError(
             f"{name} must be a whole number of at most {maximum}, got {shown(value)}"
         )
-    return value
+    return number
+
+
+def integer(value: Any) -> int | None:
+    """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _rising(name: str, values: Any) -> tuple[int, ...]:
     try:
-        numbers = tuple(values)
+        items = tuple(values)
     except TypeError:
         raise SegmentConfigError(
             f"{name} must be a list of whole numbers, got {shown(values)}"
         ) from None
-    for value in numbers:
-        whole(name, value, 1)
+    numbers = tuple(whole(name, value, 1) for value in items)
     if any(left >= right for left, right in pairwise(numbers)):
         raise SegmentConfigError(f"{name} must rise, got {shown(list(numbers))}")
     return numbers

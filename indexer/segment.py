@@ -26,7 +26,7 @@ from indexer.search.exact import EXACT_ALLOWED, certify, scan
 from indexer.search.native_cascade import walk_totals
 from indexer.search.opening import Parts, read_manifest, verify_files
 from indexer.storage.basis import Basis
-from indexer.storage.manifest import Manifest
+from indexer.storage.manifest import Checksum, Manifest
 from indexer.storage.vectors import Prefixes
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
@@ -138,22 +138,25 @@ class Segment:
         *,
         device: Device | str = Device.CPU,
         rotation_of: "Segment | None" = None,
+        checksum: Checksum | None = None,
     ) -> Self:
         """Open a folder after checking its format, its sizes and all checksums but the vectors'.
 
         The vectors are mapped: their size and header are checked here, their checksum by `verify`.
         On the device "gpu" scans without a filter run there; graphs stay on the CPU. An open
-        segment `rotation_of` that has the same rotation shares it in memory.
+        segment `rotation_of` that has the same rotation shares it in memory. `checksum` computes
+        or remembers the SHA-256 of a file.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown.
         """
         folder = Path(path)
-        manifest, checksum = read_manifest(folder)
+        manifest, manifest_sha256 = read_manifest(folder)
         shared = None
         if rotation_of and rotation_of.manifest.rotation_sha256 == manifest.rotation_sha256:
             shared = rotation_of._opened().rotation
-        return cls(folder, manifest, checksum, Parts.open(folder, manifest, Device(device), shared))
+        parts = Parts.open(folder, manifest, Device(device), shared, checksum)
+        return cls(folder, manifest, manifest_sha256, parts)
 
     def rebuild(
         self,
@@ -206,8 +209,7 @@ class Segment:
 
         Raises VectorError for queries that are not (q, D), empty, zero or not finite.
         """
-        unit = unit_rows(queries, dim=self.dim)
-        rotation = self._opened().rotation
+        unit, rotation = unit_rows(queries, dim=self.dim), self._opened().rotation
         return unit if rotation is None else rotation.apply(unit)
 
     def shortlist(
@@ -288,9 +290,8 @@ class Segment:
 
         With bounds, only rows that can be among the best are read; `read` counts them.
         """
-        k = result_size("k", k, self.rows)
         only = self._opened().restricted(allowed)
-        return self._exact(self.rotate(queries), k, only)
+        return self._exact(self.rotate(queries), result_size("k", k, self.rows), only)
 
     def _shortlist(self, rotated: Floats, size: int, only: Allowed | None) -> RowNumbers:
         return self._opened().shortlist(rotated, size, only, self._config.effort)
@@ -317,8 +318,8 @@ class Segment:
 
     def vectors(self, rows: npt.ArrayLike) -> Floats:
         """Stored rows in the encoder's basis: (n,) rising row numbers to (n, D) float32."""
-        rotation = self._opened().rotation
-        stored = self._opened().file.take(row_numbers(rows, self.rows))
+        file, rotation = self._opened().file, self._opened().rotation
+        stored = file.take(row_numbers(rows, self.rows))
         return stored if rotation is None else stored @ rotation.matrix.T
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
@@ -338,11 +339,11 @@ class Segment:
         shared with this segment. The rotation and the storage stay as they are.
 
         Args:
-            config: the index config and operating point.
+            config: the index config and operating point; a shortlist of 0 takes this segment's.
             kept: the rows that the view may find, and its coarse stage holds; None for all.
         """
-        config = config.fitting(self.rows, self.dim)
-        parts = self._opened()
+        config, parts = config.fitting(self.rows, self.dim), self._opened()
+        config = replace(config, shortlist=config.shortlist or self._config.shortlist)
         if kept is not None or config.coarse_stage() != self._config.coarse_stage():
             rows = parts.searched(parts.restricted(kept))
             numbers = None if rows is None else rows.rows
@@ -364,11 +365,7 @@ class Segment:
         return view
 
     def verify(self) -> None:
-        """Read every file, the vectors too, and compare checksums.
-
-        Raises:
-            SegmentError: naming the first file that differs.
-        """
+        """Read all files and compare checksums; SegmentError names the first that differs."""
         verify_files(self.path, self.manifest, self.manifest_sha256)
 
     def close(self) -> None:

@@ -2,15 +2,27 @@
 
 By default every faiss call starts as many OpenMP threads as there are cores, so ten callers at once
 would run ten times as many. Here each call takes threads from one budget, waits while none is free,
-and returns them.
+and returns them. A call for one query goes before those for many, and a batch is cut into slices
+that take some milliseconds each, so that nobody waits for the whole of another's batch.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition
+from time import perf_counter
 
 from indexer.arrays import at_least_one
+
+SLICE_SECONDS = 0.01
+"""Time that a slice of a batch should take: a query that waits for one hardly notices."""
+
+PATIENCE = 0.1
+"""Seconds that a batch lets single queries go first, so that many of them do not stop it."""
+
+MIN_SLICE, MAX_SLICE = 16, 4096
+"""Queries in a slice. Fewer leave threads without work, and a matrix product without a second use
+of what it has loaded."""
 
 
 class ThreadBudget:
@@ -22,7 +34,7 @@ class ThreadBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = at_least_one("threads", limit)
-        self._used = 0
+        self._used = self._singles = 0
         self._freed = Condition()
 
     def after_fork(self) -> None:
@@ -32,7 +44,7 @@ class ThreadBudget:
         them for ever. A higher limit set afterwards is at the caller's risk.
         """
         self._freed = Condition()
-        self._limit, self._used = 1, 0
+        self._limit, self._used, self._singles = 1, 0, 0
 
     @property
     def limit(self) -> int:
@@ -45,11 +57,27 @@ class ThreadBudget:
             self._limit = at_least_one("threads", limit)
             self._freed.notify_all()
 
+    def _free(self) -> bool:
+        return self._used < self._limit
+
     @contextmanager
     def take(self, limit: int) -> Iterator[int]:
-        """Take the free threads, at least 1 and at most `limit`; wait while none is free."""
+        """Take the free threads, at least 1 and at most `limit`; wait while none is free.
+
+        A caller that wants one thread goes before those that want several, which wait no longer
+        than PATIENCE for such callers.
+        """
         with self._freed:
-            self._freed.wait_for(lambda: self._used < self._limit)
+            if limit <= 1:
+                self._singles += 1
+                try:
+                    self._freed.wait_for(self._free)
+                finally:
+                    self._singles -= 1
+                    self._freed.notify_all()
+            else:
+                self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE)
+                self._freed.wait_for(self._free)
             taken = max(1, min(limit, self._limit - self._used))
             self._used += taken
         try:
@@ -58,6 +86,21 @@ class ThreadBudget:
             with self._freed:
                 self._used -= taken
                 self._freed.notify_all()
+
+
+def slices(total: int) -> Iterator[slice]:
+    """Cut a batch of `total` queries, in order, so that each slice takes about SLICE_SECONDS.
+
+    The time between one slice and the next says how many queries the next one has.
+    """
+    start, size = 0, MIN_SLICE
+    while start < total:
+        stop = min(start + size, total)
+        began = perf_counter()
+        yield slice(start, stop)
+        share = SLICE_SECONDS / max(perf_counter() - began, 1e-6)
+        size = max(MIN_SLICE, min(MAX_SLICE, 4 * size, int((stop - start) * share)))
+        start = stop
 
 
 def available_cores() -> int:

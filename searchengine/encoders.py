@@ -17,7 +17,7 @@ Role = Literal["query", "document"]
 
 
 class TextEncoder(Protocol):
-    """What SearchEngine requires of an encoder; trainer.encoder.Encoder is one.
+    """The encoder that SearchEngine needs; trainer.encoder.Encoder is one.
 
     Several threads may call it at the same time: `add` encodes in a second thread while others
     search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are

@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every message says what, where and the way out.
+"""The errors of this package. Every message names the fault, its place and the way out.
 
 SearchEngineError
 ├── CorpusError        a file of documents, queries or judgements that cannot be read
@@ -7,7 +7,7 @@ SearchEngineError
 ├── DuplicateKey       a document key that is stored already
 ├── FilterError        a `where` expression that does not parse
 ├── QueryError         a query, k or shortlist that makes no sense
-└── CollectionError    a folder that is no collection, or a damaged one
+└── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
     └── EncoderMismatch    built by a different encoder
 """
@@ -42,7 +42,7 @@ class QueryError(SearchEngineError):
 
 
 class CollectionError(SearchEngineError):
-    """The folder is no collection, or a damaged one."""
+    """The folder is not a collection, or is damaged."""
 
 
 class CollectionBusy(CollectionError):

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # One thread a process, set before the libraries that read it are loaded. The tests' matrices are
 # small: threads would spend their time waiting for each other, and two workers fill two cores.
@@ -14,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from searchengine import SearchEngine
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
 settings.register_profile("fast", max_examples=25, deadline=None)
@@ -100,3 +104,12 @@ def disk_full_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int
 
     monkeypatch.setattr(os, "fsync", fsync)
     return lambda: calls
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator["SearchEngine"]:
+    """A collection of documents cut into passages; many test files define another `engine`."""
+    from cut_documents import collection
+
+    with collection(tmp_path) as engine:
+        yield engine

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trainer.errors import ModelError
 from trainer.model.source import Source, Starter
 from trainer.model.tokens import Ids, TokenIds
+from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
 from trainer.runtimes.handle import ModelHandle
 from trainer.runtimes.runtime import Vectors, prefetched, token_budget_batches
@@ -158,7 +159,7 @@ class Encoder:
 
     @property
     def runtime(self) -> str:
-        """What runs the network: "openvino" or "torch"."""
+        """The runtime: "openvino" or "torch"."""
         return self._handle.runtime.kind.value
 
     @property
@@ -252,7 +253,7 @@ class Encoder:
             yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
 
     def prompt(self, role: Role | None) -> str:
-        """What `encode` puts in front of a text of this role; "" for nothing."""
+        """The text that `encode` puts in front of a text of this role; "" for none."""
         if role is None:
             default = self._description.default_prompt
             return "" if default is None else self._description.prompts[default]
@@ -289,10 +290,12 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._handle.config
-        if type(layers) is not int or not 1 <= layers <= self.layers:
+        number = integer(layers)
+        if number is None or not 1 <= number <= self.layers:
             raise ModelError(
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
+        layers = number
         if self._handle.source is None:
             from trainer.model.loading import truncate_layers
 

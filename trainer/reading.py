@@ -1,14 +1,25 @@
-"""Opening text files: plain or .gz, UTF-8, with one-sentence errors."""
+"""Reading text files, plain or .gz, UTF-8, with one-sentence errors; and integers of any type."""
 
 import gzip
+import operator
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from trainer.errors import DataError
+
+
+def integer(value: Any) -> int | None:
+    """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 @contextmanager

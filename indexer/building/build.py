@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -13,9 +14,11 @@ import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
 from indexer.building.coarse import build_coarse
+from indexer.building.shortlist import measured_shortlist
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
 from indexer.search.exact import Bounds
+from indexer.search.opening import open_coarse
 from indexer.storage.basis import Basis, rotate
 from indexer.storage.durable import below, open_folder, sync, sync_file, sync_folder
 from indexer.storage.manifest import (
@@ -183,7 +186,7 @@ def finish_segment(
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Build the coarse stage, the bounds and the manifest over stored vectors.
+    """Build the coarse stage, the bounds and the manifest; measure a shortlist that is left open.
 
     Args:
         stored: the rows, in the folder of the new segment.
@@ -204,6 +207,9 @@ def finish_segment(
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
         sync_file(path / BOUNDS)
         files[BOUNDS] = FileEntry.of(path / BOUNDS)
+    if not config.shortlist:
+        coarse = open_coarse(path / COARSE, mapped=True)
+        config = replace(config, shortlist=measured_shortlist(stored, coarse, config))
     manifest = Manifest(
         rows=stored.rows,
         dim=stored.dim,

@@ -11,8 +11,8 @@ from indexer.errors import VectorError
 from indexer.faiss_calls import bitmap
 
 POST_FILTER_SHARE = 0.75
-"""From this share of allowed rows, a scan covers all rows and drops the others afterwards: a
-selector takes faiss three times as long as the scan itself."""
+"""Minimum share of allowed rows at which a scan covers all rows and drops the others afterwards:
+with a selector, faiss takes three times as long as for the scan alone."""
 
 Scan = Callable[[Floats, int, Any], tuple[Floats, RowNumbers]]
 """Queries, a size and a selector (None for all rows) to scores and rows."""
@@ -21,8 +21,8 @@ Scan = Callable[[Floats, int, Any], tuple[Floats, RowNumbers]]
 class Allowed:
     """The rows of a segment that may be found. Immutable, and safe to use from several threads.
 
-    Create it with `of` or `without`. What a search derives from it is computed on first use and
-    kept, because a collection with deleted rows restricts every search to the same rows.
+    Create it with `of` or `without`. Rows, mask and selector are computed on first use and kept,
+    because a collection with deleted rows restricts every search to the same rows.
 
     Attributes:
         total: number of rows of the segment.
@@ -119,7 +119,7 @@ def scan_allowed(
     size: int,
     allowed: Allowed,
 ) -> tuple[Floats, RowNumbers]:
-    """Scores and rows (q, size) of a scan restricted to allowed rows, of which there are >= size.
+    """Scores and rows (q, size) of a scan restricted to at least `size` allowed rows.
 
     Args:
         scan: scans all rows, or those of a selector.

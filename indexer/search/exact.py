@@ -44,7 +44,7 @@ single value outside its range makes the rounding longer. The steps of a length 
 costs nothing."""
 
 EXACT_ALLOWED = 1000
-"""A filter that leaves at most so many rows: all are scored, without a coarse stage."""
+"""If a filter leaves at most this many rows, all are scored, without a coarse stage."""
 
 GATHER_SHARE = 1 / 400
 """Up to this share of all rows, candidates are gathered one by one; more are filtered by a scan."""

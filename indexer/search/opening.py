@@ -21,7 +21,7 @@ from indexer.search.cascade import Cascade, CoarseIndex, structure_of
 from indexer.search.exact import Bounds, score_slack
 from indexer.search.native_cascade import NativeCascade, open_cascade
 from indexer.storage.durable import sha256
-from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Manifest
+from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
 from indexer.storage.rotation import Rotation
 from indexer.storage.vectors import Prefixes, VectorFile
 
@@ -49,12 +49,17 @@ class Parts(NamedTuple):
 
     @classmethod
     def open(
-        cls, folder: Path, manifest: Manifest, device: Device, shared: Rotation | None = None
+        cls,
+        folder: Path,
+        manifest: Manifest,
+        device: Device,
+        shared: Rotation | None = None,
+        checksum: Checksum | None = None,
     ) -> Self:
         """Check every file's size, and the contents of all but the vectors; then map them.
 
         `shared` is the rotation of another open segment with an equal file. This segment's file is
-        then not read.
+        then not read. `checksum` computes or remembers the checksum of a file.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown; or there
@@ -67,7 +72,7 @@ class Parts(NamedTuple):
             needed.add(BOUNDS)
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
-            check_file(folder, manifest, name, contents=name not in unread)
+            check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
         coarse = open_coarse(folder / COARSE, mapped=True)
         if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
             raise SegmentError(
@@ -204,12 +209,14 @@ def verify_files(folder: Path, manifest: Manifest, manifest_sha256: str) -> None
         check_file(folder, manifest, name, contents=True)
 
 
-def check_file(folder: Path, manifest: Manifest, name: str, *, contents: bool) -> None:
+def check_file(
+    folder: Path, manifest: Manifest, name: str, *, contents: bool, checksum: Checksum | None = None
+) -> None:
     """Compare one file with its entry: its size always, its checksum on request."""
     entry = manifest.files.get(name)
     if entry is None:
         raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
-    entry.check(folder / name, contents=contents)
+    entry.check(folder / name, contents=contents, checksum=checksum)
 
 
 def load_rotation(path: Path, manifest: Manifest) -> Rotation | None:

@@ -14,7 +14,7 @@ from indexer.storage import rotation
 from indexer.storage.manifest import ROTATION, FileEntry, Manifest, link_verified
 
 SINGLE_THREAD_ROWS = 8
-"""Up to so many rows are rotated by one thread."""
+"""Maximum number of rows that one thread rotates alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
@@ -25,6 +25,9 @@ BOUNDS = "bounds.faiss"
 MAX_ROWS = 2**40
 MAX_DIM = 2**20
 """Maximum shape of a segment: a file's header can still count the bytes of its float32 rows."""
+
+Checksum = Callable[[Path], str]
+"""A file to its hexadecimal SHA-256: `sha256`, or what remembers it while the file stays."""
 
 _MAX_BYTES = 2**63 - 1
 _MAX_NAME = 255
@@ -53,7 +56,7 @@ class FileEntry:
         sync_file(path)
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
-    def check(self, path: Path, *, contents: bool = True) -> None:
+    def check(self, path: Path, *, contents: bool = True, checksum: Checksum | None = None) -> None:
         """Compare a file with this entry: its size, and with `contents` its checksum.
 
         Raises:
@@ -66,7 +69,7 @@ class FileEntry:
                 f"{path} has {path.stat().st_size} bytes, expected {self.size}: "
                 "the file is truncated or altered; restore it or index again"
             )
-        if contents and sha256(path) != self.sha256:
+        if contents and (checksum or sha256)(path) != self.sha256:
             raise altered(path)
 
 

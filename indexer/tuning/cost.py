@@ -1,4 +1,4 @@
-"""What an index config costs: bytes of a segment before it is built, and work of a query.
+"""Costs of an index config: bytes of a segment before it is built, and work of a query.
 
 Both are counted, not timed: bytes by the file formats, multiply-adds by counters of the searches.
 """

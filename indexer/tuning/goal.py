@@ -8,9 +8,12 @@ from indexer.arrays import at_least_one
 from indexer.config import SegmentConfig
 from indexer.errors import TuneError, VectorError
 
+_MARGIN = 1e-9
+"""Minimum distance of a share from 0 and 1: nearer to them, the bounds are lost in rounding."""
+
 
 class Objective(StrEnum):
-    """What the tuning minimises."""
+    """The cost that a tuning minimises."""
 
     LATENCY = "latency"  # median time of one query alone
     THROUGHPUT = "throughput"  # time of a query in a batch
@@ -21,8 +24,8 @@ class Goal:
     """A recall target and what to minimise.
 
     Attributes:
-        recall: mean recall@k to exceed, in (0, 1).
-        confidence: confidence that the target is met, in (0, 1).
+        recall: mean recall@k to exceed, from 1e-9 to 1 - 1e-9.
+        confidence: confidence that the target is met, from 1e-9 to 1 - 1e-9.
         k: neighbours per query.
         objective: the time to minimise.
         max_ram: maximum bytes of rotation and coarse stage of all segments; None: no limit.
@@ -49,8 +52,11 @@ class Goal:
             raise TuneError(str(error)) from None
         for name in ("recall", "confidence"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < 1:
-                raise TuneError(f"{name} must lie between 0 and 1, got {value!r}; 0.95 is 95 %")
+            if not isinstance(value, int | float) or not _MARGIN <= value <= 1 - _MARGIN:
+                raise TuneError(
+                    f"{name} must lie between 0 and 1, at least {_MARGIN:g} from both, "
+                    f"got {value!r}; 0.95 is 95 %"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ class Recommendation:
 
     Attributes:
         target: target recall; a row holds it if the low end of its 95 % interval does.
-        name: the recommended row; exact search if no faster row holds the target; None if no row
-            holds it and exact search was not measured.
-        tied: the other rows that hold the target and whose speed cannot be told from the fastest.
+        name: the recommended row; exact search if no faster row meets the target; None if no row
+            meets it and exact search was not measured.
+        tied: the other rows that meet the target and are not measurably slower than the fastest.
         why: the reasons, in sentences.
     """
 

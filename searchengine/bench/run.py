@@ -30,7 +30,7 @@ TIME_LIMIT = 4.0
 limits the cold queries of a searcher."""
 MIN_TIMED = 20
 FINALISTS = 8
-"""Maximum number of searchers measured in additional rounds: the fastest that hold the target."""
+"""Maximum number of searchers measured in additional rounds: the fastest that meet the target."""
 FINALIST_RATIO = 1.5
 """Maximum latency of a finalist, as a multiple of the fastest one's."""
 OnRound = Callable[[Results], object]
@@ -109,7 +109,7 @@ class Bench:
     ) -> None:
         """`scratch`: folder for built structures; `progress`: progress callback.
 
-        missing: names that are left out, and why.
+        missing: names of measurements that are left out → reasons.
         """
         self._dataset, self._settings = dataset, settings
         self._scratch, self._progress = scratch, progress
@@ -146,7 +146,7 @@ class Bench:
         return self.results(complete=True)
 
     def _points(self) -> list[tuple[_Entry, PointSearcher]]:
-        """The entries that are no peers."""
+        """The entries of operating points, without peers."""
         pairs = ((entry, entry.searcher) for entry in self._entries)
         return [
             (entry, searcher) for entry, searcher in pairs if isinstance(searcher, PointSearcher)
@@ -176,7 +176,7 @@ class Bench:
             self._entries.append(_Entry(searcher, (float(recall.mean()), *ends), ndcg, count))
 
     def _round(self, entries: Sequence[_Entry], turn: int, step: str, turns: int) -> None:
-        """Measure every entry once; every round begins with another one."""
+        """Measure every entry once; each round begins with a different entry."""
         start = turn * len(entries) // turns
         for entry in (*entries[start:], *entries[:start]):
             self._try(entry, entry.measure_round)
@@ -191,7 +191,7 @@ class Bench:
             self._missing[entry.name] = str(error)
 
     def _finalists(self) -> list[_Entry]:
-        """The fastest searchers that hold the target, peers excepted."""
+        """The fastest searchers that meet the target, without peers."""
         holding = [
             entry
             for entry, searcher in self._points()
@@ -242,7 +242,7 @@ class Bench:
             )
             return
         if chosen is None or chosen.fields["kind"] is Kind.EXACT:
-            self._missing["growth"] = "it needs a recommended cascade, and there is none"
+            self._missing["growth"] = "it needs a recommended cascade, but none is recommended"
             return
         segment, k, fields = chosen.point.segments[0], self._settings.grid.k, chosen.fields
         queries = self._dataset.queries

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.columns import RESERVED
 from searchengine.corpus.lines import bad, some_fields
@@ -102,6 +102,15 @@ class Document:
             metadata=rest,
             origin=origin,
         )
+
+    @classmethod
+    def stored(cls, key: str, text: str, title: str, metadata: Mapping[str, Any]) -> Self:
+        """A document as it was stored, so checked before: a search need not do it again."""
+        document = object.__new__(cls)
+        values = (key, text, title, metadata, "", "", False)
+        for name, value in zip(cls.__slots__, values, strict=True):
+            object.__setattr__(document, name, value)
+        return document
 
     @property
     def full_text(self) -> str:

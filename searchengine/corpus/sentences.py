@@ -1,4 +1,4 @@
-"""Where sentences end, by a few rules for English, Korean, Chinese and Japanese.
+"""Ends of sentences, by a few rules for English, Korean, Chinese and Japanese.
 
 Only for choosing good places to cut: a missed end makes a passage a little longer, a wrong one cuts
 a sentence in two. Nothing is looked up but a short list of abbreviations.
@@ -11,7 +11,7 @@ UNSPACED = ((0x3041, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3F
 
 _CLOSING = "\"'”’»)\\]」』】》〉）"
 _END = re.compile(
-    # 。 ends a sentence wherever it stands, with what doubles it and the quotes that it closes.
+    # 。 ends a sentence everywhere, with repeated marks and closing quotes.
     f"[。！？｡]++[{_CLOSING}]*+"
     # A period needs a space after it, or 3.14 and example.org would be two sentences each.
     f"|(?<![.!?…])(?P<stop>[.!?…]++)[{_CLOSING}]*+(?=\\s|\\Z)"

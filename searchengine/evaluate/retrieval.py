@@ -180,7 +180,7 @@ def _by_vector(
                 prefix_ndcg_10=float(by_prefix.mean()),
                 exact_recall_10=_share(run, exact),
             )
-        configured = snapshot.settings["index"]["shortlist"]
+        configured = snapshot.shortlist()
     # A larger k widens the shortlist, which would improve the first ten: search for each count.
     run = _by_engine(engine, task, vectors, (_FIRST, DEPTH))
     yield setting(CONFIGURED, run, shortlist=configured, exact_recall_10=_share(run, exact))

@@ -107,7 +107,7 @@ class Ingestion:
         """Raises CollectionError when there is no room for temporary files."""
         collection.follow()
         self._collection = collection
-        self._identity = collection.store.identity  # another folder may take this one's place
+        self._identity = collection.store.identity  # another folder may replace this one
         self._reader = reader
         self._options = options
         self._block_size = _FIRST_BLOCK

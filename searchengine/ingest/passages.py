@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from indexer.config import integer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders import TextEncoder, Vectors, check_shape, unusable
@@ -58,20 +59,24 @@ class PassageConfig:
     overlap: int | None = None
 
     def __post_init__(self) -> None:
-        if type(self.tokens) is not int or self.tokens < 0:
+        tokens = integer(self.tokens)
+        if tokens is None or tokens < 0:
             raise CollectionError(
                 f"tokens of a passage must be 0 (as many as fit) or more, got {self.tokens!r}"
             )
+        object.__setattr__(self, "tokens", tokens)
         if self.overlap is None:
             return
-        if type(self.overlap) is not int or self.overlap < 0:
+        overlap = integer(self.overlap)
+        if overlap is None or overlap < 0:
             raise CollectionError(
                 f"overlap must be 0 tokens or more, or None for an eighth, got {self.overlap!r}"
             )
-        if self.tokens and self.overlap > self.tokens // 2:
+        object.__setattr__(self, "overlap", overlap)
+        if tokens and overlap > tokens // 2:
             raise CollectionError(
-                f"an overlap of {self.overlap} tokens is over half of a passage of {self.tokens}; "
-                f"choose at most {self.tokens // 2}"
+                f"overlap must be at most half of a passage of {tokens} tokens, got {overlap}; "
+                f"choose at most {tokens // 2}"
             )
 
     @classmethod
@@ -279,7 +284,7 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
 
 
 class _Bounds(NamedTuple):
-    """Where a text may be cut. Bound b is before token b; all are ascending.
+    """The places where a text may be cut. Bound b is before token b; all are ascending.
 
     Attributes:
         starts, ends: offsets of the tokens, both ascending.

@@ -84,7 +84,7 @@ def repair(
     if not dry_run and salvage.finish(database):
         report.mended.append(f"{database}: an interrupted repair was completed")
     if not database.is_file():
-        raise CollectionError(f"{database} is missing, so {path} is no collection")
+        raise CollectionError(f"{database} is missing, so {path} is not a collection")
     damage = salvage.complaint(database)
     if damage is None:
         try:

@@ -29,6 +29,9 @@ class Stats:
         fields: indexed metadata fields.
         dim: dimensions of a vector.
         index_config: how segments are built and searched, see indexer.config.SegmentConfig.
+        shortlist: the longest of the segments' shortlists, which they measured where the index
+            config has 0; None while there are no rows.
+        exact: whether every search is exact, because each shortlist holds all rows.
         scanned: segments too small for the configured structure, which are flat.
         hot_row: bytes per row that should stay in memory: codes, links and ids of the coarse stage.
         cold_row: bytes per row that may stay on the disk. Both are None while there are no rows.
@@ -50,6 +53,8 @@ class Stats:
     fields: tuple[str, ...]
     dim: int
     index_config: Mapping[str, Any]
+    shortlist: int | None
+    exact: bool
     scanned: int
     hot_row: float | None
     cold_row: float | None
@@ -99,6 +104,8 @@ def stats(snapshot: Snapshot) -> Stats:
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],
         index_config=config.as_dict(),
+        shortlist=snapshot.shortlist() if segments else None,
+        exact=all(segment.config.shortlist >= segment.rows for segment in segments),
         scanned=sum(config.fitting(s.rows, s.dim) != config for s in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,

@@ -117,7 +117,7 @@ def tune_collection(
 def in_words(config: Mapping[str, Any], dim: int) -> str:
     """An index config (SegmentConfig.as_dict) as a line, without the fields it does not use."""
     stages = "".join(f", then {keep} by {width}" for width, keep in config["stages"])
-    parts = [f"shortlist {config['shortlist']}{stages}"]
+    parts = [f"shortlist {config['shortlist'] or 'measured'}{stages}"]
     structure = config["structure"]
     if structure in (Structure.HNSW, Structure.NSG):
         parts.append(f"links {config['hnsw_m']}")
@@ -190,6 +190,7 @@ def described(stats: Stats) -> dict[str, str]:
         "tombstones": f"{stats.tombstones}{advice}",
         "commit": str(stats.commit),
         "index config": in_words(config, stats.dim),
+        "search": _search(stats),
         "rotation": f"{config['rotation']}{blocks}",
         "storage": config["storage"],
         "words": stats.tokenizer,
@@ -208,6 +209,12 @@ def described(stats: Stats) -> dict[str, str]:
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),
     }
+
+
+def _search(stats: Stats) -> str:
+    if stats.exact:
+        return "exact: few enough rows to score each at full width"
+    return f"by prefix, a shortlist of up to {stats.shortlist} rows a segment at full width"
 
 
 def _asked(source: str) -> str:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What documents are ranked by."""
+    """How documents are ranked: by vectors, by words, or by both."""
 
     VECTOR = "vector"
     TEXT = "text"

@@ -232,8 +232,8 @@ def _by_both(
     pending, count = list(range(len(questions))), max(FUSED, depth)
     while pending:
         # Scores are scaled by the lowest one, so the end of the ranking must be accurate as well.
-        shortlist = max(snapshot.settings["index"]["shortlist"], _CANDIDATES_PER_DOCUMENT * count)
-        ungrouped = replace(query, group_by=None, shortlist=query.shortlist or shortlist)
+        shortlist = query.shortlist or snapshot.shortlist(_CANDIDATES_PER_DOCUMENT * count)
+        ungrouped = replace(query, group_by=None, shortlist=shortlist)
         short = []
         rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count)
         for i, near in zip(pending, rankings_by_vector, strict=True):

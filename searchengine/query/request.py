@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Floats
+from indexer.config import integer
 from searchengine.encoders import (
     TextEncoder,
     as_array,
@@ -31,7 +32,7 @@ from trainer.errors import ModelError
 
 
 class Options(TypedDict, total=False):
-    """The keywords of SearchEngine.search; Query says what they mean."""
+    """The keywords of SearchEngine.search; Query describes them."""
 
     shortlist: int | None
     where: str | None
@@ -104,11 +105,14 @@ class Query:
             parse(self.where)  # raises even if the collection is empty
 
     def _check_counts(self) -> None:
-        optional = {"shortlist": self.shortlist, "layers": self.layers}
-        counts = {name: value for name, value in optional.items() if value is not None}
-        for name, value in {"k": self.k, **counts}.items():
-            if type(value) is not int or value < 1:
+        for name in ("k", "shortlist", "layers"):
+            value = getattr(self, name)
+            if value is None and name != "k":
+                continue
+            number = integer(value)
+            if number is None or number < 1:
                 raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
+            object.__setattr__(self, name, number)
         if self.layers is not None and self.by_words:
             raise QueryError("layers must be None in the mode text, which encodes no question")
 

@@ -1,1 +1,1 @@
-"""What was measured, as tables, pages and plots: numbers in, text and figures out."""
+"""Measurements as tables, pages and plots: numbers in, text and figures out."""

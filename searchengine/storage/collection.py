@@ -1,4 +1,4 @@
-"""What can be done with a collection besides reading and adding: create, delete, update, merge."""
+"""Operations on a collection besides reading and adding: create, delete, update, merge."""
 
 import logging
 import shutil

@@ -9,16 +9,30 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from indexer.errors import SegmentError
-from indexer.storage.durable import below, open_folder
+from indexer.storage.durable import below, open_folder, sha256
 from searchengine.errors import CollectionError
 from searchengine.storage.documents.store import Store
+from trainer.model.checksums import Checksums, user_cache
 
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
+# Bytes from which a checksum is remembered; smaller files take 10 ms.
+_REMEMBERED = 16 << 20
 
 
 def folder_of(path: Path, number: int) -> Path:
     """The folder of a segment."""
     return path / "segments" / f"{number:06d}"
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file; of a large one remembered in the user's cache while it stays the same.
+
+    Hashing the graph of ten million rows would take seconds each time a collection is opened.
+    """
+    if path.stat().st_size < _REMEMBERED:
+        return sha256(path)
+    with Checksums(user_cache()) as checksums:
+        return checksums.of(path)
 
 
 @contextmanager

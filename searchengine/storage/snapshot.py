@@ -17,7 +17,7 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
-from searchengine.storage.folders import folder_of
+from searchengine.storage.folders import checksum, folder_of
 
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
@@ -135,6 +135,11 @@ class Snapshot:
             return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
+
+    def shortlist(self, at_least: int = 1) -> int:
+        """The longest shortlist that a segment is configured with, or more."""
+        configured = (segment.config.shortlist for segment in self.segments.values())
+        return max([at_least, *configured])
 
     def merge(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""
@@ -340,7 +345,8 @@ class View:
         """Open and check a segment; the largest in `held` shares its rotation if it is equal."""
         largest = max(held.values(), key=lambda segment: segment.rows, default=None)
         with self.named_segment(row):
-            segment = Segment.open(folder_of(self.path, row.id), rotation_of=largest)
+            folder = folder_of(self.path, row.id)
+            segment = Segment.open(folder, rotation_of=largest, checksum=checksum)
             if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
                 raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
             return segment

@@ -49,9 +49,9 @@ TUNED = "tuned"
 
 
 class Writer:
-    """What a transaction may do: `append`, `merge` and `rebuild` segments; `changes` writes tables.
+    """A transaction: `append`, `merge` and `rebuild` segments; `changes` writes tables.
 
-    Given by `WritableView.writing`.
+    Returned by `WritableView.writing`.
 
     Attributes:
         store: the connection that holds the transaction.

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import faiss
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -74,6 +75,22 @@ def test_plain_strings_and_lists_become_members_and_tuples() -> None:
     assert config.rotation is RotationKind.BLOCKS and config.blocks == (64, 128)
     assert config.stages == ((128, 50), (256, 20))
     assert SegmentConfig().storage is Storage.FLOAT16
+
+
+def test_integers_of_numpy_become_plain_ones() -> None:
+    given = {
+        "prefix": np.int64(64),
+        "shortlist": np.uint16(300),
+        "stages": [(np.int32(128), np.int64(50))],
+    }
+    config = SegmentConfig(**given, rotation="blocks", blocks=np.array([64, 96]))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(config.as_dict()))["stages"] == [[128, 50]]
+    assert config == SegmentConfig(
+        prefix=64, shortlist=300, stages=((128, 50),), rotation=RotationKind.BLOCKS, blocks=(64, 96)
+    )
+    for value in (np.bool_(True), np.float64(64), np.array([64, 64])):
+        with pytest.raises(SegmentConfigError, match="prefix must be a whole number"):
+            SegmentConfig(prefix=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

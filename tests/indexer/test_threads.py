@@ -13,7 +13,15 @@ import pytest
 from indexer.errors import VectorError
 from indexer.faiss_calls import native_threads
 from indexer.segment import Segment, SegmentConfig
-from indexer.threads import ThreadBudget, available_cores, threads
+from indexer.threads import (
+    MAX_SLICE,
+    MIN_SLICE,
+    SLICE_SECONDS,
+    ThreadBudget,
+    available_cores,
+    slices,
+    threads,
+)
 
 
 class Meter:
@@ -101,6 +109,65 @@ def test_the_limit_can_change_while_some_are_in_use() -> None:
     assert budget.limit == 1
     with budget.take(9) as taken:
         assert taken == 1
+
+
+def test_a_single_query_goes_before_a_batch_that_waited_longer() -> None:
+    budget, order = ThreadBudget(1), list[str]()
+
+    def take(name: str, wanted: int) -> threading.Thread:
+        def work() -> None:
+            with budget.take(wanted):
+                order.append(name)
+
+        thread = started(work)
+        time.sleep(0.03)  # it waits now
+        return thread
+
+    with budget.take(1):
+        waiting = [take("batch", 2), take("single", 1)]
+    for thread in waiting:
+        thread.join(5)
+    assert order == ["single", "batch"]
+
+
+def test_single_queries_without_end_do_not_stop_a_batch() -> None:
+    budget, ended = ThreadBudget(1), threading.Event()
+
+    def single() -> None:
+        while not ended.is_set():
+            with budget.take(1):
+                time.sleep(0.001)
+
+    singles = [started(single) for _ in range(4)]
+    with budget.take(2) as taken:
+        assert taken == 1
+    ended.set()
+    for thread in singles:
+        thread.join(5)
+
+
+def test_a_batch_is_not_kept_waiting_by_a_single_query_that_has_begun() -> None:
+    budget = ThreadBudget(2)
+    with budget.take(1), budget.take(5) as taken:
+        assert taken == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-5, 0.002, 1.0])
+@pytest.mark.parametrize("total", [0, 1, 15, 16, 17, 5000])
+def test_slices_cover_a_batch_in_order(
+    monkeypatch: pytest.MonkeyPatch, total: int, seconds: float
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("indexer.threads.perf_counter", lambda: clock[0])
+    parts = []
+    for part in slices(total):
+        parts.append(part)
+        clock[0] += seconds * (part.stop - part.start)
+    assert [i for part in parts for i in range(part.start, part.stop)] == [*range(total)]
+    sizes = [part.stop - part.start for part in parts[:-1]]
+    assert all(MIN_SLICE <= size <= MAX_SLICE for size in sizes)
+    # Beyond the least size, no slice takes much longer than it should.
+    assert all(size == MIN_SLICE or size * seconds <= 1.01 * SLICE_SECONDS for size in sizes)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True])

@@ -19,7 +19,7 @@ from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig, Storage
 from indexer.tuning import tune as module
-from indexer.tuning.confidence import smallest_sample
+from indexer.tuning.confidence import holds, smallest_sample
 from indexer.tuning.grid import Questions, candidates, ranks
 from indexer.tuning.points import recall
 from indexer.tuning.tune import (
@@ -32,6 +32,7 @@ from indexer.tuning.tune import (
     _ladder,
     _recalls,
     _Step,
+    queries_needed,
     tune,
 )
 
@@ -268,17 +269,32 @@ def test_memory_is_a_limit(segments: list[Segment]) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        ({"recall": 1.0}, "recall must lie between 0 and 1, got 1.0"),
-        ({"confidence": 95}, "confidence must lie between 0 and 1, got 95"),
+        ({"recall": 1.0}, "recall must lie between 0 and 1, at least 1e-09 from both, got 1.0"),
+        (
+            {"recall": 5e-324},
+            "recall must lie between 0 and 1, at least 1e-09 from both, got 5e-324",
+        ),
+        ({"confidence": 95}, "confidence must lie between 0 and 1, .*, got 95"),
+        (
+            {"confidence": np.nextafter(1, 0)},
+            "confidence must lie between 0 and 1, .*, got .*0.9999",
+        ),
         ({"objective": "speed"}, "objective must be one of latency, throughput, got 'speed'"),
         ({"max_ram": 0}, "max_ram must be a whole number of at least 1"),
         ({"k": 0}, "k must be a whole number of at least 1, got 0"),
-        ({"recall": "high"}, "recall must lie between 0 and 1, got 'high'"),
+        ({"recall": "high"}, "recall must lie between 0 and 1, .*, got 'high'"),
     ],
 )
 def test_a_goal_out_of_range_is_refused(goal: dict[str, object], message: str) -> None:
     with pytest.raises(TuneError, match=message):
         Goal(**goal)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
+def test_the_most_extreme_goals_can_be_computed(share: float) -> None:
+    assert queries_needed(Goal(share, 0.95)) >= 100 and queries_needed(Goal(0.95, share)) >= 100
+    lowest = 1 - (1 - share) / 2**20  # as tested at the twentieth index config
+    assert holds(np.ones(2000), 0.5, lowest)
 
 
 def test_a_goal_holds_plain_numbers() -> None:

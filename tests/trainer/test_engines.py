@@ -189,10 +189,12 @@ def test_the_first_layers(tiny: Path, compiled: Encoder) -> None:
     assert shallow.fingerprint == exact.fingerprint != compiled.fingerprint
     again = Encoder.load(tiny, runtime="openvino", precision="fp32", layers=1)
     np.testing.assert_array_equal(again.encode(TEXTS), shallow.encode(TEXTS))
-    for layers in (2, 0, "1"):
+    assert compiled.truncate(layers=np.int64(1)).layers == 1  # type: ignore[arg-type]
+    assert by_torch(tiny, layers=np.int64(1)).kept_layers == 1
+    for layers in (2, 0, "1", True):
         with pytest.raises(ModelError, match=f"layers is {layers!r}: expected 1 to 1"):
             shallow.truncate(layers=layers)  # type: ignore[arg-type]
-    for layers in (0, 3, -1, 1.5, "1"):
+    for layers in (0, 3, -1, 1.5, "1", True):
         with pytest.raises(ModelError, match=f"layers is {layers!r}: expected"):
             Encoder.load(tiny, runtime="openvino", layers=layers)  # type: ignore[arg-type]
 

@@ -88,8 +88,23 @@ def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native:
     ("flags", "expected"),
     [("fpu avx512_bf16 vnni", True), ("fpu avx512f", False), ("asimd bf16 i8mm", True)],
 )
-def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> None:
+def test_the_processor_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, expected: bool
+) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("AVX2", False), ("avx512_core_vnni", False), ("AVX512_CORE_BF16", True), ("ALL", True)],
+)
+def test_a_limit_of_onednn_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, expected: bool
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16\n")
     assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
 
 

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,12 +39,21 @@ def test_strings_become_paths_and_lists_tuples() -> None:
     assert config.prefixes == (64, 32)
 
 
+def test_integers_of_numpy_become_plain_ones() -> None:
+    values: dict[str, Any] = {"epochs": np.int64(2), "temperature": np.float64(0.1)}
+    values |= {"train": ["pairs.tsv"], "out": "m", "prefixes": [np.int64(64), np.int32(32)]}
+    config = TrainConfig(**values)
+    assert type(config.epochs) is int and type(config.temperature) is float
+    assert config.prefixes == (64, 32)
+
+
 @pytest.mark.parametrize(
     "values, message",
     [
         ({"train": ()}, "train names no file"),
         ({"train": "pairs.tsv"}, "train is 'pairs.tsv': expected a list"),
         ({"batch_size": 1}, "batch_size is 1: expected a whole number of at least 2"),
+        ({"epochs": np.bool_(True)}, "epochs is True: expected a whole number of at least 1"),
         ({"epochs": 0.5}, "epochs is 0.5: expected a whole number of at least 1"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"temperature": 0}, "temperature is 0: expected a number more than 0"),
@@ -120,7 +130,7 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)
     assert card_lines(config) == [
         "An anchor's own negatives weigh 2",
-        "A candidate whose cosine is above 0.9 is no negative",
+        "Candidates with a cosine above 0.9 are not used as negatives",
         "Prefixes drawn for each update: 1",
     ]
 

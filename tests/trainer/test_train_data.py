@@ -104,7 +104,13 @@ def test_scored_pairs_are_not_training_pairs_unless_named(tmp_path: Path) -> Non
         ("a.jsonl", '{"text": 3}', "a.jsonl:1: text is 3, expected text"),
         ("a.jsonl", '{"same": ["a", "a"]}', "a.jsonl:1: same must list at least 2 different texts"),
         ("a.jsonl", '{"same": ["a", 1]}', "a.jsonl:1: same must list at least 2 different texts"),
-        ("a.jsonl", '{"x": ["a", "b"], "y": ["a", "b"]}', "cannot tell what to train on"),
+        ("a.jsonl", '{"x": ["a", "b"], "y": ["a", "b"]}', "a.jsonl: cannot tell what to train"),
+        ("a.jsonl", '{"text": "a"}\n\n{"text": "b", "score": 1}', "a.jsonl:3: the column `score`"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": "b", "label": "x"}',
+            "a.jsonl:2: has a column `label`",
+        ),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -113,8 +119,10 @@ def test_malformed_lines_are_named(tmp_path: Path, name: str, text: str, message
 
 
 def test_unknown_columns_missing_files_wrong_encoding(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no column note: it has anchor, positive, negative"):
+    with pytest.raises(DataError, match=r"a.tsv:1: no column note: it has anchor, positive,"):
         read(tmp_path / "a.tsv", TRIPLETS, columns=("anchor", "note"))
+    with pytest.raises(DataError, match=r"a.jsonl: no column note: it has text, title"):
+        read(tmp_path / "a.jsonl", '{"text": "a"}\n{"title": "b"}', columns=("text", "note"))
     with pytest.raises(DataError, match=r"none.tsv: no such file"):
         read_examples([tmp_path / "none.tsv"])
     (tmp_path / "latin.tsv").write_bytes("anchor\tpositive\né\té\n".encode("latin-1"))

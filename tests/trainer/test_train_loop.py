@@ -241,6 +241,18 @@ def test_the_callers_random_state_stays(config: TrainConfig) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_the_random_state_of_an_apple_gpu_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what torch would be asked for, where there is none."""
+    states = [torch.tensor([7])]
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    monkeypatch.setattr("torch.mps.get_rng_state", lambda: states[-1])
+    monkeypatch.setattr("torch.mps.set_rng_state", states.append)
+    with pytest.raises(KeyboardInterrupt), loop.kept_random_state():
+        states.append(torch.tensor([8]))  # an update seeds it
+        raise KeyboardInterrupt
+    assert states[-1] is states[0]
+
+
 def test_interrupted_checkpoint_leaves_the_older_one(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ _UNKNOWN = "und-Zyyy"  # the language of data that does not say it: undetermined
 
 @dataclass(frozen=True, slots=True)
 class MtebRow:
-    """What mteb found on one task at one prefix length.
+    """The result of mteb for one task and one prefix length.
 
     score: of `metric`, the task's main one, as mteb gives it; mostly a fraction.
     """
@@ -203,7 +203,7 @@ class _Prefix:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What results are filed under: source, fingerprint, and the prefix where it is one."""
+        """The names that results are stored under: source, fingerprint, and the prefix if any."""
         source, dim = self._encoder.source, self._dim
         # mteb's names are "organisation/name", as on the hub.
         on_hub = source.count("/") == 1 and not Path(source).exists()

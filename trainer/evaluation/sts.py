@@ -19,7 +19,7 @@ from trainer.evaluation.tables import read_table
 
 
 class TextEncoder(Protocol):
-    """What is measured: anything that turns texts into rows."""
+    """An encoder to measure: anything that turns texts into rows."""
 
     def encode(
         self,
@@ -215,7 +215,7 @@ def sts_tasks(
     setting: Setting = "all",
     on_batch: OnBatch | None = None,
 ) -> list[StsRow]:
-    """One row per task and prefix length, in the order given.
+    """One row per task and prefix length, in the order of tasks and dims.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
     setting: "all" correlates all pairs of a task at once; "mean" is the mean of the subsets'

@@ -13,7 +13,7 @@ Cells = list[str]
 def read_table(
     path: Path, columns: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[int, Cells]]:
-    """Line number and cells of each line that is not empty, the cells in the order asked.
+    """Line number and cells of each line that is not empty, the cells in the order of `columns`.
 
     columns: names that the header must hold. optional: names whose cells follow; "" where the
     header lacks one. Raises DataError, with file and line, for a column or a cell that is missing

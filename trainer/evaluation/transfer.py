@@ -163,7 +163,7 @@ def transfer(
     dims: Sequence[int] | None = None,
     on_batch: OnBatch | None = None,
 ) -> Iterator[TransferRow]:
-    """One row per prefix length, each given as soon as it is known.
+    """One row per prefix length, yielded as soon as it is known.
 
     dims: by default the encoder's `matryoshka_dims`, or else its full width. Each distinct text is
     encoded once, before the first row; on_batch gets their counts. Raises ConfigError for a
@@ -194,7 +194,7 @@ def averages(rows: Iterable[TransferRow]) -> list[TransferRow]:
 
 
 def features(encoded: Encoded, split: Split, dim: int) -> Features:
-    """What the classifier sees of each example: (n, dim), or (n, 2 dim) for pairs; float32."""
+    """The features of each example: (n, dim), or (n, 2 dim) for pairs; float32."""
     sides = [
         unit_prefix(encoded.rows(column), dim) * np.float32(dim**0.5)
         for column in zip(*split.texts, strict=True)

@@ -93,7 +93,7 @@ def names_only(value: Any) -> Any:
 
 
 def hub_name(base: str) -> str | None:
-    """What a base model is called on the model hub; None for a folder."""
+    """The name of a base model on the model hub; None for a folder."""
     if base in list(Starter):
         return STARTER_ON_THE_HUB
     parts = base.split("/")

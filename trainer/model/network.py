@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file of a model folder; ModelError names the file if it is none."""
+    """A JSON file of a model folder; ModelError names the file if it is not one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

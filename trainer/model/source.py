@@ -1,4 +1,4 @@
-"""Where a model is stored: in a folder, on the model hub, packaged. Found without reading it."""
+"""The place of a model: a folder, the model hub or a package. Found without reading the model."""
 
 import hashlib
 import importlib
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, user_cache
+from trainer.reading import integer
 
 # The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -53,8 +54,11 @@ class Source:
         cls, source: str | Path, layers: int | None = None, *, trust_remote_code: bool = False
     ) -> "Source":
         """The model in a folder, on the model hub, or packaged. Raises ModelError."""
-        if layers is not None and (type(layers) is not int or layers < 1):
-            raise ModelError(f"layers is {layers!r}: expected a whole number of 1 or more")
+        if layers is not None:
+            number = integer(layers)
+            if number is None or number < 1:
+                raise ModelError(f"layers is {layers!r}: expected a whole number of 1 or more")
+            layers = number
         if isinstance(source, str) and source in list(Starter):
             return cls(source, starter_folder(), Starter(source), layers)
         folder = Path(source)

@@ -1,1 +1,1 @@
-"""What runs a network: torch or OpenVINO; graphs compiled, measured and stored."""
+"""Runtimes: torch or OpenVINO; graphs compiled, measured and stored."""

@@ -20,10 +20,14 @@ Choice = TypeVar("Choice", bound=StrEnum)
 VARIABLE, FORMER_VARIABLE = "SEARCHENGINE_RUNTIME", "SEARCHENGINE_ENGINE"
 # Files of GPU drivers: NVIDIA's, AMD's, and either one's under WSL.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+# Values of ONEDNN_MAX_CPU_ISA with which oneDNN leaves bf16 instructions alone.
+ONEDNN_WITHOUT_BF16 = frozenset(
+    "SSE41 AVX AVX2 AVX2_VNNI AVX2_VNNI_2 AVX512_CORE AVX512_CORE_VNNI".split()
+)
 
 
 class RuntimeKind(StrEnum):
-    """What runs the network."""
+    """The runtimes, which run the network."""
 
     AUTO = "auto"
     TORCH = "torch"
@@ -173,7 +177,12 @@ def gpu_here() -> bool:
 
 
 def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
+    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's).
+
+    Not where oneDNN, with which both runtimes multiply, is told to do without those instructions.
+    """
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in ONEDNN_WITHOUT_BF16:
+        return False
     try:
         flags = cpuinfo.read_text(encoding="utf-8", errors="replace").split()
     except OSError:  # not Linux: ask torch if it is loaded

@@ -135,6 +135,6 @@ def graph_files(folder: Path) -> list[Path]:
 
 
 def kernels_folder(folder: Path) -> Path | None:
-    """Where openvino keeps the kernels of a graph; in a folder of the user's alone."""
+    """The folder in which OpenVINO stores the kernels of a graph, in this user's cache."""
     cache = user_cache()
     return None if cache is None else cache / "kernels" / folder.name

@@ -19,11 +19,11 @@ from trainer.model.tokens import Padded
 from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.runtime import Vectors
 
-# Tokens of a padded batch, of which the fastest is chosen.
+# Tokens of a padded batch; the fastest is chosen.
 BUDGETS = (512, 1024, 2048, 4096)
 # Kernels are compiled for each shape, in some 5 ms: fewer widths need fewer of them.
 MULTIPLE = 8
-# Single questions: a graph for each of these widths, compiled after so many questions of it. One
+# Single questions: a graph for each of these widths, compiled after this many questions of it. One
 # for a fixed shape takes 1.2 ms for 16 tokens and 2.1 ms for 32; one for any shape takes 0.6 and
 # 0.4 ms more, because it prepares itself again each time the width changes.
 SINGLE_WIDTHS, SINGLE_AFTER = (16, 32), 16

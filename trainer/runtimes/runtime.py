@@ -1,4 +1,4 @@
-"""What a runtime must do, and in which batches the encoder gives it texts.
+"""The interface of a runtime, and the batches of texts that the encoder gives it.
 
 Nothing here imports a runtime: torch alone takes seconds, and an encoder whose graph is compiled
 does not need it.

@@ -108,7 +108,7 @@ def empty_folder(folder: Path) -> None:
 
 
 def _final_folder(cache: Path, graph: Graph, key: bytes) -> Path:
-    """Where a graph is stored: each user of a cache has graphs of their own."""
+    """The folder of a graph; users who share a cache have separate folders."""
     user = hashlib.sha256(key).hexdigest()[:8]
     layers = "" if graph.layers is None else f"-{graph.layers}-layers"
     int8 = "-int8" if graph.int8 else ""

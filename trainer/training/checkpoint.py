@@ -39,7 +39,7 @@ LENGTH_SETTINGS = ("max_steps", "epochs")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run starts from: the digest of examples and dev files, the base's fingerprint."""
+    """The start of a run: the digest of examples and dev files, the base's fingerprint."""
 
     data: str
     base: str

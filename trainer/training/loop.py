@@ -3,14 +3,15 @@
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
 
-AdamW with linear warm-up and decay on the loss of `training.objective`. All that is random in
-update N follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same
-weights as one that was not.
+AdamW with linear warm-up and decay on the loss of `training.objective`. All randomness of update N
+follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same weights
+as a run without interruption.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,10 +57,9 @@ class Report:
     """The state of a run after an update.
 
     step: updates done, of `steps`. loss: of this update, None before the first. scores: by prefix
-    length where this step was judged (Spearman, accuracy, or top-1 accuracy without dev files),
+    length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
     else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
-    judged so far. examples: trained on per epoch; excluded: left out for a sentence of the exclude
-    files.
+    step so far. examples: number per epoch; excluded: number left out because of the exclude files.
     """
 
     step: int
@@ -79,27 +79,38 @@ def train(
     report: Callable[[Report], None] | None = None,
     resume: bool = False,
 ) -> Encoder:
-    """Train as the configuration says; the best step is in `config.out` and returned.
+    """Train by the configuration, write the best step to `config.out` and return it.
 
-    `recipe["chosen"]` of what is returned says which step that is and why. Where it is step 0, or
-    scores less than step 0, a TrainingWarning says so.
+    `recipe["chosen"]` of the returned encoder states which step that is and why. A TrainingWarning
+    is issued if it is step 0, or scores less than step 0.
 
     report: called with the base model's scores, again after the rotation, then after each update.
-    resume: go on from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
-    process calls this; the first one judges, reports and writes. Raises ConfigError, DataError,
+    resume: continue from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
+    process calls this; the first one evaluates, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
-    The state of the caller's random generators stays as it was.
+    The state of torch's random generators is restored afterwards.
     """
     check_start(config, resume)
-    # Every update seeds torch's generators, those of all devices.
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with kept_random_state():
         return run_training(config, report, resume)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put torch's generators back afterwards: every update seeds those of all devices."""
+    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # and the processor's
+        try:
+            yield
+        finally:
+            if apple is not None:
+                torch.mps.set_rng_state(apple)
 
 
 def run_training(
     config: TrainConfig, report: Callable[[Report], None] | None, resume: bool
 ) -> Encoder:
-    """As `train`, with torch's random generators to itself."""
+    """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
     labelled = config.objective is Objective.CLASSIFICATION
     examples = read_examples(
@@ -148,7 +159,7 @@ def run_training(
             processes.wait()
         send_report()
 
-    if not processes.main:  # only the first one judges and knows what was best
+    if not processes.main:  # only the first one evaluates and knows the best step
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
     trained = finish(config, run, model, split)
@@ -162,7 +173,7 @@ def run_training(
 
 
 def view(model: Model, module: SentenceModule, precision: str) -> Encoder:
-    """An encoder with the weights as they are now, where they are."""
+    """An encoder that shares the present weights, on their device."""
     device = str(next(module.parameters()).device)
     return Encoder(model, "", precision=precision, device=device)
 
@@ -175,7 +186,7 @@ def begin(
     processes: Processes,
     send_report: Callable[[], None],
 ) -> None:
-    """Judge the base model, then rotate it, if the run does, and judge it again."""
+    """Evaluate the base model; if the run rotates it, evaluate it again after the rotation."""
     config = plan.config
     evaluate(run, model, judge, plan, processes)
     send_report()
@@ -237,19 +248,19 @@ def update(
 
 
 def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
-    """The first seed of an update's passes; far enough apart that no two updates share one."""
+    """The first seed of an update's passes; no two updates share a seed."""
     return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
 
 
 def evaluate(
     run: Run, model: Model, judge: Judge | None, plan: BatchPlan, processes: Processes
 ) -> None:
-    """Judge the model as it is, and copy its weights if it is the best so far, or the last.
+    """Evaluate the model, and copy its weights if it is the best so far, or the last.
 
-    A classifier is fitted to the vectors first: before training, and wherever all examples can be
-    used for it, because its own updates lag behind the vectors.
-    Best is the highest mean over the prefixes, weighted as in the loss; of equals the latest. Of
-    step 0 the last judgement counts: the rotation comes after the first, and is what is trained.
+    A classifier is first fitted to the vectors, because its updates lag behind them: before
+    training, and later if all examples can be used.
+    The best step has the highest mean over the prefixes, weighted as in the loss; of equal steps
+    the latest. For step 0 the last evaluation counts, which is the one after the rotation.
     """
     config, training_model = plan.config, run.training_model
     training_model.eval()

@@ -36,7 +36,7 @@ from trainer.training.training_model import TrainingModel, text_ids
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What every anchor of a batch is compared with; candidate i is the positive of row i.
+    """The candidates for every anchor of a batch; candidate i is the positive of row i.
 
     After the positives come the hard negatives of all rows, then the vectors of the queue.
 
@@ -105,7 +105,7 @@ class Contrastive:
         return total * len(labels) / len(rows)
 
     def _candidates(self, positives: Tensor, negatives: Tensor, rows: Batch) -> Candidates:
-        """Of all processes. positives, negatives: (L, n, D) of this process's rows."""
+        """The candidates of all processes. positives, negatives: (L, n, D) of this process."""
         sizes = self.processes.sizes(len(rows))
         counts = [sum(len(row.negatives) for row in rows[part]) for part in self._parts(rows)]
         vectors = [
@@ -236,7 +236,7 @@ class Classification:
         return total / self.processes.count
 
     def _cross_entropy(self, x: Tensor, labels: Tensor, dim: int, seed: Sequence[int]) -> Tensor:
-        """Of the logits over a prefix. seed: of the mixing, by batch."""
+        """The loss of the logits over a prefix. seed: of the mixing, by batch."""
         smoothing = self.config.label_smoothing
         if self.config.mixup == 0:
             logits = self.classifier(x, dim)

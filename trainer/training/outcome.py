@@ -23,7 +23,7 @@ from trainer.training.training_model import TrainingModel
 
 @dataclass(slots=True)
 class Run:
-    """What the loop changes and a checkpoint stores.
+    """The state of a run, which a checkpoint stores.
 
     baseline: accuracy of a logistic regression on the base model's vectors, where labels are
     learnt and nothing judges the steps.
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def progress(self) -> Progress:
-        """What a checkpoint stores besides weights."""
+        """The part of a checkpoint besides weights."""
         return Progress(self.step, self.best_step, self.losses, self.judged)
 
     def scores(self, step: int) -> Scores:
@@ -145,7 +145,7 @@ def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]
 
 
 def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
-    """What was learnt, in sentences without a full stop: for the model card.
+    """The training in sentences without a full stop, for the model card.
 
     dims: the prefix lengths that were trained.
     """

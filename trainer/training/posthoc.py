@@ -39,7 +39,7 @@ class Reduction(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """Name of the map."""
 
     def __call__(self, vectors: ArrayLike) -> Rows:
         """(n, D) to (n, width) float32 unit rows."""

@@ -1,4 +1,4 @@
-"""Published recipes by name: settings of `TrainConfig` with the papers' values.
+"""Published settings by name: settings of `TrainConfig` with the papers' values.
 
 What a preset does not name has the default; whatever is given beside it wins. The base models are
 the papers' and come from the model hub; give another `base`, such as "starter", where there is no
@@ -86,7 +86,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The settings of a recipe. Raises ConfigError for an unknown name."""
+    """The settings of a preset. Raises ConfigError for an unknown name."""
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: expected one of {', '.join(PRESETS)}")
     return dict(PRESETS[name])

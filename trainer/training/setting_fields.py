@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer.errors import ConfigError
+from trainer.reading import integer
 
 Kind = TypeVar("Kind", bound=StrEnum)
 Converter = Callable[[str, Any], Any]
@@ -38,10 +39,12 @@ class Range:
 
     def check(self, name: str, value: Any) -> Any:
         """The value. Raises ConfigError if it is of another type or outside."""
-        types = (int,) if self.whole else (int, float)
-        if type(value) not in types or not self.low <= value <= self.high:
+        number: float | None = integer(value)
+        if isinstance(value, float) and not self.whole:
+            number = float(value)
+        if number is None or not self.low <= number <= self.high:
             raise ConfigError(f"{name} is {value}: expected {self.expected}")
-        return value
+        return number
 
 
 POSITIVE = Range(1e-300, 1e300, "a number more than 0", "> 0")
@@ -62,7 +65,7 @@ class Setting:
     """One setting.
 
     Attributes:
-        help: what it is, in Markdown: a noun phrase with its unit, for the docs.
+        help: noun phrase with its unit, in Markdown, for the docs.
         convert: gives the value as the configuration stores it, from its name and the given value;
             raises ConfigError.
         card: a sentence of the model card without its full stop, for values that are not the
@@ -97,7 +100,7 @@ def number(default: Any, range: Range, *, optional: bool = False, **rest: Any) -
 
 
 def numbers(default: Any, range: Range, expected: str, **rest: Any) -> Any:
-    """A list of numbers of a range. expected: what the error asks for."""
+    """A list of numbers of a range. expected: the end of the error."""
 
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         items = _tuple(name, value)
@@ -196,7 +199,7 @@ def changed(config: Any) -> Iterator[tuple[str, Setting, Any]]:
 
 
 def card_lines(config: Any) -> list[str]:
-    """What a model card says of the settings that are not the default, one sentence each."""
+    """Sentences of a model card for the settings that are not the default."""
     return [
         setting.card.format(_in_words(value))
         for _, setting, value in changed(config)
@@ -227,7 +230,7 @@ def _default(item: "Field[Any]") -> str:
 
 
 def _in_words(value: Any) -> str:
-    """A value as it stands in a sentence: numbers without trailing zeros, lists with commas."""
+    """A value for a sentence: numbers without trailing zeros, lists with commas."""
     match value:
         case bool():
             return str(value).lower()

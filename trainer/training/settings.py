@@ -36,7 +36,7 @@ SEED = f"a whole number of 0 or more and less than {2**32}"
 
 
 class Objective(StrEnum):
-    """What is learnt: to tell pairs from other texts, or labels."""
+    """Task to learn: to tell pairs from other texts, or labels."""
 
     CONTRASTIVE = "contrastive"
     CLASSIFICATION = "classification"
@@ -99,11 +99,13 @@ class ModelSettings:
     """The model to start from, and what is changed in it."""
 
     base: str = text(
-        "starter-768", help="A folder, a hub name, `starter` or `starter-768`", card=NO_LINE
+        "starter-768",
+        help="Base model: a folder, a hub name, `starter` or `starter-768`",
+        card=NO_LINE,
     )
     trust_remote_code: bool = switch(
         False,
-        help="Python code that comes with the base model may be run "
+        help="Run Python code that comes with the base model "
         "([models with code](encoding.md#models-that-come-with-code))",
         card=NO_LINE,
     )
@@ -131,8 +133,8 @@ class ModelSettings:
     encoders: int = number(
         1,
         Range(1, 2, "1 or 2", "1, 2", whole=True),
-        help="Encoders trained: with 2, one reads anchors, the other the rest; the first is kept",
-        card="Two encoders, of which the first was kept",
+        help="Number of encoders: with 2, one reads anchors, the other the rest; the first is kept",
+        card="Two encoders were trained, the first was kept",
         objective=Objective.CONTRASTIVE,
     )
     head_only: bool = switch(
@@ -145,12 +147,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """What is minimised."""
+    """Settings of the loss."""
 
     objective: Objective = choice(
         Objective.CONTRASTIVE,
         tuple(Objective),
-        help="What is learnt: to tell pairs from other texts, or the labels of texts",
+        help="Task to learn: to tell pairs from other texts, or the labels of texts",
         card=NO_LINE,
     )
     temperature: float = number(
@@ -159,7 +161,7 @@ class ObjectiveSettings:
     hard_negative_weight: float = number(
         1.0,
         POSITIVE,
-        help="α: an anchor's own hard negatives count α times",
+        help="α, the weight of an anchor's hard negatives",
         card="An anchor's own negatives weigh {}",
         objective=Objective.CONTRASTIVE,
     )
@@ -169,7 +171,7 @@ class ObjectiveSettings:
         optional=True,
         help="Cosine to the anchor above which a candidate is left out as a false negative; "
         "repeated texts always are",
-        card="A candidate whose cosine is above {} is no negative",
+        card="Candidates with a cosine above {} are not used as negatives",
         objective=Objective.CONTRASTIVE,
     )
     queue_size: int = number(
@@ -183,7 +185,7 @@ class ObjectiveSettings:
     queue_momentum: float = number(
         0.999,
         BELOW_ONE,
-        help="Momentum of that encoder",
+        help="Momentum of the momentum encoder",
         card="Momentum of the queue's encoder: {}",
     )
     mlm_weight: float = number(
@@ -194,7 +196,10 @@ class ObjectiveSettings:
         card="Masked-language-model loss, weight {}",
     )
     mlm_probability: float = number(
-        0.15, BELOW_ONE, help="Share of the tokens that it masks", card="Share of tokens masked: {}"
+        0.15,
+        BELOW_ONE,
+        help="Share of the tokens that this loss masks",
+        card="Share of tokens masked: {}",
     )
     label_weight: float = number(
         0.9, WEIGHT, help="λ in (1−λ) · cross-entropy + λ · supervised contrastive", card=NO_LINE
@@ -245,7 +250,7 @@ class NestingSettings:
     prefixes_per_step: int = number(
         0,
         at_least(0),
-        help="Prefixes drawn for every update; 0 for all",
+        help="Number of random prefixes for every update; 0 for all",
         card="Prefixes drawn for each update: {}",
     )
     prefix_distillation: float = number(
@@ -256,12 +261,15 @@ class NestingSettings:
         objective=Objective.CONTRASTIVE,
     )
     rotate: bool = switch(
-        True, help="With several prefixes, begin by rotating the vectors (below)", card=NO_LINE
+        True,
+        help="With several prefixes, begin by rotating the vectors "
+        "([why](#the-rotation-at-the-start))",
+        card=NO_LINE,
     )
     layers_per_step: int = number(
         0,
         at_least(0),
-        help="Truncated encoders, of the first layers alone, drawn for every update; then "
+        help="Number of random truncated encoders (first layers only) for every update; then "
         "`Encoder.truncate(layers=n)` still works",
         card="Encoders of fewer layers drawn for each update: {}",
         objective=Objective.CONTRASTIVE,
@@ -338,7 +346,7 @@ class OptimizationSettings:
     seed: int = number(
         0,
         Range(0, 2**32 - 1, SEED, "whole, ≥ 0, < 2³²", whole=True),
-        help="Seed of the order, draws, held-out examples and dropout",
+        help="Seed of all random choices: order, prefixes, layers, held-out examples, dropout",
         card=NO_LINE,
     )
     precision: Precision = choice(
@@ -360,14 +368,14 @@ class EvaluationSettings:
         card=NO_LINE,
     )
     eval_every: int = number(
-        100, at_least(0), help="Updates between judgements; 0 for only at the end", card=NO_LINE
+        100, at_least(0), help="Updates between evaluations; 0: only at the end", card=NO_LINE
     )
     keep_last: bool = switch(False, help="Keep the last step, not the best", card=NO_LINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
-    """What is written."""
+    """Settings of the output."""
 
     out: Path = path(REQUIRED, help="Folder of the model", card=NO_LINE)
     checkpoint_every: int = number(

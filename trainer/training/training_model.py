@@ -1,4 +1,4 @@
-"""What a run trains: the encoder, and the parts that are dropped after training.
+"""The training model: the encoder, and the parts that are dropped after training.
 
 The layer behind CLS and the second encoder are SimCSE's (arXiv 2104.08821); the momentum encoder
 and its queue are MoCo's (He et al., arXiv 1911.05722).

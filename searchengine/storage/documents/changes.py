@@ -1,4 +1,4 @@
-"""Writes documents.db: what a transaction may do to its tables. What reads them: store.py."""
+"""Writes the tables of documents.db, in a transaction. store.py reads them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,9 +36,9 @@ class Comparison:
 
     Attributes:
         changed: documents to encode: new ones, and those with another title or text.
-        metadata: of the others, those to store for their metadata or root.
-        metadata_updated: how many of these have other metadata.
-        unchanged: how many documents have the title, text and metadata that are stored.
+        metadata: other documents whose metadata or root differs.
+        metadata_updated: number of these with other metadata.
+        unchanged: number of documents with the stored title, text and metadata.
     """
 
     changed: list[Document]
@@ -48,7 +48,7 @@ class Comparison:
 
 
 def compare(documents: Sequence[Document], stored: Mapping[str, Known]) -> Comparison:
-    """Which documents are new or changed, given what is stored under their keys."""
+    """Compare documents with the stored documents of the same keys."""
     changed, metadata, updated, unchanged = [], [], 0, 0
     for document in documents:
         before = stored.get(document.key)
@@ -85,9 +85,9 @@ class Changes:
         known: Mapping[str, Known],
         first_passage: int,
     ) -> None:
-        """Store documents, in place of those of the same keys, and their passages.
+        """Store documents and their passages, replacing documents with the same keys.
 
-        The passages get ids from `first_passage` on, in the order given.
+        The passages get ids from `first_passage` on, in their order.
         """
         replaced = [known[d.key].id for d in documents if d.key in known]
         self._bury(replaced)
@@ -133,16 +133,16 @@ class Changes:
         )
 
     def set_metadata(self, documents: Sequence[Document], known: Mapping[str, Known]) -> None:
-        """Store the metadata of documents whose text is stored already."""
+        """Store the metadata of documents whose text is already stored."""
         self._many(
             "UPDATE documents SET metadata = ?, source = ?, root = ? WHERE id = ?",
             ((*merged(known[d.key], d), d.root or None, known[d.key].id) for d in documents),
         )
 
     def patch_metadata(self, patches: Mapping[int, Mapping[str, Any]]) -> None:
-        """Document id → what is merged into its metadata (RFC 7396: null removes).
+        """Merge patches (by document id) into the metadata (RFC 7396: null removes).
 
-        The metadata as last added is kept beside it: see `merged`.
+        The metadata as last added is kept as well: see `merged`.
         """
         self._many(
             "UPDATE documents SET source = ifnull(source, metadata), "
@@ -202,10 +202,10 @@ class Changes:
         )
 
     def count_commit(self) -> None:
-        """Give the commit a number and a random id, by which readers see that it is new.
+        """Give the commit a number, for people, and a random id, by which readers notice it.
 
-        The number is for people; the id tells commits apart: a folder restored to commit 5 and
-        changed twice has a commit 7 that differs from that of the folder it was copied from.
+        Numbers are not unique: a folder restored to commit 5 and changed twice has a commit 7 that
+        differs from commit 7 of the folder it was copied from.
         """
         self.set("commit_id", uuid4().hex)
         self._many(
@@ -261,8 +261,8 @@ def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
     """The metadata to store for a document, and its source if that differs; as JSON.
 
-    What `update` set stays until the source changes: where a field of the source differs from when
-    it was last added, its new value is stored; all other fields keep what is stored.
+    Values that `update` set stay until the source changes: a field of the source that differs from
+    when it was last added gets its new value; all other fields keep their stored values.
     """
     added = as_json(document.metadata)
     if before is None or before.source is None:

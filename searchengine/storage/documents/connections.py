@@ -95,7 +95,7 @@ class Pool:
         self._changed.release()
 
     def abandon(self) -> Identity | None:
-        """In a forked child: the connections are the parent's (documents.forks)."""
+        """In a forked child: the connections belong to the parent (documents.forks)."""
         if self._closed or self.written is None:
             self.close()
             return None

@@ -15,7 +15,7 @@ from searchengine.storage.documents import forks
 from searchengine.storage.documents.connections import Pool, turns
 from searchengine.storage.documents.migrations import outdated, upgrade
 
-_BUSY_MS = 5_000  # to read: another recovers the log after a crash
+_BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 _FREE = 4  # a file is rewritten if more than a fourth of it is free
 
@@ -35,11 +35,11 @@ class Database:
         """Open the file to write, or by some connections that only read (`readers`)."""
         if not create and not path.is_file():
             raise CollectionError(
-                f"{path} is missing, so {path.parent} is no collection; give a folder that has one"
+                f"{path} is missing, so {path.parent} is not a collection; give the folder of one"
             )
         self.path = path
         self._read_only = readers > 0
-        # What is opened as immutable is read without locks: it must not change meanwhile.
+        # A file opened as immutable is read without locks: it must not change meanwhile.
         self._frozen = _state(path) if not create and _frozen(path) else None
         self._pool = Pool()
         with forks.guarded(self._pool), self.named_errors():
@@ -79,12 +79,12 @@ class Database:
             self.connection.execute("PRAGMA query_only = 1")
         if not create and not self._has_documents():
             raise CollectionError(
-                f"{self.path} has no table of documents, so {self.path.parent} is no collection"
+                f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
             )
         if not outdated(self.connection, str(self.path)):
             return
         if self._read_only and self._frozen is None:
-            Database(self.path).close()  # which can write, and so upgrades
+            Database(self.path).close()  # a connection that can write upgrades the file
         else:
             upgrade(self.connection, str(self.path))
 
@@ -115,7 +115,7 @@ class Database:
             raise self.damaged(str(error)) from error
 
     def damaged(self, how: str) -> CollectionError:
-        """The error for a file whose content is impossible; `how` says what is wrong."""
+        """The error for a file with impossible content; `how`: the fault."""
         return CollectionError(
             f"{self.path} is damaged ({how}); repair it: searchengine repair {self.path.parent}"
         )
@@ -129,7 +129,7 @@ class Database:
 
     @property
     def in_place(self) -> bool:
-        """Whether the file that is open is still the one of that name."""
+        """Whether the path still leads to the open file."""
         with suppress(OSError):
             return _identity(self.path) == self.identity
         return False
@@ -313,7 +313,7 @@ def _log(path: Path) -> Path:
 
 
 def _sync_fully(connection: sqlite3.Connection) -> None:
-    """Have SQLite sync what it writes; on macOS the drive's cache too, as durable.sync."""
+    """Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync."""
     for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
         connection.execute(f"PRAGMA {name} = {value}")
 

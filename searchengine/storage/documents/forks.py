@@ -1,4 +1,4 @@
-"""What a forked child does with the connections its parent had opened.
+"""Makes connections to SQLite safe in forked children.
 
 SQLite counts, once for each process and file, the locks that the process holds. A forked child
 inherits the count and not the locks, so every connection it opens to that file would skip locks
@@ -7,8 +7,8 @@ that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hence:
 * before a fork, running statements end, and no connection is being opened or closed;
 * in the child, the connections that only read are closed: no lock of the parent's is touched, and
   SQLite's counts are right again. Their users open new ones at the next use;
-* a connection that can write is neither used nor closed in the child, for closing may fold and
-  remove the log of others. Its file is refused there, with a sentence.
+* a connection that can write is neither used nor closed in the child, because closing it may fold
+  and remove the log of other processes. The child refuses to open its file, with an error.
 """
 
 import os
@@ -35,7 +35,7 @@ class Connected(Protocol):
         """Statements may run again."""
 
     def abandon(self) -> Identity | None:
-        """In a child: close what may be closed; returns the file whose connection must be left."""
+        """In a child: close the connections that may be closed; returns the file of the others."""
 
 
 class Inherited(Protocol):

@@ -1,7 +1,7 @@
 """Words: BM25 over SQLite's FTS5, and the fusion of rankings.
 
 The index is an external-content table: it holds the words of `documents`, not their text, and
-triggers keep it right in the very transaction that changes a document (https://sqlite.org/fts5.html,
+triggers update it in the transaction that changes a document (https://sqlite.org/fts5.html,
 "External Content Tables"). `INSERT OR REPLACE` deletes without firing triggers; write
 `ON CONFLICT DO UPDATE` instead. BM25 is FTS5's own, with k1 = 1.2 and b = 0.75.
 
@@ -45,7 +45,7 @@ CONSTANT = 60.0
 
 
 class Tokenizer(StrEnum):
-    """How text becomes words. It is chosen when the index is made."""
+    """How text becomes words. It is chosen when the index is created."""
 
     PORTER = "porter"
     """Words without their English endings."""
@@ -86,9 +86,9 @@ _PIECES = f"([{_LETTERS}]+)|[^{_LETTERS}]+"  # takes 5 ms to compile, and is sel
 
 
 def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:
-    """Index the words of `documents`, present and future ones, in place of an older index.
+    """Index the words of all present and future documents, in place of an older index.
 
-    Within the caller's transaction, if there is one.
+    Runs in the caller's transaction, if there is one.
     """
     drop(connection)
     if tokenizer is Tokenizer.NONE:
@@ -112,20 +112,20 @@ def drop(connection: sqlite3.Connection) -> None:
 
 
 def optimize(connection: sqlite3.Connection) -> None:
-    """Merge the index into one tree, the quickest to search. Nothing happens without an index."""
+    """Merge the index into one tree, the fastest to search. Does nothing without an index."""
     if tokenizer(_reader(connection)) is not Tokenizer.NONE:
         connection.execute("INSERT INTO text_index (text_index) VALUES ('optimize')")
 
 
 def check(connection: sqlite3.Connection) -> str | None:
-    """What is wrong with the index, in a sentence; None if it agrees with the documents.
+    """The fault of the index, in a sentence; None if it agrees with the documents.
 
     The connection must be able to write, though nothing is written. Reads every document.
     """
     if tokenizer(_reader(connection)) is Tokenizer.NONE:
         return None
-    there = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-    if missing := _TRIGGERS.keys() - {name for (name,) in there}:
+    triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    if missing := _TRIGGERS.keys() - {name for (name,) in triggers}:
         return f"the triggers that keep the text index are missing: {', '.join(sorted(missing))}"
     inside = connection.in_transaction
     try:
@@ -134,8 +134,8 @@ def check(connection: sqlite3.Connection) -> str | None:
         )
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
-            raise  # locked, or read-only: that says nothing about the index
-        return f"the text index is not that of the documents ({error})"
+            raise  # locked or read-only: not a fault of the index
+        return f"the text index does not match the documents ({error})"
     finally:
         if connection.in_transaction and not inside:
             connection.rollback()
@@ -145,8 +145,8 @@ def check(connection: sqlite3.Connection) -> str | None:
 def tokenizer(read: Read) -> Tokenizer:
     """The tokenizer of the index; NONE without an index."""
     rows = read("SELECT sql FROM sqlite_master WHERE name = 'text_index'", ())
-    found = re.search(r"tokenize='(porter|unicode|trigram)", rows[0][0]) if rows else None
-    return Tokenizer(found[1]) if found else Tokenizer.NONE
+    match = re.search(r"tokenize='(porter|unicode|trigram)", rows[0][0]) if rows else None
+    return Tokenizer(match[1]) if match else Tokenizer.NONE
 
 
 def search(
@@ -154,13 +154,13 @@ def search(
 ) -> Scored:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
-    `question` is text and never syntax: its words are sought one by one, and a document needs
-    one of them. `condition` is SQL over `documents`; with it, fewer than k come back only if fewer
-    match. Scores are positive, and comparable within one answer only. A question without words
-    finds nothing. Raises QueryError when the collection has no index of words.
+    `question` is text and never syntax: a document needs one of its words. `condition` is SQL over
+    `documents`; fewer than k documents are returned only if fewer match it. Scores are positive,
+    and comparable within one result only. A question without words has no results. Raises
+    QueryError if the collection has no index of words.
 
-    Of a trigram index, a question of words of one or two letters only may read every document
-    (see docs/hybrid.md).
+    With a trigram index, a question that has only words of one or two letters may read every
+    document (see docs/hybrid.md).
     """
     kind = tokenizer(read)
     if kind is Tokenizer.NONE:
@@ -168,19 +168,19 @@ def search(
             "this collection has no index of words; search with mode='vector', or index into a "
             "new collection with a tokenizer"
         )
-    asked = words(question)
-    sought = asked if kind is not Tokenizer.TRIGRAM else _trigrams(read, asked)
-    terms, rare = _rarest(read, [_quoted(term) for term in sought[:WORDS]])
-    found = _matches(read, terms[:rare], k, condition, parameters)
-    if len(found) < k and rare < len(terms):
-        found = _matches(read, terms, k, condition, parameters)
-    if len(found) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in asked):
-        found = _scan(read, asked, k, condition, parameters)
-    return found
+    query = words(question)
+    candidates = query if kind is not Tokenizer.TRIGRAM else _trigrams(read, query)
+    terms, rare = _rarest(read, [_quoted(term) for term in candidates[:WORDS]])
+    scored = _matches(read, terms[:rare], k, condition, parameters)
+    if len(scored) < k and rare < len(terms):
+        scored = _matches(read, terms, k, condition, parameters)
+    if len(scored) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in query):
+        scored = _scan(read, query, k, condition, parameters)
+    return scored
 
 
 def words(text: str) -> list[str]:
-    """The runs of letters, digits and marks, in order; of those alike but for case the last."""
+    """The runs of letters, digits and marks, in order; of runs equal but for case, the last."""
     spaced = "".join(c if _in_word(c) else " " for c in text)
     # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
     return list({word.casefold(): word for word in spaced.split()}.values())
@@ -210,8 +210,8 @@ def reciprocal_rank(
 def weighted(scored: Sequence[Sequence[tuple[int, float]]], weights: Sequence[float]) -> Scored:
     """Scores as one: an id scores the weighted sum of its scores, each list's scaled to 0 … 1.
 
-    The lowest score of a list becomes 0 and the highest 1 (one score only: 1); who is not in it
-    gets 0. By (−score, id). The convex combination of Bruch, Gai and Ingber, "An Analysis of
+    The lowest score of a list becomes 0 and the highest 1 (a single score: 1); an id that a list
+    lacks gets 0. By (−score, id). The convex combination of Bruch, Gai and Ingber, "An Analysis of
     Fusion Functions for Hybrid Retrieval", 2023. Raises QueryError unless there is a positive
     weight for each list and every score is finite.
     """
@@ -244,7 +244,7 @@ def _scaled(pairs: Sequence[tuple[int, float]]) -> Scored:
 
 
 def _sums(parts: Iterable[tuple[int, float]]) -> Scored:
-    """Exact sums, so that equal parts tie in whatever order they come."""
+    """Exact sums, so that equal parts tie in any order."""
     by_name: dict[int, list[float]] = {}
     for name, part in parts:
         by_name.setdefault(name, []).append(part)
@@ -263,15 +263,15 @@ def _quoted(term: str) -> str:
     return f'"{doubled}"'
 
 
-def _trigrams(read: Read, asked: Sequence[str]) -> list[str]:
-    """What to seek in a trigram index: the words of three letters or more, as they are.
+def _trigrams(read: Read, query: Sequence[str]) -> list[str]:
+    """The terms to search a trigram index for: the words of three letters or more, unchanged.
 
-    Of scripts without spaces, and of Korean, whose particles cling to the words, every three
-    letters: a run as a whole would hardly be found. Two such letters make a word, and stand for
-    the trigrams they begin.
+    In scripts without spaces, and in Korean, whose particles are attached to words, every three
+    letters are a term, because a whole run rarely occurs. Two such letters are a word; its terms
+    are the trigrams that begin with it.
     """
-    found: dict[str, None] = {}
-    for word in asked[:WORDS]:
+    terms: dict[str, None] = {}
+    for word in query[:WORDS]:
         for piece in re.finditer(_PIECES, word):
             run = piece[0]
             if piece[1] and len(run) == 2:
@@ -279,21 +279,21 @@ def _trigrams(read: Read, asked: Sequence[str]) -> list[str]:
                     "SELECT term FROM text_terms WHERE term >= ? AND term < ? "
                     "ORDER BY doc DESC, term LIMIT ?"
                 )
-                begun = read(sql, (run, run + chr(sys.maxunicode), CONTINUATIONS))
-                found |= dict.fromkeys(term for (term,) in begun)
+                rows = read(sql, (run, run + chr(sys.maxunicode), CONTINUATIONS))
+                terms |= dict.fromkeys(term for (term,) in rows)
             elif piece[1]:
-                found |= dict.fromkeys(run[i : i + 3] for i in range(len(run) - 2))
+                terms |= dict.fromkeys(run[i : i + 3] for i in range(len(run) - 2))
             elif len(run) >= 3:
-                found[run] = None
-    return list(found)
+                terms[run] = None
+    return list(terms)
 
 
 def _rarest(read: Read, quoted: Sequence[str]) -> tuple[list[str], int]:
-    """TERMS of the terms, rarest first, and how many of these are in under half of the documents.
+    """The TERMS rarest terms, rarest first, and how many of these occur in under half of documents.
 
-    The others have no weight in FTS5's BM25 (its inverse document frequency ends at 1e-6) and cost
-    most of its time: of 200,000 abstracts, "the" alone takes 150 ms, to count it to half 3 ms.
-    Terms that no document has are left out.
+    The others have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and
+    take most of its time: in 200,000 abstracts, "the" alone takes 150 ms, and counting up to half
+    of the documents 3 ms. Terms that no document has are left out.
     """
     half = (read("SELECT count(*) FROM documents", ())[0][0] + 1) // 2
     sql = (
@@ -310,7 +310,7 @@ def _matches(
 ) -> Scored:
     if not quoted:
         return []
-    # CROSS JOIN keeps the order: the words first, then the condition on what has them.
+    # CROSS JOIN keeps the order: first the words, then the condition on their documents.
     join = "" if condition == "1" else "CROSS JOIN documents ON documents.id = text_index.rowid"
     sql = (
         f"SELECT text_index.rowid, -bm25(text_index, {TITLE_WEIGHT}, 1.0) AS score "
@@ -321,15 +321,15 @@ def _matches(
 
 
 def _scan(
-    read: Read, sought: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
+    read: Read, query: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
 ) -> Scored:
-    """Every document, for words too short for a trigram: how often they occur, as BM25 saturates.
+    """Score every document, for words too short for a trigram, by how often they occur.
 
-    Case is that of ASCII.
+    Scores saturate as in BM25. Only ASCII letters are compared without case.
     """
-    if not sought:
+    if not query:
         return []
-    taken = sought[:SHORT_TERMS]
+    taken = query[:SHORT_TERMS]
     count = "1.0 * (length(body) - length(replace(body, lower(?), ''))) / ?"
     score = " + ".join([f"(1 - 1.2 / (1.2 + {count}))"] * len(taken))
     texts = (

@@ -1,13 +1,13 @@
 """The tables of documents.db, as numbered migrations. Never edit one that was released: add one.
 
-documents     one row a document: its key, title, text, metadata (a JSON object) and digest; source
-              is the metadata as last added, where an update has changed it since (else NULL);
-              root is the folder that a file's key is relative to (NULL for all else)
-passages      what is encoded: passages.id = the segment's base + the row in its vectors file;
+documents     one row per document: key, title, text, metadata (a JSON object) and digest; source is
+              the metadata as last added, if an update has changed it since (else NULL);
+              root is the folder that a file's key is relative to (NULL for other sources)
+passages      the encoded texts: passages.id = the segment's base + the row in its vectors file;
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
-tombstones    passages that a segment still has a row for, and the collection no longer
-settings      name → JSON value: the encoder the collection was built by, how it is built
+tombstones    deleted passages that a segment still has a row for
+settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request, see searchengine.storage.filters.fields
 text_index    words, see searchengine.storage.documents.lexical
 
@@ -72,7 +72,7 @@ def m003_fields(db: "sqlite_utils.Database") -> None:
 
 
 def m004_text(db: "sqlite_utils.Database") -> None:
-    """A word index for collections that were made without one; new ones choose their tokenizer."""
+    """An index of words for older collections; new collections choose their tokenizer."""
     if db.execute("SELECT count(*) FROM settings").fetchone()[0]:
         lexical.create(db.conn, lexical.Tokenizer.PORTER)
         db.execute(
@@ -82,8 +82,8 @@ def m004_text(db: "sqlite_utils.Database") -> None:
 
 
 def m005_histories(db: "sqlite_utils.Database") -> None:
-    """Metadata as the source gave it, beside what was set by hand; where a file's key belongs;
-    random ids of the last commit and of the last deletion."""
+    """Metadata as last added, besides values set by hand; the folder of a file's key; random ids of
+    the last commit and of the last deletion."""
     db.execute("ALTER TABLE documents ADD COLUMN source TEXT")
     db.execute("ALTER TABLE documents ADD COLUMN root TEXT")
     if db.execute("SELECT count(*) FROM settings").fetchone()[0]:

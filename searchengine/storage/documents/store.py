@@ -1,4 +1,4 @@
-"""Reads documents.db: documents and passages in the order of their ids; segments and settings."""
+"""Reads the tables of documents.db: documents, passages, segments and settings."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class SegmentRow:
         return self.base, self.base + self.rows - 1
 
     def part_of(self, passages: Ids) -> Ids:
-        """The row numbers of these passage ids (ascending), as far as they are in this segment."""
+        """The row numbers of those passage ids (ascending) that are in this segment."""
         low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
         return passages[low:high] - self.base
 
@@ -55,7 +55,7 @@ class Store(Database):
     """The tables of documents.db."""
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
-        """The passages of these ids, in their order."""
+        """The passages with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
         passages = {row[0]: self._passage(row) for row in self._rows(sql, _distinct(order))}
@@ -67,13 +67,15 @@ class Store(Database):
         return sorted(self._passage(row) for row in self._rows(sql, list(documents)))
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
-        """The documents of these ids, in their order."""
+        """The documents with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
         documents: dict[int, Document] = {}
         with self.named_errors():
             for i, key, title, text, metadata in self._rows(sql, _distinct(order)):
-                documents[i] = Document(key, text, title, json.loads(metadata))
+                if not (type(key) is type(title) is type(text) is str):
+                    raise self.damaged(f"document {i} has a key, title or text that is not text")
+                documents[i] = Document.stored(key, text, title, json.loads(metadata))
         return self._in_order(documents, order, self._lost_document)
 
     def all_documents(self) -> Iterator[Document]:
@@ -85,7 +87,7 @@ class Store(Database):
             after = ids[-1]
 
     def altered(self) -> str | None:
-        """The key of a document whose text differs from what was stored; None if all agree."""
+        """The key of a document whose text does not match its digest; None if all match."""
         sql = (
             "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         )
@@ -103,15 +105,15 @@ class Store(Database):
             return tuple(field_name(field) for field in fields.indexed(connection))
 
     def index_complaint(self) -> str | None:
-        """What is wrong with the indexes of words and fields; None if nothing is.
+        """The fault of the indexes of words and fields, in a sentence; None if there is no fault.
 
         Takes the write lock for a moment.
         """
         with self.named_errors(), self._pool.borrow() as connection:
             complaint = lexical.check(connection) or fields.check(connection)
-        wanted, there = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
-        if complaint is None and wanted != there:
-            return f"the index of words uses the tokenizer {there}, the settings name {wanted}"
+        expected, stored = self.settings().get("tokenizer"), lexical.tokenizer(self.read)
+        if complaint is None and expected != stored:
+            return f"the index of words uses the tokenizer {stored}, the settings name {expected}"
         return complaint
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
@@ -219,7 +221,7 @@ class Store(Database):
         return [values[i] for i in order]
 
     def _lost_document(self, document: int) -> str:
-        return f"document {document} is missing, to which passages refer"
+        return f"passages refer to document {document}, which is missing"
 
     def _lost_passage(self, passage: int) -> str:
         for segment in self.segments():

@@ -3,7 +3,7 @@
     2020    2020-03    2020-03-01    2020-03-01T09:30[:05[.25]][Z or +09:00]
 
 A part of ISO 8601: a space may stand for the T, a time without a zone is UTC, zones reach from
--14:59 to +14:59, years from 0001 to 9999. What is read is a number of microseconds since 1970 in
+-14:59 to +14:59, years from 0001 to 9999. The value is a number of microseconds since 1970 in
 UTC, an exact integer; further decimals are cut off.
 """
 
@@ -24,7 +24,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """What a date literal names: from its first microsecond to its last one, inclusive.
+    """The period that a date literal names: its first and last microsecond, inclusive.
 
     `date('2020-03')` is all of March 2020 in UTC, `date('2020-03-01T09:30')` that minute.
     """
@@ -35,11 +35,11 @@ class Date:
 
     @classmethod
     def parse(cls, text: str) -> "Date":
-        """Read a literal. Raises ValueError, in words, when it is no date."""
-        found = _FORM.fullmatch(text)
-        if found is None:
+        """Read a literal. Raises ValueError with the reason if it is not a date."""
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise ValueError("expected a date such as 2020, 2020-03-01 or 2020-03-01T09:30:00Z")
-        year, month, day, hour, minute, second = (int(g) if g else None for g in found.groups()[:6])
+        year, month, day, hour, minute, second = (int(g) if g else None for g in match.groups()[:6])
         assert year is not None  # the pattern has it
         if year == 0:
             raise ValueError("years begin with 0001")
@@ -52,13 +52,13 @@ class Date:
             raise ValueError("the time of day goes from 00:00:00 to 23:59:59")
         first = _microseconds(year, month or 1, day or 1)
         first += ((hour or 0) * 3600 + (minute or 0) * 60 + (second or 0)) * _SECOND
-        first += int(f"{found[7] or '':0<6.6}") - _offset(*found.group(8, 9, 10))
+        first += int(f"{match[7] or '':0<6.6}") - _offset(*match.group(8, 9, 10))
         if month is None:
             span = _microseconds(year, 12, 31) + _DAY - first
         elif hour is None:
             span = length * _DAY if day is None else _DAY
         else:
-            span = 60 * _SECOND if second is None else 1 if found[7] else _SECOND
+            span = 60 * _SECOND if second is None else 1 if match[7] else _SECOND
         return cls(text, first, first + span - 1)
 
 
@@ -80,13 +80,13 @@ def _digits(pattern: str) -> str:
 
 
 def moment_sql(value: str) -> str:
-    """An SQL expression: the first microsecond of what a text names, null when it is no date.
+    """An SQL expression: the first microsecond of a date in a text, null if it is not a date.
 
-    SQLite's date functions judge only what has this form, for alone they read much more: `now`,
-    `12:00`, a number of days, and in 2020-02-31 the second of March. `value` is SQL and must be
-    text or null.
+    SQLite's date functions alone accept much more: `now`, `12:00`, a number of days, and 2020-02-31
+    as the second of March. So they get only texts of this form. `value` is SQL and must be text or
+    null.
     """
-    # LIMIT keeps SQLite from putting the steps together, which would work everything out ten times.
+    # LIMIT keeps SQLite from merging the steps, which would compute everything ten times.
     whole = (
         "SELECT v || CASE length(v) WHEN 4 THEN '-01-01' WHEN 7 THEN '-01' ELSE '' END AS v "
         f"FROM (SELECT {value} AS v) LIMIT 1"

@@ -2,12 +2,14 @@
 
     fields          the indexed fields, by their JSON path
     field_values    (field, kind, value, document), in this order, for each of them
-    field_contents  what field_values must hold: a view, worked out from the documents
+    field_contents  a view of the documents: the rows that field_values must hold
 
-The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`, its
-value the microsecond that filters.dates reads; an element of an array has one of the kind
-`item text` and so on, next to the array's own (kind `array`, value 0; an object alike). Triggers
-keep the rows right in the very transaction that changes a document. `INSERT OR REPLACE` deletes
+The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`; its
+value is the microsecond that filters.dates computes. An element of an array has a row of the kind
+`item text` and so on, besides the row of the array (kind `array`, value 0; objects have such a row
+too).
+
+Triggers update the rows in the transaction that changes a document. `INSERT OR REPLACE` deletes
 without firing triggers; write `ON CONFLICT DO UPDATE` instead.
 """
 
@@ -64,28 +66,28 @@ SCHEMA = (
     "CREATE TRIGGER field_values_update AFTER UPDATE OF id, metadata ON documents "
     f"BEGIN {_REMOVE}; {_ADD}; END",
 )
-"""The statements of the migration that adds all this; `documents` must be there."""
+"""The statements of the migration that adds these tables; `documents` must exist."""
 
 
 def index_field(connection: sqlite3.Connection, name: str) -> None:
-    """Index a field, of the documents there and those to come; `name` as in a filter.
+    """Index a field of all present and future documents; `name` as in a filter.
 
-    Within the caller's transaction, if there is one. Nothing happens where it is indexed already.
-    Raises FilterError when `name` names no field.
+    Runs in the caller's transaction, if there is one. Does nothing if the field is indexed already.
+    Raises FilterError if `name` is not the name of a field.
     """
     path = json_path(field_named(name))
-    made = connection.execute(
+    inserted = connection.execute(
         "INSERT INTO fields (path) VALUES (?) ON CONFLICT (path) DO NOTHING", (path,)
     )
-    if made.rowcount:
+    if inserted.rowcount:
         number = _number(connection, path)
         connection.execute(f"{_FILL} field = ? ORDER BY kind, value, document", (number,))
 
 
 def drop_field(connection: sqlite3.Connection, name: str) -> None:
-    """Index a field no longer. Nothing happens where it is not indexed.
+    """Stop indexing a field. Does nothing if it is not indexed.
 
-    Raises FilterError when `name` names no field.
+    Raises FilterError if `name` is not the name of a field.
     """
     number = _number(connection, json_path(field_named(name)))
     connection.execute("DELETE FROM field_values WHERE field = ?", (number,))
@@ -99,22 +101,22 @@ def indexed(connection: sqlite3.Connection) -> dict[Field, int]:
 
 
 def check(connection: sqlite3.Connection) -> str | None:
-    """What is wrong with the indexed fields, in a sentence; None if they say what the metadata say.
+    """The fault of the indexed fields, in a sentence; None if they agree with the metadata.
 
     Reads the metadata of every document.
     """
-    right, lacking, lacks = connection.execute(
+    expected, missing, document = connection.execute(
         "SELECT count(*), count(*) - count(kept.document), "
         "min(CASE WHEN kept.document IS NULL THEN contents.document END) "
         "FROM (SELECT DISTINCT * FROM field_contents) AS contents LEFT JOIN field_values AS kept "
         "ON kept.field = contents.field AND kept.kind = contents.kind "
         "AND kept.value = contents.value AND kept.document = contents.document"
     ).fetchone()
-    if lacking:
-        return f"the index of metadata fields lacks a value of the document with id {lacks}"
-    (there,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
-    if there != right:
-        return f"the index of metadata fields has {there - right} values that no document has"
+    if missing:
+        return f"the index of metadata fields lacks a value of the document with id {document}"
+    (stored,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
+    if stored != expected:
+        return f"the index of metadata fields has {stored - expected} values that no document has"
     return None
 
 

@@ -16,8 +16,8 @@
     text     = 'text' | "text"
 
 Two-valued logic: a test on a field that a document lacks is false, so `not draft` holds for
-documents without `draft`, and `lang != 'en'` for documents without `lang`. Values compare with
-their own kind only: `year >= 2015` is false where year is the text "2016".
+documents without `draft`, and `lang != 'en'` for documents without `lang`. Values compare only
+with values of their type: `year >= 2015` is false where year is the text "2016".
 A field alone (`draft`) holds where it is true, a number other than 0, or a non-empty text.
 The tree and its SQL: filters.sql. Dates: filters.dates.
 """
@@ -83,14 +83,14 @@ _SHOWN = 60  # characters to either side of a mistake
 def parse(source: str) -> Filter:
     """The tree of a filter expression. Raises FilterError with a caret under the mistake."""
     if not source.isprintable() and any("\ud800" <= c <= "\udfff" for c in source):
-        raise FilterError("in the filter: half a surrogate pair, which is no character")
+        raise FilterError("in the filter: half of a surrogate pair, which is not a character")
     return _Parser(source).parse()
 
 
 def field_named(name: str) -> Field:
     """A field as filters name it (`year`, `author.name`) → its path of names.
 
-    Raises FilterError on what is no field.
+    Raises FilterError if it is not the name of a field.
     """
     node = parse(name)
     if not isinstance(node, Truthy):
@@ -120,13 +120,13 @@ class _Parser:
     def _tokens(self) -> Iterator[tuple[str, str, int]]:
         position, end = 0, len(self.source.rstrip())
         while position < end:
-            found = _TOKEN.match(self.source, position)
-            if found is None:
+            match = _TOKEN.match(self.source, position)
+            if match is None:
                 start = end - len(self.source[position:end].lstrip())
                 raise self._error("cannot read this", start)
-            kind = found.lastgroup or ""
-            yield kind, found[kind], found.start(kind)
-            position = found.end()
+            kind = match.lastgroup or ""
+            yield kind, match[kind], match.start(kind)
+            position = match.end()
 
     def _error(self, what: str, position: int) -> FilterError:
         line, caret = _excerpt(self.source, position)
@@ -233,7 +233,7 @@ class _Parser:
         return Compare(field, operator, value)
 
     def _infix(self, field: Field, word: str) -> Filter:
-        """What follows `field in`, `field like` and so on."""
+        """Parse the part after `field in`, `field like` and so on."""
         if word == "in":
             return In(field, self._values())
         if word == "contains":
@@ -269,7 +269,7 @@ class _Parser:
         return field
 
     def _no_field(self) -> str:
-        """Why the next token is no field; the commonest mistake is 2015 < year."""
+        """Why the next token is not a field; the most common mistake is 2015 < year."""
         kind, text, _ = self._peek()
         got = f"expected a field name, got {_short(text) or 'the end'}"
         sign, name = self._peek(1), self._peek(2)
@@ -287,7 +287,7 @@ class _Parser:
         while self._symbol(","):
             values.append(self._value())
             if isinstance(values[-1], Date):
-                self._count_test()  # it becomes one
+                self._count_test()  # a date becomes a test of its own
         self._close()
         return tuple(values)
 
@@ -312,7 +312,7 @@ class _Parser:
         raise self._error(f"expected a value, got {_short(text) or 'the end'}{hint}", position)
 
     def _date(self) -> Date:
-        """What follows `date(`."""
+        """Parse the part after `date(`."""
         kind, text, position = self._peek()
         if kind != "text":
             raise self._error("expected a date in quotes: date('2020-03-01')", position)
@@ -320,20 +320,20 @@ class _Parser:
         try:
             date = Date.parse(text[1:-1])
         except ValueError as error:
-            raise self._error(f"{_short(text)} is no date: {error}", position) from error
+            raise self._error(f"{_short(text)} is not a date: {error}", position) from error
         self._close()
         return date
 
 
 def _kind(value: Value | Date) -> str:
-    """Values of one kind compare."""
+    """The type of a value; only values of one type can be compared."""
     if isinstance(value, Date | str):
         return type(value).__name__
     return "constant" if value is None or isinstance(value, bool) else "number"
 
 
 def _number(text: str) -> int | float | None:
-    """A number; None for one that SQLite would not hold exactly as it is written."""
+    """A number; None for one that SQLite cannot store exactly."""
     if re.search(r"[.eE]", text):
         number = float(text)
         return None if abs(number) == math.inf else number

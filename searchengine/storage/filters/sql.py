@@ -1,8 +1,8 @@
 """The tree of a filter, and its meaning in SQL.
 
 A test is read either from the JSON of `documents.metadata`, or, where the field is indexed, from
-the rows that filters.fields keeps; both give the same. Everything of the user's is bound as a
-parameter, nothing is written into the statement. A condition is 1 or 0 and never null.
+the rows that filters.fields keeps; both give the same result. All values of the user are bound as
+parameters, none is written into the statement. A condition is 1 or 0 and never null.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """`field like pattern`: % is any text, _ any character, a backslash takes their meaning."""
+    """`field like pattern`: % is any text, _ any character, a backslash escapes them."""
 
     field: Field
     pattern: str
@@ -59,7 +59,7 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """`exists(field)`: it is there, if only null."""
+    """`exists(field)`: the field exists, even if it is null."""
 
     field: Field
 
@@ -101,7 +101,7 @@ _LETTERS = 0x1F000  # no letter beyond this has cases
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One way for a test to hold: the value is of one of these kinds, and `test` holds of it.
+    """One way for a test to hold: the value has one of these kinds and meets `test`.
 
     The kinds are SQLite's json_type, or a date. `test` is SQL that follows the value, if any.
     """
@@ -115,8 +115,8 @@ class _Check:
 class _Sql:
     """A condition and its parameters.
 
-    `stack` is how many things SQLite's parser, which holds 100, holds at once for all around its
-    deepest test; `loose` says that an AND beside it would break it up.
+    `stack`: the places in the stack of SQLite's parser, which has 100, that the text around its
+    deepest test takes. `loose`: an AND beside it needs parentheses.
     """
 
     text: str
@@ -127,7 +127,7 @@ class _Sql:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where values are read."""
+    """The column and the indexed fields that values are read from."""
 
     column: str
     indexed: Mapping[Field, int]
@@ -144,13 +144,13 @@ class _Source:
             case Compare(field, "!=", value):
                 return self.sql(Compare(field, "=", value), not holds)
             case Exists(field):
-                found = [self._existence(field)]
+                checks = [self._existence(field)]
             case Contains(field, value):
-                found = [self._item(field, _compared("=", value))]
+                checks = [self._item(field, _compared("=", value))]
             case _:
-                found = [self._value(node.field, check) for check in _checks(node)]
-        text = " OR ".join(text for text, _ in found) or "0"
-        parameters = tuple(value for _, values in found for value in values)
+                checks = [self._value(node.field, check) for check in _checks(node)]
+        text = " OR ".join(text for text, _ in checks) or "0"
+        parameters = tuple(value for _, values in checks for value in values)
         return _Sql(f"({text})" if holds else f"(NOT ({text}))", parameters)
 
     def _value(self, field: Field, check: _Check) -> tuple[str, tuple[Value, ...]]:
@@ -209,21 +209,21 @@ def compile_sql(
     """An SQL condition, 1 or 0 and never null, and its parameters.
 
     column: the JSON, and document: the id, as the statement around it names them.
-    indexed: fields that filters.fields keeps an index of → their numbers there.
+    indexed: indexed fields → their numbers, see filters.fields.
     """
     compiled = _Source(column, indexed or {}, document).sql(node)
     return f"({compiled.text})", list(compiled.parameters)
 
 
 def json_path(field: Field) -> str:
-    """A SQLite JSON path; names are quoted, so that none is taken for syntax."""
+    """A SQLite JSON path; names are quoted, so they are never read as syntax."""
     return "$" + "".join(f'."{name}"' for name in field)
 
 
 def _joined(parts: list[_Sql], *, loose: bool) -> _Sql:
     """Parts joined by AND, or if `loose` by OR: few parentheses, and the deepest part first.
 
-    So a level takes one place of the parser's stack or none; behind `x AND (` it would be three.
+    So a level takes at most one place of the parser's stack; after `x AND (` it would take three.
     """
     if not loose:
         parts = [
@@ -261,7 +261,7 @@ def _compared(operator: str, value: Value | Date) -> _Check:
     if isinstance(value, Date):
         if operator == "=":
             return _Check((_DATE,), "BETWEEN ? AND ?", (value.first, value.last))
-        # What is named is a stretch of time: later begins at its end, earlier ends at its start.
+        # A date is a period: later begins at its end, earlier ends at its start.
         bound = value.first if operator in ("<", ">=") else value.last
         return _Check((_DATE,), f"{operator} ?", (bound,))
     if value is None or isinstance(value, bool):
@@ -270,7 +270,7 @@ def _compared(operator: str, value: Value | Date) -> _Check:
 
 
 def _membership(values: Iterable[Value | Date]) -> list[_Check]:
-    """`in`: kinds that say all, numbers and texts together (they are never equal), dates."""
+    """`in`: null, true and false by kind; numbers and texts together (never equal); dates."""
     words: dict[str, None] = {}
     plain: dict[Value, None] = {}
     dates: dict[Date, None] = {}
@@ -289,7 +289,7 @@ def _membership(values: Iterable[Value | Date]) -> list[_Check]:
 
 
 def _kinds(value: Value) -> tuple[str, ...]:
-    """What json_type says of a value of this kind."""
+    """The results of json_type for such a value."""
     if value is None:
         return ("null",)
     if isinstance(value, bool):
@@ -306,24 +306,24 @@ def _glob(pattern: str) -> str:
 
     SQLite's LIKE knows the cases of ASCII only.
     """
-    made, at = [], 0
+    parts, at = [], 0
     while at < len(pattern):
         character = pattern[at]
         if character == "\\" and pattern[at + 1 : at + 2] in ("%", "_", "\\"):
             at += 1
-            made.append(pattern[at])
+            parts.append(pattern[at])
         elif character == "%":
-            if made[-1:] != ["*"]:  # two in a row say no more than one
-                made.append("*")
+            if parts[-1:] != ["*"]:  # two in a row mean the same as one
+                parts.append("*")
         elif character == "_":
-            made.append("?")
+            parts.append("?")
         elif character in "*?[":
-            made.append(f"[{character}]")
+            parts.append(f"[{character}]")
         else:
             cases = _cases().get(character)
-            made.append(f"[{cases}]" if cases else character)
+            parts.append(f"[{cases}]" if cases else character)
         at += 1
-    return "".join(made)
+    return "".join(parts)
 
 
 @cache

@@ -158,7 +158,7 @@ def test_how_a_collection_is_cut_is_fixed(made: Path, collection: Path, tmp_path
     both = one_sentence(run("index", corpus, new, "--no-passages", "--overlap", "4"))
     assert "--no-passages keeps documents whole" in both
     wide = one_sentence(run("index", corpus, new, "--passage-tokens", "8", "--overlap", "64"))
-    assert "over half of a passage" in wide
+    assert "at most half of a passage" in wide
     assert "expected a field such as" in one_sentence(run("index", corpus, new, "--field", ""))
     assert not new.exists()
     for wish in (("--tokenizer", "trigram"), ("--no-passages",), ("--passage-tokens", "64")):

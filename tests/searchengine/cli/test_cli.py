@@ -67,12 +67,13 @@ def test_info_and_verify(folder: Path) -> None:
     assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
     assert (info["encoder"], info["index_config"]["prefix"], info["tuning"]) == (
         "starter",
-        64,
+        128,
         None,
     )
     lines = run("info", folder / "c.index").stdout.splitlines()
-    assert "index config flat fp16 over 64 of 384 dimensions, shortlist 100" in lines
-    assert "hot          128 bytes per row, should stay in memory" in lines
+    assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
+    assert "search       exact: few enough rows to score each at full width" in lines
+    assert "hot          256 bytes per row, should stay in memory" in lines
     assert "cold         768 bytes per row, may stay on the disk" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
 
@@ -83,7 +84,7 @@ def test_evaluate_retrieval(folder: Path) -> None:
         *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
     )
     shown = [(row["dim"], row["shortlist"]) for row in rows]
-    assert shown == [(384, None), (64, 100), (None, 100)]
+    assert shown == [(384, None), (64, 100), (None, 3)]
     for row in rows:
         assert row["ndcg@10"] == pytest.approx(1)
         assert row["recall@100"] == pytest.approx(1)
@@ -121,7 +122,7 @@ def test_index_adds_to_a_collection_and_knows_what_is_there(folder: Path, tmp_pa
     assert "--skip-bad skips malformed records" in twice
     other = run("index", tmp_path / "notes", collection, "--prefix", "32")
     assert other.returncode == 2
-    assert "has prefix 64, got 32" in other.stderr
+    assert "has prefix 128, got 32" in other.stderr
     assert run_json("info", collection)["documents"] == 4
 
 
@@ -222,7 +223,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
     (tmp_path / "folder").mkdir()
     cases: list[tuple[tuple[str | Path, ...], str]] = [
         (("search", tmp_path / "gone", "x"), "no such collection"),
-        (("search", tmp_path / "folder", "x"), "is no collection"),
+        (("search", tmp_path / "folder", "x"), "is not a collection"),
         (("search", index, "  "), "the query is empty"),
         (("search", index, "x", "-k", "0"), "k must be a whole number of at least 1"),
         (("search", index, "x", "--encoder", "starter-768"), "was built by the encoder starter"),
@@ -365,6 +366,8 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
 def test_demo_leaves_a_model_and_a_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
 ) -> None:
+    import searchengine.cli.training_display  # noqa: F401  # it would keep the name patched here
+
     monkeypatch.setattr(
         "trainer.training.config.TrainConfig", partial(TrainConfig, max_steps=steps)
     )

@@ -50,7 +50,7 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     assert [(row["dim"], row["shortlist"]) for row in rows[:3]] == [
         (384, None),
         (64, 100),
-        (None, 100),
+        (None, 3),
     ]
     assert [row["baseline"] for row in rows] == [None] + ["exact"] * 4
     assert ["worst" in row for row in rows] == [False] + [True] * 4

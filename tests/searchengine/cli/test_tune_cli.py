@@ -80,8 +80,14 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--target-recall", "2"), "recall must lie between 0 and 1, got 2.0"),
-        (("--confidence", "1"), "confidence must lie between 0 and 1, got 1.0"),
+        (
+            ("--target-recall", "2"),
+            "recall must lie between 0 and 1, at least 1e-09 from both",
+        ),
+        (
+            ("--confidence", "1"),
+            "confidence must lie between 0 and 1, at least 1e-09 from",
+        ),
         (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
         (
             ("--target-recall", "0.8", "--max-ram", "1kB"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WordLengths
+from cut_documents import Words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from searchengine.evaluate.metrics import Setting, cells, table
 from searchengine.evaluate.retrieval import default_dims, measure, names, ndcg_10, task
 from searchengine.evaluate.significance import compare, holm, interval
 from searchengine.ingest.passages import PassageConfig
-from tests.searchengine.query.test_ranking import Words
 from trainer.model.modules import prefix as tensor_prefix
 
 MODES = ("text", "hybrid", "vector")

@@ -8,6 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
+from cut_documents import (
+    DOCUMENTS,
+    EXACT,
+    Words,
+    brute_force,
+    check,
+    collection,
+    keys,
+)
 
 from indexer.errors import VectorError
 from indexer.tuning.goal import Goal
@@ -20,21 +29,6 @@ from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
 from searchengine.ingest.ingestion import _BATCH
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from tests.searchengine.query.test_ranking import (
-    DOCUMENTS,
-    EXACT,
-    Words,
-    brute_force,
-    check,
-    collection,
-    keys,
-)
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    with collection(tmp_path) as engine:
-        yield engine
 
 
 def asked(engine: SearchEngine) -> list[list[str]]:

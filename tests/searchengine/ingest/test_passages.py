@@ -329,12 +329,18 @@ def test_config_is_json_both_ways() -> None:
         ({"tokens": True}, "got True"),
         ({"overlap": -1}, "overlap must be 0 tokens or more, or None for an eighth, got -1"),
         ({"overlap": "8"}, "got '8'"),
-        ({"tokens": 9, "overlap": 5}, "overlap of 5 tokens is over half .* of 9; choose at most 4"),
+        ({"tokens": 9, "overlap": 5}, "at most half of .* 9 tokens, got 5; choose at most 4"),
+        ({"tokens": np.float64(9)}, "tokens of a passage must be 0 .* got .*9.0"),
     ],
 )
 def test_config_checks_itself(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         PassageConfig(**values)
+
+
+def test_config_takes_integers_of_numpy() -> None:
+    config = PassageConfig(tokens=np.int64(9), overlap=np.int32(4))  # type: ignore[arg-type]
+    assert json.dumps(config.as_dict()) == '{"tokens": 9, "overlap": 4}'
 
 
 # ------------------------------------------------------------------------------------- real encoder

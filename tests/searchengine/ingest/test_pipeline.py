@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import WordLengths, disk_full_at
+from cut_documents import EXACT, Words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.ingest import ingestion
 from searchengine.storage.collection import Collection
-from tests.searchengine.query.test_ranking import EXACT, Words
 
 EVERY = 600  # documents to a commit: blocks of 512 and 88, then one of 600 that is read ahead
 SOON = 20  # seconds after which a test that waits for another thread has failed

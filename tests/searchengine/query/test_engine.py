@@ -148,7 +148,8 @@ def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
 def test_stats(engine: SearchEngine, path: Path) -> None:
     stats = engine.stats()
     assert (stats.documents, stats.segments, stats.dim) == (3, 1, 16)
-    assert stats.index_config == SegmentConfig(prefix=16).as_dict()
+    assert stats.index_config == SegmentConfig(prefix=16, shortlist=0).as_dict()
+    assert (stats.shortlist, stats.exact) == (3, True)  # so few rows are searched exactly
     # Two bytes a number; nothing is left out of the prefix here.
     assert (stats.hot_row, stats.cold_row, stats.scanned, stats.tuning) == (32, 32, 0, None)
     assert stats.fingerprint == "word-lengths" and stats.encoder is None
@@ -361,7 +362,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
 def test_open_what_is_no_collection(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no such collection"):
         SearchEngine.open(tmp_path / "gone")
-    with pytest.raises(CollectionError, match="is no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         SearchEngine.open(tmp_path)
 
 

@@ -278,12 +278,12 @@ def test_check_finds_what_is_wrong(tmp_path: Any) -> None:
     )
     connection = database()
     connection.execute("INSERT INTO text_index (rowid, title, text) VALUES (3, 'more', 'words')")
-    assert "not that of the documents" in (lexical.check(connection) or "")
+    assert "does not match the documents" in (lexical.check(connection) or "")
     connection = database()
     connection.execute("DROP TRIGGER text_index_delete")
     connection.execute("DELETE FROM documents WHERE id = 2")
     connection.execute(f"CREATE TRIGGER text_index_delete {lexical._TRIGGERS['text_index_delete']}")
-    assert "not that of the documents" in (lexical.check(connection) or "")
+    assert "does not match the documents" in (lexical.check(connection) or "")
     connection.execute("INSERT INTO text_index (text_index) VALUES ('rebuild')")
     assert lexical.check(connection) is None
     assert not connection.in_transaction

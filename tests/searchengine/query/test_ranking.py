@@ -1,101 +1,32 @@
 """Documents cut into passages, ranked by vectors, words and both, against brute force."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import WordLengths
+from cut_documents import (
+    DOCUMENTS,
+    EXACT,
+    NEAR,
+    Words,
+    brute_force,
+    check,
+    collection,
+    keys,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine import Document, Hit, SearchEngine
+from searchengine import SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
+from searchengine.ingest.passages import PassageConfig
 from searchengine.query.diversity import mmr
 from searchengine.query.ranking import FUSED, WEIGHTS
+from searchengine.query.request import Query
 from searchengine.storage.documents import lexical
-
-NEAR = 1e-5
-EXACT = {"prefix": 4, "storage": "float32"}
-
-
-class Words(WordLengths):
-    """Reads `most` words of a text, which are its tokens, and fails where it is given more."""
-
-    def __init__(self, most: int = 4) -> None:
-        super().__init__()
-        self.most = most
-
-    def token_spans(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
-        found = [[m.span() for m in re.finditer(r"\S+", text)] for text in texts]
-        return [np.array(spans, np.int32).reshape(-1, 2) for spans in found]
-
-    def room(self, role: str) -> int:
-        return self.most
-
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
-        assert role == "query" or max(len(text.split()) for text in texts) <= self.most
-        return super().encode(texts, role=role)
-
-
-# Three passages of four words each, then one, and documents of one passage.
-DOCUMENTS: list[dict[str, Any]] = [
-    {"_id": "long", "text": "a a a a bb bb bb bb ccc ccc ccc ccc", "of": {"kind": 1}, "n": 0},
-    {"_id": "near", "text": "bb bb bb ccc", "of": {"kind": 1.0}, "n": 1},
-    {"_id": "half", "text": "bb ccc", "of": {"kind": "x"}, "n": 2},
-    {"_id": "far", "title": "ccc", "text": "dddd ccc", "n": 3},
-    {"_id": "other", "text": "eeeee bb eeeee", "n": 4},
-]
-
-
-def collection(path: Path, documents: list[dict[str, Any]] = DOCUMENTS) -> SearchEngine:
-    engine = SearchEngine.create(path / "c", Words(), EXACT)
-    engine.add(documents)
-    return engine
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    with collection(tmp_path) as engine:
-        yield engine
-
-
-def keys(hits: list[Hit]) -> list[str]:
-    return [hit.key for hit in hits]
-
-
-Scores = dict[str, dict[tuple[int, int], float]]
-
-
-def brute_force(documents: Sequence[dict[str, Any]], vector: npt.NDArray[Any]) -> Scores:
-    """Key → its passages → their cosines."""
-    encoder = Words()
-    parsed = [Document.from_mapping(each, origin="") for each in documents]
-    spans, _ = cut_documents(parsed, encoder, PassageConfig())
-    found: Scores = {}
-    for document, each in zip(parsed, spans, strict=True):
-        texts = passage_texts([(document, span) for span in each], encoder)
-        scores = encoder.encode(texts, role="document") @ (vector / np.linalg.norm(vector))
-        found[document.key] = dict(zip(each, scores.tolist(), strict=True))
-    return found
-
-
-def check(hits: list[Hit], expected: Scores, k: int) -> None:
-    """The k best documents, each once and by a passage with its best score."""
-    best = {key: max(scores.values()) for key, scores in expected.items()}
-    assert len(set(keys(hits))) == len(hits) == min(k, len(best))
-    for hit in hits:
-        assert hit.score == pytest.approx(best[hit.key], abs=NEAR)
-        assert expected[hit.key][hit.start, hit.end] == pytest.approx(hit.score, abs=NEAR)
-    scores = [hit.score for hit in hits]
-    assert scores == sorted(scores, reverse=True)
-    left_out = [score for key, score in best.items() if key not in keys(hits)]
-    assert not left_out or scores[-1] > max(left_out) - NEAR
-
 
 # ----------------------------------------------------------------------------------------- passages
 
@@ -347,6 +278,9 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
         ({"diversity": float("nan")}, "from 0 to 1, got nan"),
         ({"diversity": True}, "a number from 0 to 1, got True"),
         ({"k": True}, "k must be a whole number of at least 1, got True"),
+        ({"k": np.bool_(True)}, "k must be a whole number of at least 1, got .*True"),
+        ({"k": None}, "k must be a whole number of at least 1, got None"),
+        ({"shortlist": np.float64(3)}, "shortlist must be a whole number of at least 1, got .*3.0"),
         ({"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
         ({"shortlist": ""}, "shortlist must be a whole number of at least 1, got ''"),
         ({"where": 5}, "where must be a text or None, got 5"),
@@ -359,6 +293,12 @@ def test_options_that_make_no_sense(
 ) -> None:
     with pytest.raises(QueryError, match=message):
         engine.search("bb", **options)
+
+
+def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
+    plain = engine.search("bb", 2, shortlist=50)
+    assert engine.search("bb", np.int64(2), shortlist=np.uint8(50)) == plain  # type: ignore[arg-type]
+    assert type(Query(k=np.int64(2)).k) is int  # type: ignore[arg-type]
 
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:

@@ -1,18 +1,11 @@
 """More like this, and search by vectors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from searchengine import Document, SearchEngine
-from searchengine.errors import QueryError
-from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
-from tests.searchengine.query.test_ranking import (
+from cut_documents import (
     DOCUMENTS,
     EXACT,
     NEAR,
@@ -22,12 +15,12 @@ from tests.searchengine.query.test_ranking import (
     collection,
     keys,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    with collection(tmp_path) as engine:
-        yield engine
+from searchengine import Document, SearchEngine
+from searchengine.errors import QueryError
+from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 
 
 def mean_of(document: dict[str, Any]) -> Any:

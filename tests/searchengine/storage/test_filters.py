@@ -123,7 +123,7 @@ def test_words_of_the_language_may_be_names_of_fields() -> None:
         ("2010 < year", "the field comes first: year > 2010", 0),
         ("2010 < year < 2015", "write year > 2010 and year < 2015", 0),
         ("year > 2010 < 2015", "one comparison at a time; write year > 2010 and", 12),
-        ("at >= date('2020-02-30')", "'2020-02-30' is no date: that month has 29 days", 11),
+        ("at >= date('2020-02-30')", "'2020-02-30' is not a date: that month has 29 days", 11),
         ("at >= date('soon')", "expected a date such as 2020, 2020-03-01", 11),
         ("at >= date(2020)", "expected a date in quotes", 11),
         ("at >= date('2020'", r"expected \)", 17),

@@ -268,7 +268,7 @@ def test_an_interrupted_exchange_of_the_database_is_completed(
 
 def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
     flip(next((path / "segments").glob("*1/vectors.faiss")))
-    with pytest.raises(CollectionError, match="is no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         repair(tmp_path / "nowhere")
     with pytest.raises(EncoderMismatch):
         repair(path, WordLengths(fingerprint="other"))

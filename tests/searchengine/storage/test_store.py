@@ -192,7 +192,7 @@ def test_foreign_database(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "documents.db")
     db.execute("CREATE TABLE other (x)")
     db.close()
-    with pytest.raises(CollectionError, match="no collection"):
+    with pytest.raises(CollectionError, match="not a collection"):
         Store(tmp_path / "documents.db")
 
 
@@ -207,3 +207,11 @@ def test_newer_format_is_refused(store: Store) -> None:
     db.close()
     with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
         Store(store.path)
+
+
+@pytest.mark.parametrize("column", ["key", "title", "text"])
+def test_a_document_that_is_not_text_is_damage(store: Store, column: str) -> None:
+    store.connection.execute(f"UPDATE documents SET {column} = x'ff' WHERE id = 2")
+    assert store.documents([0]) == DOCUMENTS[:1]
+    with pytest.raises(CollectionError, match="document 2 has a key, title or text that is not"):
+        store.documents([0, 2])

@@ -12,7 +12,7 @@ import random
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -161,18 +161,27 @@ def read_file(
     """The examples of one file. scored: accept `score` and `label`, and do not read them."""
     with open_text(path) as lines:
         first: dict[str, Any] = {}  # the first value of every column
+        origin: dict[str, str] = {}  # where every column begins: file and line
         rows: Iterable[tuple[int, dict[str, Any]]]
         if ".jsonl" in path.suffixes:
             # Objects may lack columns of others: the columns are those of all rows together.
             rows = list(_jsonl_rows(path, lines))
-            for _, row in rows:
+            for number, row in rows:
                 first |= {name: value for name, value in row.items() if first.get(name) is None}
+                origin = dict.fromkeys(row, f"{path}:{number}") | origin
+            header = str(path)
         else:
             table = _tsv_rows(path, lines)
             head = list(itertools.islice(table, 1))
             first = head[0][1] if head else {}
             rows = itertools.chain(head, table)
-        chosen = _choose(path, first, columns, scored, labelled) if first else ()
+            header = f"{path}:1"
+            origin = dict.fromkeys(first, header)
+        chosen: tuple[str, ...] = ()
+        if first:
+            if not (columns or labelled or scored):
+                _check_judged(origin)
+            chosen = _choose(header, first, columns, labelled)
         for number, row in rows:
             where = f"{path}:{number}"
             yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
@@ -211,49 +220,53 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
 
 
 def _choose(
-    path: Path, row: dict[str, Any], columns: Sequence[str], scored: bool, labelled: bool
+    header: str, row: dict[str, Any], columns: Sequence[str], labelled: bool
 ) -> tuple[str, ...]:
-    """The columns to read: those asked for, the known ones, or the only list of texts."""
+    """The columns to read: the named ones, the known ones, or the only list of texts.
+
+    header: the file, with its line of column names if it has one, for errors.
+    """
     if columns:
         if missing := [name for name in columns if name not in row]:
-            raise DataError(f"{path}:1: no column {', '.join(missing)}: it has {', '.join(row)}")
+            raise DataError(f"{header}: no column {', '.join(missing)}: it has {', '.join(row)}")
         return tuple(columns)
     if labelled:
         text = next((name for name in ("text", "sentence") if name in row), None)
         if text is None or LABEL not in row:
             raise DataError(
-                f"{path}:1: expected the columns `text` and `label`, got {', '.join(row)}: rename "
+                f"{header}: expected the columns `text` and `label`, got {', '.join(row)}: rename "
                 "them, or to train name them in `columns`, text first"
             )
         return text, LABEL
-    if not scored:
-        _check_judged(path, row)
     for known in KNOWN_COLUMNS:
         if all(name in row for name in known):
             negatives = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
             return (*known, *negatives)
     if len(row) == 1 and "," in next(iter(row)):
-        raise DataError(f"{path}:1: is CSV: training reads TSV (tabs between columns) and JSONL")
+        raise DataError(f"{header}: is CSV: training reads TSV (tabs between columns) and JSONL")
     lists = [name for name, value in row.items() if isinstance(value, list)]
     if len(lists) == 1:
         return (lists[0],)
     raise DataError(
-        f"{path}:1: cannot tell what to train on from the columns {', '.join(row)}: name them "
+        f"{header}: cannot tell what to train on from the columns {', '.join(row)}: name them "
         "(anchor, positive, negative), or give `columns`"
     )
 
 
-def _check_judged(path: Path, row: dict[str, Any]) -> None:
-    """Refuse texts with a judgement that training would not read."""
-    if "score" in row:
+def _check_judged(origin: Mapping[str, str]) -> None:
+    """Refuse texts with a judgement that training would not read.
+
+    origin: column → the file and line where it begins.
+    """
+    if "score" in origin:
         raise DataError(
-            f"{path}:1: the column `score` makes this a test of similarity, not training pairs: "
-            "give it as `dev`, or name the columns to train on"
+            f"{origin['score']}: the column `score` makes this a test of similarity, not training "
+            "pairs: give it as `dev`, or name the columns to train on"
         )
-    if LABEL in row:
+    if LABEL in origin:
         raise DataError(
-            f"{path}:1: has a column `{LABEL}`, which a contrastive run does not read: set "
-            "objective=classification to learn the labels, or name the columns to train on"
+            f"{origin[LABEL]}: has a column `{LABEL}`, which a contrastive run does not read: "
+            "set objective=classification to learn the labels, or name the columns to train on"
         )
 
 

@@ -17,7 +17,7 @@ Texts = tuple[str, ...]
 
 
 class Kind(StrEnum):
-    """What the texts of an example are to each other."""
+    """How the texts of an example are related."""
 
     PAIR = "pair"  # anchor, positive
     TRIPLET = "triplet"  # anchor, positive, hard negatives
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 class Augment(StrEnum):
-    """What a sentence's positive is, besides another dropout mask."""
+    """How a sentence's positive differs from it, besides the dropout mask."""
 
     NONE = "none"  # the sentence itself
     DELETE_WORD = "delete-word"  # without one of its words

@@ -18,7 +18,7 @@ EPSILON = 1e-12
 
 
 def cosines(a: Tensor, c: Tensor) -> Tensor:
-    """Of every row of a (B, D) with every row of c (N, D): (B, N)."""
+    """Cosines of every row of a (B, D) with every row of c (N, D): (B, N)."""
     return prefix(a, a.shape[-1]) @ prefix(c, c.shape[-1]).T
 
 

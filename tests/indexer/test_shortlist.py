@@ -1,0 +1,106 @@
+"""The shortlist that a segment measures when it is built."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexer.building import shortlist
+from indexer.errors import SegmentConfigError
+from indexer.segment import Segment, SegmentConfig
+
+OPEN = SegmentConfig(prefix=8, shortlist=0)
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    """2,000 rows of 32 dimensions, whose energy falls slowly: a prefix of 8 says part of it."""
+    rng = np.random.default_rng(0)
+    return (rng.standard_normal((2000, 32)) * np.linspace(1, 0.4, 32)).astype(np.float32)
+
+
+@pytest.fixture
+def build(tmp_path: Path, rows: np.ndarray) -> Callable[[SegmentConfig], Segment]:
+    return lambda config: Segment.build(tmp_path / "s", rows, config)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No segment is small."""
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+
+
+def recall(segment: Segment, size: int) -> float:
+    """Recall@10 of the rows that the module samples, by brute force."""
+    stored = segment.take(np.arange(segment.rows))
+    sample = np.linspace(0, segment.rows - 1, min(segment.rows, shortlist.SAMPLE)).astype(int)
+    shares = []
+    for row in sample:
+        scores = stored @ stored[row]
+        scores[row] = -np.inf
+        true = np.argsort(-scores)[:10]
+        found = segment.shortlist(stored[row : row + 1], min(size + 1, segment.rows))
+        shares.append(np.isin(true, found).mean())
+    return float(np.mean(shares))
+
+
+def test_a_small_segment_is_searched_exactly(
+    build: Callable[[SegmentConfig], Segment], rows: np.ndarray
+) -> None:
+    with build(OPEN) as segment:
+        assert segment.config.shortlist == len(rows)
+        result = segment.search(rows[:5], 10)
+        assert result.proven
+        np.testing.assert_array_equal(result.rows, segment.exact(rows[:5], 10).rows)
+
+
+@pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw"])
+def test_the_shortest_of_the_ladder_that_finds_enough(
+    build: Callable[[SegmentConfig], Segment], large: None, structure: str
+) -> None:
+    config = SegmentConfig.from_dict({**OPEN.as_dict(), "structure": structure})
+    with build(config) as segment:
+        size = segment.config.shortlist
+        assert 25 < size < 2000
+        assert recall(segment, size) >= shortlist.RECALL > recall(segment, round(size / 1.25))
+        assert segment.manifest.config.shortlist == size
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 30])
+def test_fewer_rows_than_neighbours(
+    tmp_path: Path, rows: np.ndarray, large: None, count: int
+) -> None:
+    with Segment.build(tmp_path / "s", rows[:count], OPEN) as segment:
+        assert 1 <= segment.config.shortlist <= count
+        assert segment.search(rows[:1], 3).rows[0, 0] == 0
+
+
+def test_it_is_measured_again_when_segments_are_merged(
+    tmp_path: Path, rows: np.ndarray, large: None
+) -> None:
+    small = Segment.build(tmp_path / "a", rows[:100], OPEN)
+    rest = Segment.build(tmp_path / "b", rows[100:], OPEN)
+    with small, rest:
+        merged = Segment.merge(tmp_path / "m", [(small, None), (rest, None)], OPEN)
+        with merged:
+            assert merged.config.shortlist > small.config.shortlist
+
+
+def test_a_given_shortlist_is_kept(build: Callable[[SegmentConfig], Segment]) -> None:
+    with build(replace(OPEN, shortlist=7)) as segment:
+        assert segment.config.shortlist == 7
+        assert not segment.search(segment.vectors(np.arange(1)), 3).proven
+
+
+def test_a_view_takes_the_measured_one(
+    build: Callable[[SegmentConfig], Segment], large: None
+) -> None:
+    with build(OPEN) as segment:
+        assert segment.over(OPEN).config.shortlist == segment.config.shortlist
+
+
+def test_a_funnel_needs_a_shortlist() -> None:
+    with pytest.raises(SegmentConfigError, match="stages need a shortlist, got 0"):
+        SegmentConfig(prefix=8, shortlist=0, stages=((16, 5),))
