@@ -524,3 +524,34 @@ def test_views_outlive_the_segment_they_came_from(built: Path) -> None:
     del segment
     for still in (other, view):
         np.testing.assert_array_equal(still.search(queries, 10).rows, expected)
+
+
+SANITIZED = """
+import sys
+from pathlib import Path
+import pytest
+from indexer.native import compiler
+compiler.LIBRARY = Path(sys.argv[1])
+from indexer.native import library
+assert library.levels(), "the checked library does not load"
+sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", sys.argv[2]]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
+def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+    """These tests again, by a library that checks its memory accesses and its arithmetic."""
+    target = tmp_path / "kernel.so"
+    problem = compiler.compile_kernel(target, compiler.SANITIZE)
+    assert problem is None, problem
+    command = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
+    preloaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": preloaded,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(target), __file__], check=True, env=environment
+    )

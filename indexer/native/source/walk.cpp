@@ -75,7 +75,7 @@ int Walk::next_unfollowed() {
 }
 
 void Walk::gather(bool alone) {
-    const int32_t* links = graph_.links_of(node_, at_level_);
+    const Link* links = graph_.links_of(node_, at_level_);
     const int degree = graph_.degree(at_level_);
     count_ = 0;
     if (at_level_ > 0) {
