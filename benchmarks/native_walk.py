@@ -34,9 +34,10 @@ from searchengine.bench.machine import processor
 K = 10
 TARGETS = (0.95, 0.98)
 QUERIES = 10_000
-CONFIG = SegmentConfig(prefix=192, structure="hnsw", code="int8", ef_construction=100)
+CONFIG = SegmentConfig(prefix=192, structure="hnsw", code="int8", ef_construction=64)
 FULL = (16, 24, 32, 48, 64, 96, 128, 192)  # ef_search
-CASCADE = ((24, 20), (40, 28), (64, 36), (96, 44), (160, 56), (256, 64))  # ef_search, shortlist
+# (ef_search, shortlist)
+CASCADE = ((24, 20), (40, 28), (64, 36), (96, 44), (160, 56), (256, 64), (400, 80))
 Search = Callable[[Any], Any]
 Point = tuple[float, float, float]  # recall, queries per second, milliseconds of one query
 

@@ -1,4 +1,4 @@
-"""The compiled kernel: every level against the scalar one, walks against numpy and faiss."""
+"""The compiled kernel against numpy and faiss: walks, threads, lifetimes, damaged graphs."""
 
 import os
 import subprocess
@@ -8,131 +8,27 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from native_cases import Case, clustered, small_segment
 
 import indexer.threads
 from indexer.arrays import prefix
-from indexer.building.coarse import build_coarse
-from indexer.config import SegmentConfig, Storage
-from indexer.errors import SegmentConfigError, SegmentError
+from indexer.errors import SegmentError
 from indexer.native import compiler, library
 from indexer.native.graph import NativeGraph
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import Cascade
 from indexer.search.native_cascade import NativeCascade
 from indexer.segment import Segment
-from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter
 
 LEVELS = library.levels()
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the kernel is not compiled")
 
 
-# --- scores, each level against the scalar one -------------------------------------------------
-
-
-def address(array: npt.NDArray[np.generic]) -> int:
-    return array.__array_interface__["data"][0]
-
-
-def code_scores(level: int, codes: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    width = codes.shape[1]
-    padded = np.zeros(-(-width // 64) * 64, np.int8)
-    padded[:width] = query
-    scores = np.empty(len(rows), np.int32)
-    arguments = [address(array) for array in (codes, padded, rows, scores)]
-    codes_at, query_at, rows_at, scores_at = arguments
-    library.load().kernel_score_codes(
-        level, codes_at, width, query_at, rows_at, len(rows), scores_at
-    )
-    return scores
-
-
-@given(
-    width=st.integers(1, 300) | st.sampled_from([64, 128, 192, 256, 768]),
-    count=st.integers(0, 19),
-    extreme=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, seed: int) -> None:
-    """Extremes are what an instruction that saturates gets wrong."""
-    rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (7, width), np.uint8)
-    query = rng.integers(-127, 128, width).astype(np.int8)
-    if extreme:
-        codes[:] = 255
-        query[:] = rng.choice([-127, 127])
-    rows = rng.integers(0, 7, count).astype(np.int32)
-    expected = codes[rows].astype(np.int64) @ query.astype(np.int64)
-    for level in range(len(LEVELS)):
-        np.testing.assert_array_equal(code_scores(level, codes, query, rows), expected)
-
-
-@given(
-    dim=st.integers(1, 200) | st.sampled_from([256, 768]),
-    half=st.booleans(),
-    shift=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
-def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: int) -> None:
-    """Rows start at any byte. Small values of float16 are subnormal."""
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)
-    row = values.astype("f2" if half else "f4")
-    padded = np.zeros(-(-dim // 32) * 32, np.float32)
-    padded[:dim] = rng.standard_normal(dim)
-    raw = np.zeros(shift + row.nbytes, np.uint8)
-    raw[shift:] = row.view(np.uint8)
-    scores = [
-        library.load().kernel_score_row(level, address(raw) + shift, address(padded), dim, half)
-        for level in range(len(LEVELS))
-    ]
-    assert len({*scores}) == 1
-    exact = row.astype(np.float64) @ padded[:dim].astype(np.float64)
-    magnitude = np.abs(row.astype(np.float64)) @ np.abs(padded[:dim]).astype(np.float64)
-    assert abs(scores[0] - exact) <= 1e-6 * magnitude + 1e-12
-
-
 # --- one graph, searched by the kernel, by numpy and by faiss -----------------------------------
-
-
-class Case:
-    """Rows in a file and a graph over their prefixes, of any size."""
-
-    def __init__(
-        self,
-        folder: Path,
-        rows: np.ndarray,
-        width: int,
-        storage: str = "float16",
-        kept: np.ndarray | None = None,
-    ) -> None:
-        path = folder / "vectors"
-        path.unlink(missing_ok=True)
-        with VectorWriter(path, rows.shape[1], Storage(storage)) as writer:
-            writer.append(rows)
-            writer.seal()
-        self.file = VectorFile(path, len(rows), rows.shape[1], Storage(storage))
-        self.config = SegmentConfig.from_dict(
-            {"prefix": width, "structure": "hnsw", "code": "int8", "hnsw_m": 8}
-        )
-        self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
-        self.index = self.coarse.index
-        self.stored = self.file.take(np.arange(len(rows)))
-
-    def graph(self, level: int = 0) -> NativeGraph:
-        return NativeGraph(self.index, self.file, level, "coarse.faiss")
-
-
-def clustered(rng: np.random.Generator, rows: int, dim: int, clusters: int = 8) -> np.ndarray:
-    centres = rng.standard_normal((clusters, dim))
-    noise = 0.4 * rng.standard_normal((rows, dim))
-    spread = (centres[rng.integers(clusters, size=rows)] + noise) * np.arange(1, dim + 1) ** -0.4
-    unit = spread / np.linalg.norm(spread, axis=1, keepdims=True)
-    return unit.astype(np.float32)
 
 
 def quantized(case: Case, query: np.ndarray) -> np.ndarray:
@@ -148,11 +44,7 @@ def quantized(case: Case, query: np.ndarray) -> np.ndarray:
 
 def by_numpy(case: Case, query: np.ndarray, size: int, rows: np.ndarray) -> np.ndarray:
     """The `size` best of `rows` by (-coarse score, node)."""
-    graph = faiss.downcast_index(case.index.index)
-    storage = faiss.downcast_index(graph.storage)
-    codes = faiss.vector_to_array(storage.codes).reshape(-1, case.coarse.width)
-    ids = faiss.vector_to_array(case.index.id_map)
-    scores = codes.astype(np.int64) @ quantized(case, query)
+    ids, scores = faiss.vector_to_array(case.index.id_map), code_scores_of(case, query)
     nodes = np.flatnonzero(np.isin(ids, rows))
     return ids[nodes[np.argsort(-scores[nodes], kind="stable")[:size]]]
 
@@ -172,7 +64,7 @@ def test_a_wide_walk_is_a_scan(
     storage: str,
     seed: int,
 ) -> None:
-    """With ef_search of all rows, a walk over a connected graph visits every node."""
+    """With ef_search of all rows, a walk visits every node in its reach."""
     rng = np.random.default_rng(seed)
     width = data.draw(st.integers(1, dim), label="width")
     distinct = clustered(rng, data.draw(st.integers(1, rows), label="distinct"), dim)
@@ -185,18 +77,17 @@ def test_a_wide_walk_is_a_scan(
     if data.draw(st.booleans(), label="filtered"):
         mask = rng.random(rows) < data.draw(st.sampled_from([0.0, 0.2, 0.8]), label="share")
     allowed = np.arange(rows) if mask is None else np.flatnonzero(mask)
-    nodes = reachable(case)
-    allowed = allowed[np.isin(allowed, nodes)]
+    reached = [allowed[np.isin(allowed, reachable(case, query))] for query in queries]
     results = []
     for level in range(len(LEVELS)):
         graph = case.graph(level)
         order = rng.permutation(len(queries))
         found, scores, short = graph.search(queries, k, size, rows, mask, order)
         shortlists, _ = graph.shortlist(queries, size, rows, mask)
-        assert short == (allowed.size < k)
+        assert short == any(rows.size < k for rows in reached)
         results.append((found, scores, shortlists))
     for i, query in enumerate(queries):
-        expected = by_numpy(case, query, size, allowed)
+        expected = by_numpy(case, query, size, reached[i])
         for found, scores, shortlists in results:
             count = len(expected)
             np.testing.assert_array_equal(shortlists[i, :count], expected)
@@ -216,20 +107,35 @@ def test_a_wide_walk_is_a_scan(
             assert (np.diff(found[i, :kept])[steps == 0] > 0).all()
 
 
-def reachable(case: Case) -> np.ndarray:
-    """Row numbers that can be reached from the entry point on the base level."""
+def code_scores_of(case: Case, query: np.ndarray) -> np.ndarray:
+    """The coarse scores of all nodes."""
+    storage = faiss.downcast_index(faiss.downcast_index(case.index.index).storage)
+    codes = faiss.vector_to_array(storage.codes).reshape(-1, case.coarse.width)
+    return codes.astype(np.int64) @ quantized(case, query)
+
+
+def reachable(case: Case, query: np.ndarray) -> np.ndarray:
+    """Row numbers in reach of the node where a greedy descent enters the base level."""
     hnsw = faiss.downcast_index(case.index.index).hnsw
+    starts = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
     offsets = faiss.vector_to_array(hnsw.offsets).astype(np.int64)
-    links, degree = faiss.vector_to_array(hnsw.neighbors), hnsw.nb_neighbors(0)
-    seen, waiting = {hnsw.entry_point}, [hnsw.entry_point]
+    neighbors, scores = faiss.vector_to_array(hnsw.neighbors), code_scores_of(case, query)
+
+    def links(node: int, level: int) -> np.ndarray:
+        nodes = neighbors[offsets[node] + starts[level] : offsets[node] + starts[level + 1]]
+        return nodes[nodes >= 0]
+
+    node = hnsw.entry_point
+    for level in range(hnsw.max_level, 0, -1):
+        while (near := links(node, level)).size and scores[near].max() > scores[node]:
+            node = int(near[scores[near].argmax()])
+    seen, waiting = {node}, [node]
     while waiting:
-        start = offsets[waiting.pop()]
-        for node in links[start : start + degree].tolist():
-            if node >= 0 and node not in seen:
-                seen.add(node)
-                waiting.append(node)
-    ids = faiss.vector_to_array(case.index.id_map)
-    return ids[sorted(seen)]
+        for near in links(waiting.pop(), 0).tolist():
+            if near not in seen:
+                seen.add(near)
+                waiting.append(near)
+    return faiss.vector_to_array(case.index.id_map)[sorted(seen)]
 
 
 ROWS, DIM, WIDTH = 4000, 96, 40
@@ -340,11 +246,7 @@ for worker in workers:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("native") / "segment"
-    rows = clustered(np.random.default_rng(0), 3000, 48, 60)
-    settings = {"prefix": 24, "structure": "hnsw", "code": "int8", "shortlist": 40}
-    Segment.build(path, rows, SegmentConfig.from_dict(settings)).close()
-    return path
+    return small_segment(tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -352,84 +254,6 @@ def test_a_process_forked_during_a_search_can_search(built: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, str(built)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run(command, check=True, timeout=60, env=environment)
-
-
-# --- which kernel searches ---------------------------------------------------------------------
-
-
-def test_a_segment_finds_the_same_with_every_kernel(
-    built: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = {}
-    for kernel in ("faiss", *LEVELS):
-        monkeypatch.setenv("SEARCHENGINE_KERNEL", kernel)
-        with Segment.open(built) as segment:
-            is_native = isinstance(segment._opened().cascade, NativeCascade)
-            assert is_native == (kernel != "faiss")
-            queries = segment.vectors(np.arange(0, 3000, 20))
-            for k, size, allowed in ((10, 60, None), (1, 1, None), (5, 80, np.arange(0, 3000, 2))):
-                found = segment.search(queries, k, size, allowed)
-                other = results.setdefault((k, size), found)
-                assert np.mean(found.rows == other.rows) > 0.995
-                candidates = segment.shortlist(segment.rotate(queries), size, allowed)
-                oracle = segment.rerank(segment.rotate(queries), candidates, k)
-                np.testing.assert_array_equal(found.rows, oracle.rows)
-                np.testing.assert_allclose(found.scores, oracle.scores, atol=1e-6)
-
-
-def test_without_a_library_faiss_searches(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Segment.open(built) as segment:
-        queries = segment.vectors(np.arange(0, 3000, 20))
-        expected = segment.search(queries, 10, 80)
-    monkeypatch.setattr(library, "load", lambda: None)
-    assert library.levels() == []
-    assert library.description().startswith("faiss (no compiled kernel")
-    with Segment.open(built) as segment:
-        assert isinstance(segment._opened().cascade, Cascade)
-        found = segment.search(queries, 10, 80)
-    assert np.mean(found.rows == expected.rows) > 0.995
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
-    with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
-        Segment.open(built)
-
-
-def test_an_unknown_kernel_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "sse9")
-    with pytest.raises(SegmentConfigError, match=r"must be one of native, faiss, .*got 'sse9'"):
-        Segment.open(built)
-    absent = next(level for level in library.LEVELS if level not in LEVELS)
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", absent)
-    with pytest.raises(SegmentConfigError, match=f"{absent} is not available on this machine"):
-        Segment.open(built)
-
-
-def test_the_description_names_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert library.description().startswith("native, ")
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
-    assert library.description() == "native, scalar code"
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")
-    assert library.description() == "faiss (chosen by SEARCHENGINE_KERNEL)"
-
-
-def test_a_damaged_library_counts_as_none(tmp_path: Path) -> None:
-    broken = tmp_path / "kernel.so"
-    assert library.load(broken) is None
-    broken.write_bytes(b"\x7fELF")
-    assert library.load(broken) is None
-
-
-def test_a_failing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "kernel.so"
-    target.write_bytes(b"of an earlier version")
-    for command in ("false", "no-such-compiler"):
-        monkeypatch.setenv("CXX", command)
-        problem = compiler.compile_kernel(target)
-        assert problem is not None and command in problem and "\n" not in problem
-        assert list(tmp_path.iterdir()) == []
-    monkeypatch.delenv("CXX")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no C++ compiler was found" in str(compiler.compile_kernel(target))
 
 
 # --- damaged graphs ----------------------------------------------------------------------------
@@ -524,3 +348,35 @@ def test_views_outlive_the_segment_they_came_from(built: Path) -> None:
     del segment
     for still in (other, view):
         np.testing.assert_array_equal(still.search(queries, 10).rows, expected)
+
+
+SANITIZED = """
+import sys
+from pathlib import Path
+import pytest
+from indexer.native import compiler
+compiler.LIBRARY = Path(sys.argv[1])
+from indexer.native import library
+assert library.levels(), "the checked library does not load"
+sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
+def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+    """These tests again, by a library that checks its memory accesses and its arithmetic."""
+    target = tmp_path / "kernel.so"
+    problem = compiler.compile_kernel(target, compiler.SANITIZE)
+    assert problem is None, problem
+    command = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
+    preloaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": preloaded,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    files = [__file__, str(Path(__file__).with_name("test_native_library.py"))]
+    subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(target), *files], check=True, env=environment
+    )

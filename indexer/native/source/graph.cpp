@@ -38,7 +38,7 @@ std::string defect(const Graph& graph) {
     if (beyond) return "a link leads to no node";
     for (int64_t i = 0; i < n; i++)
         for (int level = 1; level < graph.node_levels[i]; level++) {
-            const int32_t* links = graph.links_of(int32_t(i), level);
+            const Link* links = graph.links_of(int32_t(i), level);
             for (int j = 0; j < graph.degree(level); j++)
                 if (links[j] >= 0 && graph.node_levels[links[j]] <= level)
                     return node("a link", i) + " leads to a node that is not on its level";

@@ -7,6 +7,9 @@
 
 namespace kernel {
 
+// A link in a mapped file may start at any byte.
+typedef int32_t Link __attribute__((aligned(1)));
+
 // Equal to GraphArrays in graph.py, field by field.
 struct Graph {
     int64_t size;          // nodes
@@ -19,7 +22,7 @@ struct Graph {
     int64_t entry;         // node where a search starts
     int64_t entry_level;   // its highest level
     const uint8_t* codes;  // (size, width)
-    const int32_t* links;  // nodes, -1 where a list is not full
+    const Link* links;     // nodes, -1 where a list is not full
     const uint64_t* offsets;      // (size + 1) where the links of a node start
     const int32_t* level_starts;  // (level_count + 1) where those of a level start, from there
     const int32_t* node_levels;   // (size) number of levels of a node
@@ -27,7 +30,7 @@ struct Graph {
     const float* scales;          // (width) value of one step of a code
     const uint8_t* full;          // (rows, dim), at any byte address
 
-    const int32_t* links_of(int32_t node, int level) const {
+    const Link* links_of(int32_t node, int level) const {
         return links + offsets[node] + level_starts[level];
     }
     int degree(int level) const { return level_starts[level + 1] - level_starts[level]; }

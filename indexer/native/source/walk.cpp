@@ -75,7 +75,7 @@ int Walk::next_unfollowed() {
 }
 
 void Walk::gather(bool alone) {
-    const int32_t* links = graph_.links_of(node_, at_level_);
+    const Link* links = graph_.links_of(node_, at_level_);
     const int degree = graph_.degree(at_level_);
     count_ = 0;
     if (at_level_ > 0) {
@@ -225,7 +225,7 @@ int Walk::finish(int64_t* rows, float* scores) {
         return kept;
     }
     const ScoreRow dot = graph_.half ? level_.half : level_.single;
-    constexpr int kAhead = 3;
+    constexpr int kAhead = 6; // rows
     for (int j = 0; j < std::min(kAhead, count); j++)
         prefetch(graph_.row(found_[j]), graph_.row_bytes());
     ranked_.resize(count);

@@ -1,0 +1,168 @@
+"""The library of the kernel: its levels against each other, its choice, and its compilation."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_cases import small_segment
+
+from indexer.errors import SegmentConfigError
+from indexer.native import compiler, library
+from indexer.search.cascade import Cascade
+from indexer.search.native_cascade import NativeCascade
+from indexer.segment import Segment
+
+LEVELS = library.levels()
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="the kernel is not compiled")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_segment(tmp_path_factory.mktemp("native"))
+
+
+# --- scores, each level against the scalar one -------------------------------------------------
+
+
+def address(array: npt.NDArray[np.generic]) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def code_scores(level: int, codes: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    width = codes.shape[1]
+    padded = np.zeros(-(-width // 64) * 64, np.int8)
+    padded[:width] = query
+    scores = np.empty(len(rows), np.int32)
+    arguments = [address(array) for array in (codes, padded, rows, scores)]
+    codes_at, query_at, rows_at, scores_at = arguments
+    library.load().kernel_score_codes(
+        level, codes_at, width, query_at, rows_at, len(rows), scores_at
+    )
+    return scores
+
+
+@given(
+    width=st.integers(1, 300) | st.sampled_from([64, 128, 192, 256, 768]),
+    count=st.integers(0, 19),
+    extreme=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_levels_score_codes_as_integers(width: int, count: int, extreme: bool, seed: int) -> None:
+    """Extremes are what an instruction that saturates gets wrong."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (7, width), np.uint8)
+    query = rng.integers(-127, 128, width).astype(np.int8)
+    if extreme:
+        codes[:] = 255
+        query[:] = rng.choice([-127, 127])
+    rows = rng.integers(0, 7, count).astype(np.int32)
+    expected = codes[rows].astype(np.int64) @ query.astype(np.int64)
+    for level in range(len(LEVELS)):
+        np.testing.assert_array_equal(code_scores(level, codes, query, rows), expected)
+
+
+@given(
+    dim=st.integers(1, 200) | st.sampled_from([256, 768]),
+    half=st.booleans(),
+    shift=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: int) -> None:
+    """Rows start at any byte. Small values of float16 are subnormal."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)
+    row = values.astype("f2" if half else "f4")
+    padded = np.zeros(-(-dim // 32) * 32, np.float32)
+    padded[:dim] = rng.standard_normal(dim)
+    raw = np.zeros(shift + row.nbytes, np.uint8)
+    raw[shift:] = row.view(np.uint8)
+    scores = [
+        library.load().kernel_score_row(level, address(raw) + shift, address(padded), dim, half)
+        for level in range(len(LEVELS))
+    ]
+    assert len({*scores}) == 1
+    exact = row.astype(np.float64) @ padded[:dim].astype(np.float64)
+    magnitude = np.abs(row.astype(np.float64)) @ np.abs(padded[:dim]).astype(np.float64)
+    assert abs(scores[0] - exact) <= 1e-6 * magnitude + 1e-12
+
+
+# --- which kernel searches ---------------------------------------------------------------------
+
+
+def test_a_segment_finds_the_same_with_every_kernel(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = {}
+    for kernel in ("faiss", *LEVELS):
+        monkeypatch.setenv("SEARCHENGINE_KERNEL", kernel)
+        with Segment.open(built) as segment:
+            is_native = isinstance(segment._opened().cascade, NativeCascade)
+            assert is_native == (kernel != "faiss")
+            queries = segment.vectors(np.arange(0, 3000, 20))
+            for k, size, allowed in ((10, 60, None), (1, 1, None), (5, 80, np.arange(0, 3000, 2))):
+                found = segment.search(queries, k, size, allowed)
+                other = results.setdefault((k, size), found)
+                assert np.mean(found.rows == other.rows) > 0.995
+                candidates = segment.shortlist(segment.rotate(queries), size, allowed)
+                oracle = segment.rerank(segment.rotate(queries), candidates, k)
+                np.testing.assert_array_equal(found.rows, oracle.rows)
+                np.testing.assert_allclose(found.scores, oracle.scores, atol=1e-6)
+
+
+def test_without_a_library_faiss_searches(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Segment.open(built) as segment:
+        queries = segment.vectors(np.arange(0, 3000, 20))
+        expected = segment.search(queries, 10, 80)
+    monkeypatch.setattr(library, "load", lambda: None)
+    assert library.levels() == []
+    assert library.description().startswith("faiss (no compiled kernel")
+    with Segment.open(built) as segment:
+        assert isinstance(segment._opened().cascade, Cascade)
+        found = segment.search(queries, 10, 80)
+    assert np.mean(found.rows == expected.rows) > 0.995
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
+    with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
+        Segment.open(built)
+
+
+def test_an_unknown_kernel_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", "sse9")
+    with pytest.raises(SegmentConfigError, match=r"must be one of native, faiss, .*got 'sse9'"):
+        Segment.open(built)
+    absent = next(level for level in library.LEVELS if level not in LEVELS)
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", absent)
+    with pytest.raises(SegmentConfigError, match=f"{absent} is not available on this machine"):
+        Segment.open(built)
+
+
+def test_the_description_names_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library.description().startswith("native, ")
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
+    assert library.description() == "native, scalar code"
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")
+    assert library.description() == "faiss (chosen by SEARCHENGINE_KERNEL)"
+
+
+def test_a_damaged_library_counts_as_none(tmp_path: Path) -> None:
+    broken = tmp_path / "kernel.so"
+    assert library.load(broken) is None
+    broken.write_bytes(b"\x7fELF")
+    assert library.load(broken) is None
+
+
+def test_a_failing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "kernel.so"
+    target.write_bytes(b"of an earlier version")
+    for command in ("false", "no-such-compiler"):
+        monkeypatch.setenv("CXX", command)
+        problem = compiler.compile_kernel(target)
+        assert problem is not None and command in problem and "\n" not in problem
+        assert list(tmp_path.iterdir()) == []
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no C++ compiler was found" in str(compiler.compile_kernel(target))

@@ -1,0 +1,56 @@
+"""Rows in a file and a graph over their prefixes, for tests of the compiled kernel."""
+
+from pathlib import Path
+
+import numpy as np
+
+from indexer.building.coarse import build_coarse
+from indexer.config import SegmentConfig, Storage
+from indexer.native.graph import NativeGraph
+from indexer.segment import Segment
+from indexer.storage.vectors import Prefixes, VectorFile, VectorWriter
+
+
+class Case:
+    """Rows in a file and a graph over their prefixes, of any size."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: np.ndarray,
+        width: int,
+        storage: str = "float16",
+        kept: np.ndarray | None = None,
+    ) -> None:
+        path = folder / "vectors"
+        path.unlink(missing_ok=True)
+        with VectorWriter(path, rows.shape[1], Storage(storage)) as writer:
+            writer.append(rows)
+            writer.seal()
+        self.file = VectorFile(path, len(rows), rows.shape[1], Storage(storage))
+        self.config = SegmentConfig.from_dict(
+            {"prefix": width, "structure": "hnsw", "code": "int8", "hnsw_m": 8}
+        )
+        self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
+        self.index = self.coarse.index
+        self.stored = self.file.take(np.arange(len(rows)))
+
+    def graph(self, level: int = 0) -> NativeGraph:
+        return NativeGraph(self.index, self.file, level, "coarse.faiss")
+
+
+def clustered(rng: np.random.Generator, rows: int, dim: int, clusters: int = 8) -> np.ndarray:
+    centres = rng.standard_normal((clusters, dim))
+    noise = 0.4 * rng.standard_normal((rows, dim))
+    spread = (centres[rng.integers(clusters, size=rows)] + noise) * np.arange(1, dim + 1) ** -0.4
+    unit = spread / np.linalg.norm(spread, axis=1, keepdims=True)
+    return unit.astype(np.float32)
+
+
+def small_segment(folder: Path) -> Path:
+    """The folder of a segment of 3,000 rows with a graph of 8-bit codes."""
+    path = folder / "segment"
+    rows = clustered(np.random.default_rng(0), 3000, 48, 60)
+    settings = {"prefix": 24, "structure": "hnsw", "code": "int8", "shortlist": 40}
+    Segment.build(path, rows, SegmentConfig.from_dict(settings)).close()
+    return path
