@@ -22,7 +22,7 @@ from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import SearchResult, narrow, rerank
-from indexer.search.exact import EXACT_ALLOWED, certify, scan
+from indexer.search.exact import EXACT_ALLOWED, certify
 from indexer.search.native_cascade import walk_totals
 from indexer.search.opening import Parts, read_manifest, verify_files
 from indexer.storage.basis import Basis
@@ -270,12 +270,12 @@ class Segment:
             candidates = self._shortlist(rotated, size, only)
             for width, keep in config.stages:
                 candidates = narrow(parts.file, rotated, candidates, width, max(keep, k))
-            return rerank(parts.file, rotated, candidates, k)
+            return parts.rerank(rotated, candidates, k)
         result = parts.cascade.search(rotated, k, size, config.effort, only)
         short = np.flatnonzero(result.rows[:, -1] < 0)  # the walk ended before it found k rows
         if short.size:
             candidates = self._shortlist(rotated[short], size, only)
-            full = rerank(parts.file, rotated[short], candidates, k)
+            full = parts.rerank(rotated[short], candidates, k)
             result.rows[short], result.scores[short] = full.rows, full.scores
         return result
 
@@ -305,7 +305,7 @@ class Segment:
             start = self._shortlist(rotated, size, only)
             proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, within)
             return replace(proof.result, proven=True, read=proof.read)
-        result = scan(parts.full_scan(within), parts.file, rotated, k, available, parts.slack)
+        result = parts.exact(rotated, k, only)
         return replace(result, proven=True, read=np.full(len(rotated), available))
 
     def prefix_rows(self, p: int) -> Prefixes:

@@ -88,18 +88,19 @@ class ThreadBudget:
                 self._freed.notify_all()
 
 
-def slices(total: int) -> Iterator[slice]:
+def slices(total: int, least: int = MIN_SLICE, most: int = MAX_SLICE) -> Iterator[slice]:
     """Cut a batch of `total` queries, in order, so that each slice takes about SLICE_SECONDS.
 
-    The time between one slice and the next says how many queries the next one has.
+    The time between one slice and the next says how many queries the next one has: at least `least`
+    and at most `most`. Works for the rows of a pass as well.
     """
-    start, size = 0, MIN_SLICE
+    start, size = 0, least
     while start < total:
         stop = min(start + size, total)
         began = perf_counter()
         yield slice(start, stop)
         share = SLICE_SECONDS / max(perf_counter() - began, 1e-6)
-        size = max(MIN_SLICE, min(MAX_SLICE, 4 * size, int((stop - start) * share)))
+        size = max(least, min(most, 4 * size, int((stop - start) * share)))
         start = stop
 
 

@@ -17,9 +17,9 @@ from indexer.config import Device, RotationKind, Structure
 from indexer.errors import SegmentError
 from indexer.faiss_calls import faiss, read_index
 from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import Cascade, CoarseIndex, structure_of
-from indexer.search.exact import Bounds, score_slack
-from indexer.search.native_cascade import NativeCascade, open_cascade
+from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank, structure_of
+from indexer.search.exact import Bounds, scan, score_slack
+from indexer.search.native_cascade import NativeCascade, NativeScan, native_scan, open_cascade
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
 from indexer.storage.rotation import Rotation
@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     full: CoarseIndex  # the same rows, mapped by faiss
     coarse: CoarseIndex
     cascade: Cascade | NativeCascade
+    native: NativeScan | None  # scans of the compiled kernel; None: faiss scans
     bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
@@ -86,7 +87,7 @@ class Parts(NamedTuple):
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         rotation = load_rotation(folder, manifest) if shared is None else shared
         cascade = open_cascade(coarse, full, file, str(folder / COARSE))
-        parts = cls(file, full, coarse, cascade, bounds, rotation)
+        parts = cls(file, full, coarse, cascade, native_scan(file, coarse), bounds, rotation)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
@@ -94,7 +95,8 @@ class Parts(NamedTuple):
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = open_coarse(path, mapped=True)
         cascade = open_cascade(self.coarse, full, file, "the coarse stage")
-        return self._replace(file=file, full=full, cascade=cascade)
+        native = native_scan(file, self.coarse)
+        return self._replace(file=file, full=full, cascade=cascade, native=native)
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
         """These files with another coarse stage, which holds the rows `kept`, None for all.
@@ -102,7 +104,10 @@ class Parts(NamedTuple):
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
         cascade = open_cascade(coarse, self.full, self.file, "the coarse stage in memory")
-        return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
+        native = native_scan(self.file, coarse)
+        return self._replace(
+            coarse=coarse, cascade=cascade, native=native, gpu_coarse=None, kept=kept
+        )
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
@@ -151,7 +156,22 @@ class Parts(NamedTuple):
         coarse = self.scanner("coarse", size, only is not None)
         if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
             return self.cascade.shortlist(rotated, size, only, effort)
+        if coarse is self.coarse and self.native is not None and self.native.prefixes:
+            return self.native.shortlist(rotated, size, within)
         return coarse.shortlist(rotated[:, : coarse.width], size, only, effort)
+
+    def exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
+        """The true best k of all (allowed) rows, from their full width."""
+        within, available = self.searched(only), self.available(only)
+        if self.native is None or self.gpu_full is not None:
+            return scan(self.full_scan(within), self.file, rotated, k, available, self.slack)
+        return self.native.exact(rotated, k, within)
+
+    def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
+        """The best k candidates of this segment (q, s); their row numbers are not checked."""
+        if self.native is None:
+            return rerank(self.file, rotated, candidates, k)
+        return self.native.rerank(rotated, candidates, k)
 
     def full_scan(self, within: Allowed | None) -> Callable[[Floats, int], RowNumbers]:
         """A scan of the full-width rows: rotated queries and a size to rows (q, size)."""

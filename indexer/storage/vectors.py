@@ -232,7 +232,7 @@ class VectorFile:
         dtype = np.dtype(DTYPES[self.storage])
         end = (self.dim if width is None else width) * dtype.itemsize
         if isinstance(rows, slice):
-            self._read_ahead(rows)
+            self.read_ahead(rows)
             raw = self._bytes[rows, :end].copy()
         elif width is not None:
             raw = self._bytes[:, :end][rows]
@@ -289,7 +289,7 @@ class VectorFile:
             yield self.take(numbers, width)
             self.release()  # the system maps sixteen pages for one that is read
 
-    def _read_ahead(self, rows: slice) -> None:
+    def read_ahead(self, rows: slice) -> None:
         """Ask the system to read these rows at once."""
         first, last, _ = rows.indices(self.rows)
         if hasattr(mmap, "MADV_WILLNEED") and first < last:

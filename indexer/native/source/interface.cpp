@@ -1,4 +1,5 @@
 // The C interface, and the threads of one call. No exception crosses it.
+#include "exact.h"
 #include "walk.h"
 
 #include <algorithm>
@@ -207,6 +208,27 @@ int64_t kernel_search(void* searcher, const float* queries, const int64_t* order
 // Of all searches that have ended: codes scored, and nodes whose links were followed.
 void kernel_work(const void* searcher, int64_t* totals) {
     static_cast<const Searcher*>(searcher)->work(totals);
+}
+
+// Adds rows to the best so far of each query; 0, or -1 if there is not enough memory.
+int64_t kernel_add_best(int level, const Pass* pass, int threads, int64_t* rows, float* scores) {
+    try {
+        add_best(*pass, levels()[level], threads, rows, scores);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+// The best of each query's candidates; 0, or -1 if there is not enough memory.
+int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, int64_t size,
+                      int threads, int64_t* rows, float* scores) {
+    try {
+        rerank(*pass, levels()[level], candidates, size, threads, rows, scores);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
 }
 
 // For tests: the scores of codes, and of one full-width row, at a level.

@@ -1,0 +1,148 @@
+#include "exact.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kernel {
+namespace {
+
+constexpr int64_t kBlock = 64; // rows that all queries are compared with while they are in a cache
+constexpr int64_t kAhead = 4;  // candidates that are on their way while one is scored
+
+using Found = std::pair<float, int64_t>; // score, row
+
+bool better(const Found& a, const Found& b) {
+    return a.first > b.first || (a.first == b.first && a.second < b.second);
+}
+
+// The best of each query that one thread has seen: heaps of at most k, the worst on top.
+using Best = std::vector<std::vector<Found>>;
+
+void offer(std::vector<Found>& heap, size_t k, Found found) {
+    if (heap.size() < k) {
+        heap.push_back(found);
+        std::push_heap(heap.begin(), heap.end(), better);
+    } else if (better(found, heap.front())) {
+        std::pop_heap(heap.begin(), heap.end(), better);
+        heap.back() = found;
+        std::push_heap(heap.begin(), heap.end(), better);
+    }
+}
+
+std::vector<float> padded(const Pass& pass, int64_t stride) {
+    std::vector<float> queries(pass.count * stride);
+    for (int64_t q = 0; q < pass.count; q++)
+        std::copy_n(pass.queries + q * pass.dim, pass.dim, queries.begin() + q * stride);
+    return queries;
+}
+
+int64_t padded_dim(const Pass& pass) { return (pass.dim + kLanes - 1) / kLanes * kLanes; }
+
+// Runs `work(thread)` in so many threads, this one among them. `work` throws nothing but bad_alloc.
+template <class Work> void run(int threads, const Work& work) {
+    std::atomic<bool> failed{false};
+    auto guarded = [&](int thread) noexcept {
+        try {
+            work(thread);
+        } catch (const std::bad_alloc&) {
+            failed = true;
+        }
+    };
+    std::vector<std::thread> helpers;
+    helpers.reserve(threads);
+    try {
+        for (int i = 1; i < threads; i++) helpers.emplace_back(guarded, i);
+    } catch (const std::system_error&) {
+        // The system gives no more threads; those there are do the work.
+    }
+    guarded(0);
+    for (std::thread& helper : helpers) helper.join();
+    if (failed) throw std::bad_alloc();
+}
+
+void write(std::vector<Found>& best, int64_t k, int64_t* rows, float* scores) {
+    std::sort_heap(best.begin(), best.end(), better);
+    for (int64_t i = 0; i < k; i++) {
+        const bool there = i < int64_t(best.size());
+        rows[i] = there ? best[i].second : -1;
+        scores[i] = there ? best[i].first : -std::numeric_limits<float>::infinity();
+    }
+}
+
+void score_block(const Pass& pass, ScoreRow score, const float* queries, int64_t stride,
+                 int64_t first, int64_t last, Best& best) {
+    const int64_t bytes = pass.dim * (pass.half ? 2 : 4);
+    int64_t numbers[kBlock];
+    int64_t taken = 0;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t number = pass.numbers ? pass.numbers[i] : i;
+        if (!pass.mask || pass.mask[number]) numbers[taken++] = number;
+    }
+    if (pass.numbers) // far apart: all are asked for before the first is read
+        for (int64_t i = 0; i < taken; i++)
+            for (int64_t at = 0; at < bytes; at += 64)
+                __builtin_prefetch(pass.full + numbers[i] * bytes + at);
+    for (int64_t q = 0; q < pass.count; q++)
+        for (int64_t i = 0; i < taken; i++) {
+            const uint8_t* row = pass.full + numbers[i] * bytes;
+            offer(best[q], pass.k, {score(row, queries + q * stride, pass.dim), numbers[i]});
+        }
+}
+
+} // namespace
+
+void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, float* scores) {
+    const int64_t stride = padded_dim(pass);
+    const std::vector<float> queries = padded(pass, stride);
+    const ScoreRow score = pass.half ? level.half : level.single;
+    std::vector<Best> bests(threads, Best(pass.count));
+    for (int64_t q = 0; q < pass.count; q++) // so that few of the new rows enter a heap
+        for (int64_t i = 0; i < pass.k && rows[q * pass.k + i] >= 0; i++)
+            offer(bests[0][q], pass.k, {scores[q * pass.k + i], rows[q * pass.k + i]});
+    std::atomic<int64_t> next{pass.first};
+    run(threads, [&](int thread) {
+        int64_t first;
+        while ((first = next.fetch_add(kBlock)) < pass.last)
+            score_block(pass, score, queries.data(), stride, first,
+                        std::min(first + kBlock, pass.last), bests[thread]);
+    });
+    for (int64_t q = 0; q < pass.count; q++) {
+        for (int i = 1; i < threads; i++)
+            for (const Found& found : bests[i][q]) offer(bests[0][q], pass.k, found);
+        write(bests[0][q], pass.k, rows + q * pass.k, scores + q * pass.k);
+    }
+}
+
+void rerank(const Pass& pass, const Level& level, const int64_t* candidates, int64_t size,
+            int threads, int64_t* rows, float* scores) {
+    const int64_t stride = padded_dim(pass), bytes = pass.dim * (pass.half ? 2 : 4);
+    const std::vector<float> queries = padded(pass, stride);
+    const ScoreRow score = pass.half ? level.half : level.single;
+    std::atomic<int64_t> next{0};
+    run(threads, [&](int) {
+        std::vector<Found> best;
+        int64_t q;
+        while ((q = next.fetch_add(1)) < pass.count) {
+            const int64_t* of = candidates + q * size;
+            best.clear();
+            for (int64_t i = 0; i < size; i++) {
+                const int64_t later = i + kAhead;
+                if (later < size && of[later] >= 0)
+                    for (int64_t at = 0; at < bytes; at += 64)
+                        __builtin_prefetch(pass.full + of[later] * bytes + at);
+                if (of[i] >= 0)
+                    offer(best, pass.k,
+                          {score(pass.full + of[i] * bytes, queries.data() + q * stride, pass.dim),
+                           of[i]});
+            }
+            write(best, pass.k, rows + q * pass.k, scores + q * pass.k);
+        }
+    });
+}
+
+} // namespace kernel
