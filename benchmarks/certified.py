@@ -12,6 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def compare(
                 times,
                 f"certified {width}",
                 lambda of=of, query=query, i=i: certify(
-                    of, store, full, query, k, found[i : i + 1]
+                    of, partial(rerank, store), full, query, k, found[i : i + 1]
                 ),
             )
             touched[width].append(float(one.read[0] / store.rows))

@@ -303,7 +303,7 @@ class Segment:
         if parts.bounds is not None and startable and available > max(EXACT_ALLOWED, k):
             size = min(max(k, self._config.shortlist), available)
             start = self._shortlist(rotated, size, only)
-            proof = certify(parts.bounds, parts.file, parts.full, rotated, k, start, within)
+            proof = certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
             return replace(proof.result, proven=True, read=proof.read)
         result = parts.exact(rotated, k, only)
         return replace(result, proven=True, read=np.full(len(rotated), available))

@@ -168,6 +168,10 @@ class Bounds:
         return found
 
 
+Rerank = Callable[[Floats, RowNumbers, int], SearchResult]
+"""Queries (q, D), candidates (q, s) and k to their best k, as search.cascade.rerank."""
+
+
 @dataclass(frozen=True, slots=True)
 class Certified:
     """The true best k, and the number of rows read for it.
@@ -183,7 +187,7 @@ class Certified:
 
 def certify(
     bounds: Bounds,
-    store: RowStore,
+    score: Rerank,
     full: CoarseIndex,
     rotated: Floats,
     k: int,
@@ -193,9 +197,9 @@ def certify(
     """Turn any result into the exact one.
 
     Args:
-        bounds: of the rows of `store`.
-        store: the full-width rows.
-        full: the same rows, mapped by faiss, to filter many candidates.
+        bounds: of the rows.
+        score: queries, candidates and k to the best k of the candidates, by their full width.
+        full: the full-width rows, mapped by faiss, to filter many candidates.
         rotated: (q, D) float32 unit queries in the basis of the rows.
         k: rows per query, >= 1.
         found: (q, s) row numbers without repeats per query, -1 for padding, to start from. The
@@ -203,7 +207,7 @@ def certify(
         allowed: the rows that may be found; None for all.
 
     Returns:
-        Rows and scores equal to `rerank` over all (allowed) rows, to the last bit.
+        Rows and scores equal to `score` over all (allowed) rows, to the last bit.
 
     Raises:
         VectorError: k < 1, or queries of another width.
@@ -213,7 +217,7 @@ def certify(
         raise VectorError(f"queries must be (q, {bounds.dim}), got shape {rotated.shape}")
     if allowed is not None:
         found = np.where(allowed.mask[found] & (found >= 0), found, -1)
-    start = rerank(store, rotated, found, k)
+    start = score(rotated, found, k)
     best_rows, best_scores = np.empty_like(start.rows), np.empty_like(start.scores)
     read = np.empty(len(rotated), np.int64)
     for i, rows in enumerate(bounds.candidates(rotated, start.scores[:, -1], allowed)):
@@ -221,7 +225,7 @@ def certify(
         read[i] = np.union1d(found[i][found[i] >= 0], rows).size  # the start is read as well
         if rows.size > GATHER_SHARE * bounds.rows:
             rows = _filtered(full, query, k, rows, bounds.score_slack)
-        best = rerank(store, query, rows[None], k)
+        best = score(query, rows[None], k)
         best_rows[i], best_scores[i] = best.rows[0], best.scores[0]
     return Certified(SearchResult(best_rows, best_scores), read)
 

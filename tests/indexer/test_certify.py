@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
+from functools import partial
 from pathlib import Path
 
 import faiss
@@ -17,8 +18,8 @@ from indexer.config import Storage
 from indexer.errors import SegmentError, VectorError
 from indexer.search import exact as module
 from indexer.search.allowed import Allowed
-from indexer.search.cascade import CoarseIndex, SearchResult, rerank
-from indexer.search.exact import Bounds, _Code, _empty, _filtered, certify
+from indexer.search.cascade import CoarseIndex, RowStore, SearchResult, rerank
+from indexer.search.exact import Bounds, Rerank, _Code, _empty, _filtered, certify
 from indexer.search.opening import open_coarse
 from indexer.storage.vectors import VectorFile, VectorWriter
 
@@ -41,6 +42,11 @@ def everything(
 ) -> SearchResult:
     rows = np.arange(store.rows) if allowed is None else allowed
     return rerank(store, queries, np.tile(rows, (len(queries), 1)), k)
+
+
+def scored(store: RowStore) -> Rerank:
+    """Scores from the rows of a store."""
+    return partial(rerank, store)
 
 
 def falling(n: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -90,7 +96,7 @@ def test_equal_to_a_scan_of_everything(data: st.DataObject) -> None:
         sample = stored[: data.draw(st.integers(1, n))]
         bounds = Bounds.build([stored[: n // 2], stored[n // 2 :]], width, sample)
         only = None if allowed is None else Allowed.of(allowed, n)
-        certified = certify(bounds, store, full, queries, k, found, only)
+        certified = certify(bounds, scored(store), full, queries, k, found, only)
         expected = everything(store, queries, k, allowed)
     np.testing.assert_array_equal(certified.result.rows, expected.rows)
     np.testing.assert_array_equal(certified.result.scores, expected.scores)
@@ -111,8 +117,8 @@ def test_many_rows_few_of_which_are_read(
     with written(rows, storage) as (store, full):
         bounds = Bounds.build(store.blocks(), 61, store.take(slice(0, 5000, 5)))
         expected = everything(store, queries, 10, None)
-        certified = certify(bounds, store, full, queries, 10, expected.rows)
-        lazy = certify(bounds, store, full, queries, 10, np.tile(np.arange(50), (20, 1)))
+        certified = certify(bounds, scored(store), full, queries, 10, expected.rows)
+        lazy = certify(bounds, scored(store), full, queries, 10, np.tile(np.arange(50), (20, 1)))
     for one in (certified, lazy):
         np.testing.assert_array_equal(one.result.rows, expected.rows)
         np.testing.assert_array_equal(one.result.scores, expected.scores)
@@ -150,7 +156,7 @@ def test_a_scan_that_errs_as_far_as_it_may_loses_no_row(
     expected = rerank(Rows(rows), query, np.arange(400)[None], k)
     full = Adverse(rows, expected.rows[0], slack)
     bounds = Bounds.build([rows], 29, rows)
-    certified = certify(bounds, Rows(rows), full, query, k, np.arange(300, 310)[None])  # type: ignore[arg-type]
+    certified = certify(bounds, scored(Rows(rows)), full, query, k, np.arange(300, 310)[None])  # type: ignore[arg-type]
     np.testing.assert_array_equal(certified.result.rows, expected.rows)
 
 
@@ -317,7 +323,7 @@ def test_what_is_read_counts_row_0_like_any_other() -> None:
         (0, [3, -1], allowed, 3),  # no row to begin with: all that are allowed
     ):
         query, found = rows[best : best + 1], np.array([start])
-        certified = certify(bounds, Rows(rows), full, query, 1, found, only)  # type: ignore[arg-type]
+        certified = certify(bounds, scored(Rows(rows)), full, query, 1, found, only)  # type: ignore[arg-type]
         assert certified.result.rows.tolist() == [[best]]
         assert certified.read.tolist() == [read], (start, only)
     with pytest.raises(FrozenInstanceError):
@@ -330,7 +336,7 @@ def test_only_many_candidates_are_filtered_by_a_scan() -> None:
     bounds, query = Bounds.build([rows], 2, rows), rows[:1]
     for start, sizes in ((0, []), (-1, [33])):
         full = Ranked(rows[:, 0])
-        certified = certify(bounds, Rows(rows), full, query, 1, np.array([[start]]))  # type: ignore[arg-type]
+        certified = certify(bounds, scored(Rows(rows)), full, query, 1, np.array([[start]]))  # type: ignore[arg-type]
         assert certified.result.rows.tolist() == [[0]]
         assert full.sizes == sizes
 
@@ -395,9 +401,9 @@ def test_errors(tmp_path: Path) -> None:
         bounds.candidates(rows[:2], np.zeros(1, np.float32))
     with written(rows, Storage.FLOAT16) as (store, full):
         with pytest.raises(VectorError, match="k must be"):
-            certify(bounds, store, full, rows, 0, np.zeros((10, 1), np.int64))
+            certify(bounds, scored(store), full, rows, 0, np.zeros((10, 1), np.int64))
         with pytest.raises(VectorError, match=r"queries must be \(q, 8\)"):
-            certify(bounds, store, full, rows[:, :4], 1, np.zeros((10, 1), np.int64))
+            certify(bounds, scored(store), full, rows[:, :4], 1, np.zeros((10, 1), np.int64))
     bounds.save(tmp_path / "bounds")
     with pytest.raises(SegmentError, match="no bounds of rows 3 wide"):
         Bounds.open(tmp_path / "bounds", 3)

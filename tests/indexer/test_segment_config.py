@@ -102,7 +102,7 @@ def test_integers_of_numpy_become_plain_ones() -> None:
         ({"storage": "int8"}, "storage must be one of float16, float32"),
         ({"prefix": 0}, "prefix must be a whole number of at least 1, got 0"),
         ({"prefix": True}, "prefix must be a whole number"),
-        ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 1, got 1\.5"),
+        ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 0, got 1\.5"),
         ({"effort": 9}, "effort must be 0 for the structure flat, got 9"),
         ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
         ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),

@@ -1,0 +1,148 @@
+"""Scans and reranking by the compiled kernel, against numpy."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.native import exact, library
+from indexer.native.exact import NativeRows
+from indexer.segment import Segment, SegmentConfig
+from indexer.threads import threads
+
+LEVELS = library.levels()
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="the kernel is not compiled")
+
+
+def native(rows: np.ndarray, level: int = 0) -> NativeRows:
+    """Rows of float16 or float32, at an odd byte as in a vectors file."""
+    memory = np.zeros(rows.nbytes + 1, np.uint8)
+    memory[1:] = rows.reshape(-1).view(np.uint8)
+    half = rows.dtype == np.float16
+    return NativeRows(memory, memory.ctypes.data + 1, *rows.shape, half=half, level=level)
+
+
+def of_small_numbers(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.ndarray:
+    """Whole numbers, whose products and sums are exact in any order: there are many ties."""
+    return rng.integers(-2, 3, shape).astype(kind)
+
+
+def best(scores: np.ndarray, allowed: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The oracle: the best k allowed rows by (-score, row), from all scores (q, n)."""
+    order = allowed[np.lexsort((np.broadcast_to(allowed, (len(scores), allowed.size)),
+                                -scores[:, allowed]), axis=1)[:, :k]]  # fmt: skip
+    rows = np.full((len(scores), k), -1, np.int64)
+    values = np.full((len(scores), k), -np.inf, np.float32)
+    rows[:, : order.shape[1]] = order
+    values[:, : order.shape[1]] = np.take_along_axis(scores, order, axis=1)
+    return rows, values
+
+
+@pytest.fixture(autouse=True)
+def small_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Several passes, each by several threads."""
+    monkeypatch.setattr(exact, "_LEAST", 7)
+    monkeypatch.setattr(exact, "_MOST", 90)
+    monkeypatch.setattr(exact, "_THREAD_BYTES", 64)
+    before, threads.limit = threads.limit, 3
+    yield
+    threads.limit = before
+
+
+@pytest.mark.parametrize("level", range(len(LEVELS)))
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+@given(data=st.data())
+def test_the_best_rows_are_those_of_numpy(level: int, kind: str, data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 999), label="seed"))
+    count, dim = data.draw(st.integers(1, 300), label="rows"), data.draw(st.integers(1, 70))
+    queries = of_small_numbers(rng, (data.draw(st.integers(1, 9)), dim), "float32")
+    rows, k = of_small_numbers(rng, (count, dim), kind), data.draw(st.integers(1, count + 5))
+    scores = queries @ rows.astype("float32").T
+    mask = rng.random(count) < data.draw(st.sampled_from([0.0, 0.05, 0.5, 1.0]), label="share")
+    allowed = np.flatnonzero(mask)
+    scanned = native(rows, level)
+    for found, wanted in (
+        (scanned.best(queries, k), np.arange(count)),
+        (scanned.best(queries, k, rows=allowed), allowed),
+        (scanned.best(queries, k, mask=mask), allowed),
+    ):
+        for one, other in zip(found, best(scores, wanted, k), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("level", range(len(LEVELS)))
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+@given(data=st.data())
+def test_the_best_candidates_are_those_of_numpy(level: int, kind: str, data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 999), label="seed"))
+    count, dim = data.draw(st.integers(1, 80), label="rows"), data.draw(st.integers(1, 70))
+    queries = of_small_numbers(rng, (data.draw(st.integers(1, 9)), dim), "float32")
+    rows, k = of_small_numbers(rng, (count, dim), kind), data.draw(st.integers(1, 20))
+    size = data.draw(st.integers(1, count), label="candidates")
+    candidates = np.array([rng.permutation(count)[:size] for _ in queries])
+    candidates[rng.random(candidates.shape) < 0.2] = -1
+    found = native(rows, level).rerank(queries, candidates, k)
+    scores = queries @ rows.astype("float32").T
+    for i, line in enumerate(candidates):
+        wanted = best(scores[i : i + 1], np.sort(line[line >= 0]), k)
+        np.testing.assert_array_equal(found[0][i], wanted[0][0])
+        np.testing.assert_array_equal(found[1][i], wanted[1][0])
+
+
+def test_a_score_depends_on_nothing_but_the_pair(tmp_path: Path) -> None:
+    """Alone, in a batch, as a candidate, under a filter, with other threads: the same bits."""
+    rng = np.random.default_rng(3)
+    vectors, queries = rng.standard_normal((500, 100)), rng.standard_normal((6, 100))
+    config = SegmentConfig(prefix=16, rotation="identity")  # a rotation rounds by the batch
+    with Segment.build(tmp_path / "s", vectors, config) as segment:
+        together = segment.exact(queries, 500)
+        for i in range(6):
+            alone = segment.exact(queries[i : i + 1], 20, allowed=np.arange(0, 500, 2))
+            known = dict(zip(together.rows[i].tolist(), together.scores[i].tolist(), strict=True))
+            for row, score in zip(alone.rows[0].tolist(), alone.scores[0].tolist(), strict=True):
+                assert known[row] == score
+            searched = segment.search(queries[i : i + 1], 20, shortlist=60)
+            pairs = zip(searched.rows[0].tolist(), searched.scores[0].tolist(), strict=True)
+            assert all(known[row] == score for row, score in pairs)
+
+
+def test_equal_prefixes_are_cut_by_row_number(tmp_path: Path) -> None:
+    """A longer shortlist of a flat coarse stage contains every shorter one."""
+    rng = np.random.default_rng(4)
+    vectors = np.concatenate([np.tile(rng.standard_normal(8), (1500, 1)),
+                              rng.standard_normal((1500, 8))], axis=1)  # fmt: skip
+    config = SegmentConfig(prefix=8, rotation="identity")
+    with Segment.build(tmp_path / "s", vectors, config) as segment:
+        rotated = segment.rotate(vectors[:3])
+        longest = segment.shortlist(rotated, 400)
+        for size in (1, 10, 399):
+            np.testing.assert_array_equal(segment.shortlist(rotated, size), longest[:, :size])
+
+
+def test_many_callers_at_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    vectors, queries = rng.standard_normal((700, 40)), rng.standard_normal((60, 40))
+    with Segment.build(tmp_path / "s", vectors, SegmentConfig(prefix=16)) as segment:
+        expected = segment.exact(queries, 9).rows
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(lambda i: segment.exact(queries[i : i + 1], 9).rows[0], range(60))]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = native(np.ones((10, 4), np.float32))
+
+    class Full:
+        kernel_add_best = kernel_rerank = staticmethod(lambda *_: -1)
+
+    monkeypatch.setattr(rows, "_library", Full)
+    query = np.ones((1, 4), np.float32)
+    with pytest.raises(MemoryError, match="no memory for the best 3 rows of 1 queries"):
+        rows.best(query, 3)
+    with pytest.raises(MemoryError, match="no memory for the best 3 rows of 1 queries"):
+        rows.rerank(query, np.zeros((1, 1), np.int64), 3)
