@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from indexer.arrays import Floats, Mask, RowNumbers
+from indexer.config import Structure
 from indexer.errors import SegmentError, shortened
 from indexer.threads import threads
 
@@ -106,3 +107,16 @@ def ordered(
             return best_scores, best_rows
         requested = min(2 * requested, available)
         scores, rows = search(queries[pending], requested)
+
+
+def structure_of(index: Any) -> Structure | None:
+    """The Structure of a faiss index; None if it is another kind."""
+    kinds = {
+        faiss.IndexHNSW: Structure.HNSW,
+        faiss.IndexNSG: Structure.NSG,
+        faiss.IndexIVF: Structure.IVF,
+        (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
+    }
+    if hasattr(faiss, "GpuIndexFlat"):
+        kinds[faiss.GpuIndexFlat] = Structure.FLAT
+    return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)

@@ -13,7 +13,8 @@ _THREAD_BYTES = 1 << 24
 """Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
 longer where other programs are running."""
 
-_LEAST, _MOST = 1 << 12, 1 << 24  # rows of a pass
+_LEAST, _MOST = 1 << 10, 1 << 24  # rows of a pass
+_QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
 class _Pass(ctypes.Structure):
@@ -57,36 +58,52 @@ class NativeRows:
         Raises:
             MemoryError.
         """
-        found = self._empty(len(queries), k)
         queries = np.ascontiguousarray(queries, np.float32)
+        found = self._empty(len(queries), k)
+        for first in range(0, len(queries), _QUERIES):
+            group = slice(first, first + _QUERIES)
+            self._add_best(queries[group], k, rows, mask, found[0][group], found[1][group])
+        return found
+
+    def _add_best(
+        self,
+        queries: Floats,
+        k: int,
+        rows: RowNumbers | None,
+        mask: Mask | None,
+        best: RowNumbers,
+        scores: Floats,
+    ) -> None:
         part = self._pass(queries, k)
         part.numbers = None if rows is None else rows.ctypes.data
         part.mask = None if mask is None else mask.ctypes.data
+        into = best.ctypes.data, scores.ctypes.data
         for piece in slices(self.rows if rows is None else rows.size, _LEAST, _MOST):
             part.first, part.last = piece.start, piece.stop
             with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
                 failed = self._library.kernel_add_best(
-                    self._level, ctypes.byref(part), count, *(each.ctypes.data for each in found)
+                    self._level, ctypes.byref(part), count, *into
                 )
             self._check(failed, part)
-        return found
 
     def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
         """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""
         found = self._empty(len(queries), k)
         queries = np.ascontiguousarray(queries, np.float32)
         candidates = np.ascontiguousarray(candidates, np.int64)
-        part = self._pass(queries, k)
-        with threads.take(min(len(queries), self._threads(candidates.size))) as count:
-            failed = self._library.kernel_rerank(
-                self._level,
-                ctypes.byref(part),
-                candidates.ctypes.data,
-                candidates.shape[1],
-                count,
-                *(each.ctypes.data for each in found),
-            )
-        self._check(failed, part)
+        for group in slices(len(queries)):
+            part = self._pass(queries[group], k)
+            lines = candidates[group]
+            with threads.take(min(len(lines), self._threads(lines.size))) as count:
+                failed = self._library.kernel_rerank(
+                    self._level,
+                    ctypes.byref(part),
+                    lines.ctypes.data,
+                    lines.shape[1],
+                    count,
+                    *(each[group].ctypes.data for each in found),
+                )
+            self._check(failed, part)
         return found
 
     @staticmethod

@@ -13,7 +13,7 @@ from indexer.errors import SegmentError
 from indexer.faiss_calls import faiss
 from indexer.native.library import load
 from indexer.storage.vectors import VectorFile
-from indexer.threads import threads
+from indexer.threads import MIN_SLICE, slices, threads
 
 _MESSAGE = 256  # bytes
 _QUERIES_PER_THREAD = 8  # starting a thread takes about as long as a few walks
@@ -144,24 +144,29 @@ class NativeGraph:
         rows: RowNumbers,
         scores: int | None,
     ) -> int:
-        queries = len(rotated)
-        with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
-            short: int = self._search(
-                self._handle,
-                _address(rotated),
-                None if order is None else _address(order),
-                queries,
-                k,
-                shortlist,
-                ef_search,
-                None if mask is None else _address(mask),
-                count,
-                _address(rows),
-                scores,
-            )
-        if short < 0:
-            raise MemoryError(f"no memory for a search with ef_search {ef_search}")
-        return short
+        if order is None and len(rotated) > MIN_SLICE:
+            order = np.arange(len(rotated))
+        incomplete = 0
+        for part in slices(len(rotated)):
+            queries = part.stop - part.start
+            with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
+                short: int = self._search(
+                    self._handle,
+                    _address(rotated),
+                    None if order is None else _address(order[part]),
+                    queries,
+                    k,
+                    shortlist,
+                    ef_search,
+                    None if mask is None else _address(mask),
+                    count,
+                    _address(rows),
+                    scores,
+                )
+            if short < 0:
+                raise MemoryError(f"no memory for a search with ef_search {ef_search}")
+            incomplete += short
+        return incomplete
 
 
 def _address(array: npt.NDArray[Any]) -> int:

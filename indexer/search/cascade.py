@@ -22,9 +22,17 @@ import numpy as np
 from indexer.arrays import Floats, RowNumbers, locality, prefix
 from indexer.config import Structure
 from indexer.errors import VectorError
-from indexer.faiss_calls import bitmap, faiss, native_threads, ordered, write_index
+from indexer.faiss_calls import (
+    bitmap,
+    faiss,
+    native_threads,
+    ordered,
+    structure_of,
+    write_index,
+)
 from indexer.search.allowed import Allowed, scan_allowed
 from indexer.storage.vectors import VectorFile
+from indexer.threads import slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
@@ -256,8 +264,13 @@ class Cascade:
     ) -> SearchResult:
         def refine(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
             parameters = self._parameters(count, size, effort, allowed)
-            with native_threads(len(batch)):
-                scores, rows = self._index.search(batch, count, params=parameters)
+            rows = np.empty((len(batch), count), np.int64)
+            scores = np.empty((len(batch), count), np.float32)
+            for part in slices(len(batch)):
+                with native_threads(part.stop - part.start):
+                    self._index.search(
+                        batch[part], count, params=parameters, D=scores[part], I=rows[part]
+                    )
             if (rows[:, -1] < 0).any():
                 scores[rows < 0] = -np.inf
             return scores, rows
@@ -383,16 +396,3 @@ def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
     best_rows[:, :kept] = np.take_along_axis(rows, order, axis=1)
     best_scores[:, :kept] = np.take_along_axis(scores, order, axis=1)
     return SearchResult(best_rows, best_scores)
-
-
-def structure_of(index: Any) -> Structure | None:
-    """The Structure of a faiss index; None if it is another kind."""
-    kinds = {
-        faiss.IndexHNSW: Structure.HNSW,
-        faiss.IndexNSG: Structure.NSG,
-        faiss.IndexIVF: Structure.IVF,
-        (faiss.IndexFlatCodes, faiss.IndexFastScan): Structure.FLAT,
-    }
-    if hasattr(faiss, "GpuIndexFlat"):
-        kinds[faiss.GpuIndexFlat] = Structure.FLAT
-    return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)

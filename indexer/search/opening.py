@@ -15,9 +15,9 @@ import numpy.typing as npt
 from indexer.arrays import Floats, RowNumbers
 from indexer.config import Device, RotationKind, Structure
 from indexer.errors import SegmentError
-from indexer.faiss_calls import faiss, read_index
+from indexer.faiss_calls import faiss, read_index, structure_of
 from indexer.search.allowed import Allowed, restriction
-from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank, structure_of
+from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
 from indexer.search.exact import Bounds, scan, score_slack
 from indexer.search.native_cascade import NativeCascade, NativeScan, native_scan, open_cascade
 from indexer.storage.durable import sha256
