@@ -210,8 +210,12 @@ class CoarseIndex:
         parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         if self.structure is Structure.IVF:
             parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
-        with self._lock, native_threads(len(queries)):
-            scores, rows = self._flat.search(queries, size, params=parameters)
+        rows = np.empty((len(queries), size), np.int64)
+        scores = np.empty(rows.shape, np.float32)
+        for part in slices(len(queries)):
+            into = {"D": scores[part], "I": rows[part]}
+            with self._lock, native_threads(part.stop - part.start):
+                self._flat.search(queries[part], size, params=parameters, **into)
         return scores, rows if self._ids is None else self._ids[rows]
 
     def _selector(self, allowed: Allowed) -> Any:
@@ -267,10 +271,9 @@ class Cascade:
             rows = np.empty((len(batch), count), np.int64)
             scores = np.empty((len(batch), count), np.float32)
             for part in slices(len(batch)):
+                into = {"D": scores[part], "I": rows[part]}
                 with native_threads(part.stop - part.start):
-                    self._index.search(
-                        batch[part], count, params=parameters, D=scores[part], I=rows[part]
-                    )
+                    self._index.search(batch[part], count, params=parameters, **into)
             if (rows[:, -1] < 0).any():
                 scores[rows < 0] = -np.inf
             return scores, rows

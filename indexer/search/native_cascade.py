@@ -100,29 +100,15 @@ def open_cascade(
 
 
 class NativeScan:
-    """Scans of the compiled kernel: of full-width rows, and of the prefixes of a flat coarse stage.
+    """The full-width rows of a file, scored by the compiled kernel."""
 
-    Attributes:
-        prefixes: whether the coarse stage can be scanned.
-    """
-
-    def __init__(self, file: VectorFile, coarse: CoarseIndex, level: int) -> None:
+    def __init__(self, file: VectorFile, level: int) -> None:
         half = file.storage is Storage.FLOAT16
         self._full = NativeRows(file, file.address, file.rows, file.dim, half=half, level=level)
-        self._coarse = _flat_rows(coarse, level)
-
-    @property
-    def prefixes(self) -> bool:
-        return self._coarse is not None
 
     def exact(self, rotated: Floats, k: int, within: Allowed | None) -> SearchResult:
         """The true best k of all (allowed) rows."""
         return SearchResult(*_best(self._full, rotated, k, within))
-
-    def shortlist(self, rotated: Floats, size: int, within: Allowed | None) -> RowNumbers:
-        """The rows whose prefixes score highest, as CoarseIndex.shortlist."""
-        assert self._coarse is not None
-        return _best(self._coarse, rotated[:, : self._coarse.dim], size, within)[0]
 
     def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
         """The best k candidates; their row numbers are not checked."""
@@ -139,27 +125,14 @@ def _best(
     return rows.best(queries, k, mask=within.mask)
 
 
-def native_scan(file: VectorFile, coarse: CoarseIndex) -> NativeScan | None:
+def native_scan(file: VectorFile) -> NativeScan | None:
     """The scans of the compiled kernel; None where it is not available.
 
     Raises:
         SegmentConfigError: as `open_cascade`.
     """
     level = chosen_level()
-    return None if level is None else NativeScan(file, coarse, level)
-
-
-def _flat_rows(coarse: CoarseIndex, level: int) -> NativeRows | None:
-    """The prefixes of a flat coarse stage of floats, by row number; None for any other."""
-    index, half = coarse.index, False
-    if isinstance(index, faiss.IndexScalarQuantizer):
-        half = index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
-        if not half:
-            return None
-    elif not isinstance(index, faiss.IndexFlat):
-        return None
-    address = int(index.codes.data())
-    return NativeRows(index, address, coarse.rows, coarse.width, half=half, level=level)
+    return None if level is None else NativeScan(file, level)
 
 
 def _is_byte_graph(coarse: CoarseIndex) -> bool:

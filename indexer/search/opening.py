@@ -87,7 +87,7 @@ class Parts(NamedTuple):
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
         rotation = load_rotation(folder, manifest) if shared is None else shared
         cascade = open_cascade(coarse, full, file, str(folder / COARSE))
-        parts = cls(file, full, coarse, cascade, native_scan(file, coarse), bounds, rotation)
+        parts = cls(file, full, coarse, cascade, native_scan(file), bounds, rotation)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
@@ -95,7 +95,7 @@ class Parts(NamedTuple):
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = open_coarse(path, mapped=True)
         cascade = open_cascade(self.coarse, full, file, "the coarse stage")
-        native = native_scan(file, self.coarse)
+        native = native_scan(file)
         return self._replace(file=file, full=full, cascade=cascade, native=native)
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
@@ -104,10 +104,7 @@ class Parts(NamedTuple):
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
         cascade = open_cascade(coarse, self.full, self.file, "the coarse stage in memory")
-        native = native_scan(self.file, coarse)
-        return self._replace(
-            coarse=coarse, cascade=cascade, native=native, gpu_coarse=None, kept=kept
-        )
+        return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
@@ -156,8 +153,6 @@ class Parts(NamedTuple):
         coarse = self.scanner("coarse", size, only is not None)
         if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
             return self.cascade.shortlist(rotated, size, only, effort)
-        if coarse is self.coarse and self.native is not None and self.native.prefixes:
-            return self.native.shortlist(rotated, size, within)
         return coarse.shortlist(rotated[:, : coarse.width], size, only, effort)
 
     def exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:

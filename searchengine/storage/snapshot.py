@@ -1,5 +1,6 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
 from searchengine.storage.folders import checksum, folder_of
+
+_FILTERS, _FILTERED_ROWS = 16, 1 << 24
+"""Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
 
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
@@ -64,6 +68,8 @@ class Snapshot:
         """
         self.path = path
         self.readers = 0
+        self._lock = Lock()
+        self._filters: OrderedDict[str, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self.store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
@@ -124,17 +130,29 @@ class Snapshot:
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
-        matching = None if where is None else self.store.matching(where)
+        matching = None if where is None else self._matching(where)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
-            allowed = live
-            if matching is not None:  # only live rows have a passage
-                allowed = Allowed.of(row.part_of(matching), row.rows)
+            allowed = live if matching is None else matching[row]
             if exact:
                 return segment.exact(queries, k, allowed)
             return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
+
+    def _matching(self, where: str) -> Mapping[SegmentRow, Allowed]:
+        """The rows of each segment whose document matches a filter; the last filters are kept."""
+        with self._lock:
+            if where in self._filters:
+                self._filters.move_to_end(where)
+                return self._filters[where]
+        passages = self.store.matching(where)  # only live rows have a passage
+        rows = {row: Allowed.of(row.part_of(passages), row.rows) for row in self.segments}
+        with self._lock:
+            self._filters[where] = rows
+            while len(self._filters) > max(1, min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))):
+                self._filters.popitem(last=False)
+        return rows
 
     def shortlist(self, at_least: int = 1) -> int:
         """The longest shortlist that a segment is configured with, or more."""

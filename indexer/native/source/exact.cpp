@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <system_error>
 #include <thread>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int64_t kBlock = 64; // rows that all queries are compared with while they are in a cache
 constexpr int64_t kAhead = 4;  // candidates that are on their way while one is scored
+constexpr int64_t kWidened = 12; // queries from which it pays to turn rows of float16 into floats
 
 using Found = std::pair<float, int64_t>; // score, row
 
@@ -74,8 +76,11 @@ void write(std::vector<Found>& best, int64_t k, int64_t* rows, float* scores) {
     }
 }
 
-void score_block(const Pass& pass, ScoreRow score, const float* queries, int64_t stride,
-                 int64_t first, int64_t last, Best& best) {
+// Memory of one thread: the rows of a block as floats.
+using Widened = std::vector<float>;
+
+void score_block(const Pass& pass, const Level& level, const float* queries, int64_t stride,
+                 int64_t first, int64_t last, Widened& widened, Best& best) {
     const int64_t bytes = pass.dim * (pass.half ? 2 : 4);
     int64_t numbers[kBlock];
     int64_t taken = 0;
@@ -83,11 +88,32 @@ void score_block(const Pass& pass, ScoreRow score, const float* queries, int64_t
         const int64_t number = pass.numbers ? pass.numbers[i] : i;
         if (!pass.mask || pass.mask[number]) numbers[taken++] = number;
     }
-    if (pass.numbers) // far apart: all are asked for before the first is read
+    if (taken < last - first || pass.numbers) // far apart: all are asked for before one is read
         for (int64_t i = 0; i < taken; i++)
             for (int64_t at = 0; at < bytes; at += 64)
                 __builtin_prefetch(pass.full + numbers[i] * bytes + at);
-    for (int64_t q = 0; q < pass.count; q++)
+    int64_t q = 0;
+    if (level.four && pass.count >= kWidened) {
+        widened.resize(kBlock * stride); // zero behind each row
+        for (int64_t i = 0; i < taken; i++) {
+            const uint8_t* row = pass.full + numbers[i] * bytes;
+            if (pass.half)
+                widen_row(row, pass.dim, widened.data() + i * stride);
+            else
+                std::memcpy(widened.data() + i * stride, row, bytes);
+        }
+        for (; q + 4 <= pass.count; q += 4) {
+            const float* four[4];
+            for (int n = 0; n < 4; n++) four[n] = queries + (q + n) * stride;
+            for (int64_t i = 0; i < taken; i++) {
+                float scores[4];
+                level.four(widened.data() + i * stride, four, stride, scores);
+                for (int n = 0; n < 4; n++) offer(best[q + n], pass.k, {scores[n], numbers[i]});
+            }
+        }
+    }
+    const ScoreRow score = pass.half ? level.half : level.single;
+    for (; q < pass.count; q++)
         for (int64_t i = 0; i < taken; i++) {
             const uint8_t* row = pass.full + numbers[i] * bytes;
             offer(best[q], pass.k, {score(row, queries + q * stride, pass.dim), numbers[i]});
@@ -99,17 +125,17 @@ void score_block(const Pass& pass, ScoreRow score, const float* queries, int64_t
 void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, float* scores) {
     const int64_t stride = padded_dim(pass);
     const std::vector<float> queries = padded(pass, stride);
-    const ScoreRow score = pass.half ? level.half : level.single;
     std::vector<Best> bests(threads, Best(pass.count));
     for (int64_t q = 0; q < pass.count; q++) // so that few of the new rows enter a heap
         for (int64_t i = 0; i < pass.k && rows[q * pass.k + i] >= 0; i++)
             offer(bests[0][q], pass.k, {scores[q * pass.k + i], rows[q * pass.k + i]});
     std::atomic<int64_t> next{pass.first};
     run(threads, [&](int thread) {
+        Widened widened;
         int64_t first;
         while ((first = next.fetch_add(kBlock)) < pass.last)
-            score_block(pass, score, queries.data(), stride, first,
-                        std::min(first + kBlock, pass.last), bests[thread]);
+            score_block(pass, level, queries.data(), stride, first,
+                        std::min(first + kBlock, pass.last), widened, bests[thread]);
     });
     for (int64_t q = 0; q < pass.count; q++) {
         for (int i = 1; i < threads; i++)

@@ -54,11 +54,15 @@ float score_row(const uint8_t* row, const float* query, int64_t dim) {
 std::vector<Level> all_levels() {
     std::vector<Level> found = vector_levels();
     found.push_back({"scalar", "scalar code", score_codes, score_row<load_half, 2>,
-                     score_row<load_single, 4>});
+                     score_row<load_single, 4>, nullptr});
     return found;
 }
 
 } // namespace
+
+void widen_row(const uint8_t* row, int64_t dim, float* floats) {
+    for (int64_t j = 0; j < dim; j++) floats[j] = load_half(row + 2 * j);
+}
 
 const std::vector<Level>& levels() {
     static const std::vector<Level> found = all_levels();

@@ -22,12 +22,20 @@ using ScoreCodes = void (*)(const uint8_t* codes, int64_t width, const int8_t* q
 // padded with zeros to a multiple of kLanes.
 using ScoreRow = float (*)(const uint8_t* row, const float* query, int64_t dim);
 
+// The inner products of one row of `dim` floats, a multiple of kLanes, and four queries.
+using ScoreFour = void (*)(const float* row, const float* const* queries, int64_t dim,
+                           float* scores);
+
+// `dim` numbers of float16, at any byte address, as floats.
+void widen_row(const uint8_t* row, int64_t dim, float* floats);
+
 struct Level {
     const char* name;  // how a user chooses it
     const char* title; // how it is shown
     ScoreCodes codes;
     ScoreRow half;   // rows of float16
     ScoreRow single; // rows of float32
+    ScoreFour four;  // null where one query after the other is as fast
 };
 
 // The levels that this processor can run, the best first; the last one is "scalar".

@@ -85,7 +85,7 @@ bool has_dot_products() {
 
 std::vector<Level> vector_levels() {
     if (!has_dot_products()) return {};
-    return {{"neon", "NEON", codes_neon, row_neon<true>, row_neon<false>}};
+    return {{"neon", "NEON", codes_neon, row_neon<true>, row_neon<false>, nullptr}};
 }
 
 } // namespace kernel

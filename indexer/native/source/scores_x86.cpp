@@ -110,6 +110,24 @@ AVX512 float row_512(const uint8_t* row, const float* query, int64_t dim) {
     return folded(_mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1)));
 }
 
+AVX512 void four_512(const float* row, const float* const* queries, int64_t dim, float* scores) {
+    __m512 low[4], high[4];
+    for (int q = 0; q < 4; q++) low[q] = high[q] = _mm512_setzero_ps();
+    for (int64_t j = 0; j < dim; j += kLanes) {
+        const __m512 first = _mm512_loadu_ps(row + j), second = _mm512_loadu_ps(row + j + 16);
+        for (int q = 0; q < 4; q++) {
+            low[q] = _mm512_add_ps(low[q], _mm512_mul_ps(first, _mm512_loadu_ps(queries[q] + j)));
+            high[q] = _mm512_add_ps(high[q],
+                                    _mm512_mul_ps(second, _mm512_loadu_ps(queries[q] + j + 16)));
+        }
+    }
+    for (int q = 0; q < 4; q++) {
+        const __m512 sums = _mm512_add_ps(low[q], high[q]);
+        scores[q] =
+            folded(_mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1)));
+    }
+}
+
 // --- AVX2 ----------------------------------------------------------------------------------------
 
 AVX2 inline __m256i products(__m128i code, __m128i query) {
@@ -181,8 +199,9 @@ std::vector<Level> vector_levels() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni"))
-        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, row_512<true>, row_512<false>});
-    found.push_back({"avx2", "AVX2", codes_256, row_256<true>, row_256<false>});
+        found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, row_512<true>, row_512<false>,
+                         four_512});
+    found.push_back({"avx2", "AVX2", codes_256, row_256<true>, row_256<false>, nullptr});
     return found;
 }
 
