@@ -1,4 +1,4 @@
-"""SearchEngine: queries in, documents out. Nothing else knows both encoder and collection.
+"""SearchEngine: queries in, documents out. The composition root: encoder and collection meet here.
 
 engine = SearchEngine.create("papers.index")
 engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
@@ -19,16 +19,10 @@ from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
-from searchengine.encoders import (
-    TextEncoder,
-    as_array,
-    check_built_by,
-    check_questions,
-    checked_key,
-    load,
-    load_built_by,
-    renamed,
-)
+from searchengine.encoders.checks import as_array, check_questions, checked_key
+from searchengine.encoders.loading import load
+from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
@@ -37,18 +31,21 @@ from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
-from searchengine.query.ranking import Hit, Hits, hits, nearest_to, rank
-from searchengine.query.request import Coalescer, Options, Query, QuestionEncoder, Questions, split
+from searchengine.query.coalescing import Coalescer
+from searchengine.query.documents import Documents
+from searchengine.query.hits import Hit, Hits, HitsBatch
+from searchengine.query.ranking import Ranking, hits, nearest_to, rank
+from searchengine.query.request import Options, Query, Questions, split
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
 
-__all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
+__all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine:
+class SearchEngine(Documents):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -63,26 +60,22 @@ class SearchEngine:
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
-        self._encoder_argument, self._runtime = encoder, runtime
-        self._lock, self._loading = Lock(), Lock()
+        self._encoder = CollectionEncoder(collection, encoder, runtime)
+        self._lock = Lock()
         self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
-        self._encoder: TextEncoder | None = None
-        if encoder is not None:
-            self._adopt(encoder)
-        collection.accepts = self._check
         forks.inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""
-        self._lock, self._loading = Lock(), Lock()
+        self._lock = Lock()
         self._together = WeakValueDictionary()
-        if self._encoder is not None:
-            self._questions = QuestionEncoder(self._encoder)
+        self._encoder.after_fork()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
-        encoder = getattr(self._encoder_argument, "source", None) or self._encoder_argument
-        reopen = partial(SearchEngine.open, wait=self.collection.wait, runtime=self._runtime)
+        encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
+        wait, runtime = self.collection.wait, self._encoder.runtime
+        reopen = partial(SearchEngine.open, wait=wait, runtime=runtime)
         return reopen, (self.collection.path, encoder)
 
     @classmethod
@@ -171,12 +164,7 @@ class SearchEngine:
     @property
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
-        with self._loading:
-            if self._encoder is None:
-                built = self.collection.settings["encoder"]
-                self._adopt(load_built_by(built, self.collection.path, self._runtime))
-            assert self._encoder is not None
-            return self._encoder
+        return self._encoder.load()
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
@@ -184,16 +172,6 @@ class SearchEngine:
             return str(getattr(self.encoder, "runs_on", "made in Python"))
         except (CollectionError, TrainerError) as error:
             return str(error)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raise EncoderMismatch if another encoder built a state of the collection."""
-        if self._encoder is not None:
-            check_built_by(self._encoder, settings["encoder"], self.collection.path)
-
-    def _adopt(self, encoder: TextEncoder) -> None:
-        check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
-        self.collection.renamed = renamed(encoder)
-        self._encoder, self._questions = encoder, QuestionEncoder(encoder)
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
@@ -283,22 +261,22 @@ class SearchEngine:
 
     def search_batch(
         self, queries: Questions, k: int = 10, **options: Unpack[Options]
-    ) -> list[Hits]:
+    ) -> HitsBatch:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
         return self._answered(Query.of(k, options), queries)
 
-    def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
+    def _answered(self, asked: Query, queries: Questions) -> HitsBatch:
         dim = self.collection.settings["encoder"]["dim"]
         questions, vectors = split(queries, asked, dim)
         if questions and not asked.by_words:
-            _ = self.encoder  # which loads it
-            vectors = self._questions.at(asked.layers).encode(questions)
+            vectors = self._encoder.questions(asked.layers).encode(questions)
         with self.collection.reading() as snapshot:
             count = len(vectors if questions is None else questions)  # type: ignore[arg-type]
             if not count or not snapshot.rows:
-                return [Hits(proven=True) for _ in range(count)]
-            rankings = rank(snapshot, asked, questions, vectors)
-            return hits(snapshot, rankings, questions, by_words=asked.by_words)
+                rankings = [Ranking((), proven=True)] * count
+            else:
+                rankings = rank(snapshot, asked, questions, vectors)
+            return HitsBatch(hits(snapshot, asked, rankings, questions))
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -308,7 +286,7 @@ class SearchEngine:
         asked = Query.of(k, options)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, asked, checked_key(key))
-            return hits(snapshot, rankings, None)[0]
+            return hits(snapshot, asked, rankings, None)[0]
 
     def tune(
         self,

@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import bench, demo, index, maintenance, mteb, retrieval, search, train
+from searchengine.cli import (
+    bench,
+    demo,
+    documents,
+    index,
+    maintenance,
+    mteb,
+    retrieval,
+    search,
+    train,
+)
 from searchengine.cli import evaluate as measuring
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.errors import SearchEngineError
@@ -92,6 +102,9 @@ for command in (
     index.index,
     search.search,
     search.similar,
+    documents.get,
+    documents.list_documents,
+    documents.count,
     index.delete,
     index.update,
     maintenance.optimize,

@@ -103,6 +103,10 @@ class Document:
             origin=origin,
         )
 
+    def as_record(self) -> dict[str, Any]:
+        """The inverse of `from_mapping`: metadata, `_id`, `title` and `text` in one dict."""
+        return {**self.metadata, "_id": self.key, "title": self.title, "text": self.text}
+
     @property
     def full_text(self) -> str:
         """Title and text as the encoder reads them: the title, a space, the text (as BEIR does)."""

@@ -27,7 +27,7 @@ from threading import Event
 from typing import Any, Self
 
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
-from searchengine.encoders import Vectors
+from searchengine.encoders.protocol import Vectors
 from searchengine.errors import DuplicateKey, EmptyCorpus
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary

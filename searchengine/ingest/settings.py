@@ -10,7 +10,7 @@ from warnings import warn
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
 from searchengine.corpus.documents import LeftOut
-from searchengine.encoders import TextEncoder
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer

@@ -52,9 +52,7 @@ def export(snapshot: Snapshot, path: Path) -> int:
     with _new_folder(path, snapshot.path) as folder:
         with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
             for document in snapshot.store.all_documents():
-                record = {**document.metadata, "_id": document.key}
-                record |= {"title": document.title, "text": document.text}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                file.write(json.dumps(document.as_record(), ensure_ascii=False) + "\n")
         vectors = np.lib.format.open_memmap(
             folder / "vectors.npy", "w+", np.float32, (passages, dim)
         )

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 from indexer.building.build import Progress
 from indexer.segment import Segment
-from searchengine.encoders import TextEncoder, check_built_by, load, load_built_by
+from searchengine.encoders.loading import check_built_by, load, load_built_by
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import CollectionSettings

@@ -13,7 +13,7 @@ from indexer.config import Structure
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
 from indexer.tuning.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
-from searchengine.encoders import check_questions
+from searchengine.encoders.checks import check_questions
 from searchengine.errors import QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats

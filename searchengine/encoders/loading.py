@@ -1,0 +1,69 @@
+"""Loads the encoder of a collection, and checks that it is the one that built it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.errors import CollectionError, EncoderMismatch
+from trainer.errors import TrainerError
+from trainer.model.source import Starter
+from trainer.runtimes.config import RuntimeConfig
+
+
+def load(
+    source: str | Path, runtime: RuntimeConfig | None = None, layers: int | None = None
+) -> TextEncoder:
+    """Load a trainer.encoder.Encoder with its first `layers`, or all.
+
+    Imports the trainer, which not every command needs. Raises trainer.errors.ModelError.
+    """
+    from trainer.encoder import Encoder
+
+    runtime = RuntimeConfig() if runtime is None else runtime
+    return Encoder.load(
+        source,
+        runtime=runtime.runtime,
+        precision=runtime.precision,
+        device=runtime.device,
+        layers=layers,
+        trust_remote_code=runtime.trust_remote_code,
+    )
+
+
+def load_built_by(
+    built: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
+) -> TextEncoder:
+    """Load the encoder that a collection's settings name. Raises CollectionError."""
+    source = built["source"]
+    if source is None:
+        raise CollectionError(
+            f"{path} was built by an encoder made in Python; "
+            "pass it again: SearchEngine.open(path, encoder=…)"
+        )
+    try:
+        return load(source, runtime, built.get("layers"))
+    except TrainerError as error:
+        exists = source in list(Starter) or Path(source).is_dir()
+        advice = "" if exists else "; if it has moved, name its folder: --encoder PATH or encoder=…"
+        raise CollectionError(
+            f"{path} was built by the encoder {source}, which cannot be loaded ({error}){advice}"
+        ) from error
+
+
+def renamed(encoder: TextEncoder) -> dict[str, str]:
+    """Fingerprint that an older version computed for this encoder → its present fingerprint."""
+    former: Sequence[str] = getattr(encoder, "former_fingerprints", ())
+    return dict.fromkeys(former, encoder.fingerprint)
+
+
+def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
+    """Raise EncoderMismatch unless a collection's settings name this encoder."""
+    fingerprints = {encoder.fingerprint, *renamed(encoder)}
+    if encoder.dim != built["dim"] or built["fingerprint"] not in fingerprints:
+        raise EncoderMismatch(
+            f"{path} was built by the encoder {built['source'] or 'in memory'} "
+            f"({built['dim']} wide, fingerprint {built['fingerprint'][:12]}), got one of "
+            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
+            "encoder that built it, or index the corpus again"
+        )
