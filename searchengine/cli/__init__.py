@@ -11,6 +11,7 @@ import click
 from indexer.errors import IndexerError
 from searchengine.cli import (
     bench,
+    changing,
     demo,
     documents,
     index,
@@ -105,8 +106,8 @@ for command in (
     documents.get,
     documents.list_documents,
     documents.count,
-    index.delete,
-    index.update,
+    changing.delete,
+    changing.update,
     maintenance.optimize,
     maintenance.tune,
     bench.bench,

@@ -166,6 +166,11 @@ def as_documents(
             malformed.add(str(error))
 
 
+def numbered(count: int, prefix: str = "") -> Iterator[Document]:
+    """Documents without text whose keys are the numbers from 0, for vectors without documents."""
+    return (Document(f"{prefix}{i}", "") for i in range(count))
+
+
 def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
     patches = {}

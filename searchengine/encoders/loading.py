@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
 from trainer.errors import TrainerError
@@ -31,10 +32,34 @@ def load(
     )
 
 
+def load_new(
+    encoder: TextEncoder | str | Path | None, dim: int | None, runtime: RuntimeConfig | None
+) -> TextEncoder:
+    """The encoder of a new collection; None: vectors of `dim` numbers come with the documents.
+
+    Raises CollectionError for a `dim` that is missing, wrong, or not needed.
+    """
+    if encoder is None:
+        if type(dim) is not int or dim < 1:
+            raise CollectionError(
+                "a collection without an encoder needs the width of its vectors, for example "
+                f"dim=768, got dim={dim!r}"
+            )
+        return NoEncoder(dim)
+    loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
+    if dim not in (None, loaded.dim):
+        raise CollectionError(
+            f"the encoder's vectors are {loaded.dim} wide, got dim={dim!r}; leave dim out"
+        )
+    return loaded
+
+
 def load_built_by(
     built: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
 ) -> TextEncoder:
     """Load the encoder that a collection's settings name. Raises CollectionError."""
+    if built["fingerprint"] == NO_ENCODER:
+        return NoEncoder(built["dim"], path)
     source = built["source"]
     if source is None:
         raise CollectionError(
@@ -58,7 +83,18 @@ def renamed(encoder: TextEncoder) -> dict[str, str]:
 
 
 def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
-    """Raise EncoderMismatch unless a collection's settings name this encoder."""
+    """Raise EncoderMismatch unless a collection's settings name this encoder.
+
+    A collection without an encoder accepts any of the right width: the caller knows whose vectors
+    it holds.
+    """
+    if built["fingerprint"] == NO_ENCODER:
+        if encoder.dim != built["dim"]:
+            raise EncoderMismatch(
+                f"{path} holds vectors of {built['dim']} dimensions, got an encoder of "
+                f"{encoder.dim}; open it with the encoder of its vectors, or without one"
+            )
+        return
     fingerprints = {encoder.fingerprint, *renamed(encoder)}
     if encoder.dim != built["dim"] or built["fingerprint"] not in fingerprints:
         raise EncoderMismatch(

@@ -1,8 +1,14 @@
-"""Joins calls that arrive at the same time into one."""
+"""Joins calls that arrive at the same time into one.
 
+Coalescer serves callers that wait in threads of their own, BackgroundCoalescer those that must not
+wait, such as the tasks of an event loop.
+"""
+
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Condition, Event
+from threading import Condition, Event, Lock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -96,3 +102,60 @@ class Coalescer(Generic[Item, Result]):
         for call, result in zip(batch, results, strict=True):
             call.results.append(result)
             call.woken.set()
+
+
+class BackgroundCoalescer(Generic[Item, Result]):
+    """Joins items into one call, which a background thread runs; callers get futures.
+
+    The thread begins with the first item and ends when none is waiting. What arrives during a call
+    is done by the next one. An item whose future is cancelled before its call begins is left out;
+    later, its result is dropped. Neither concerns any other item.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
+        """`work` returns a result for each item, in their order."""
+        self._work = work
+        self._lock = Lock()
+        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
+        self._running = False
+
+    def submit(self, item: Item) -> Future[Result]:
+        """A future of the item's result, or of what `work` raises for this item."""
+        future: Future[Result] = Future()
+        with self._lock:
+            self._waiting.append((item, future))
+            if not self._running:
+                Thread(target=self._run, name="search").start()
+                self._running = True
+        return future
+
+    def _run(self) -> None:
+        while batch := self._next():
+            self._do(batch)
+
+    def _next(self) -> list[tuple[Item, Future[Result]]]:
+        """The items of the next call; none: the thread ends."""
+        batch: list[tuple[Item, Future[Result]]] = []
+        with self._lock:
+            while self._waiting and len(batch) < MAX_BATCH:
+                item, future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    batch.append((item, future))
+            self._running = bool(batch)
+        return batch
+
+    def _do(self, batch: list[tuple[Item, Future[Result]]]) -> None:
+        """Complete the futures of a batch; if it fails, those of its halves one by one."""
+        try:
+            results = list(self._work([item for item, _ in batch]))
+            if len(results) != len(batch):
+                raise ValueError(f"{len(batch)} items have {len(results)} results")
+        except BaseException as error:  # the caller gets it, whatever it is
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return
+            self._do(batch[: len(batch) // 2])
+            self._do(batch[len(batch) // 2 :])
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)

@@ -24,6 +24,7 @@ FUSED = 100
 WEIGHTS = (0.5, 0.5)
 """Weights of vectors and words in the mode hybrid, from training questions: docs/hybrid.md."""
 _CANDIDATES_PER_DOCUMENT = 4  # shortlist per fused document
+_DEEPEST = 1 << 40  # SQLite's integers end at 2⁶³
 _MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
 
 
@@ -67,7 +68,7 @@ def rank(
     depth = query.depth
     if query.diversity:
         depth = max(_MIN_DIVERSE, 4 * depth)
-    depth = min(depth, snapshot.rows)  # SQLite's integers end at 2⁶³
+    depth = min(depth, _DEEPEST)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
@@ -99,6 +100,10 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
     if document is None:
         raise QueryError(f"{snapshot.path} has no document {key!r}")
     passages = snapshot.store.passages_of([document])
+    if not passages:
+        raise QueryError(
+            f"the document {key!r} has no vector; search for its words instead: mode='text'"
+        )
     vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
     return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
 
@@ -107,9 +112,11 @@ def _by_vector(
     snapshot: Snapshot, query: Query, vectors: Floats, depth: int, without: int | None = None
 ) -> list[Ranking]:
     """The `depth` best documents for every vector, each by its best passage."""
+    if not snapshot.rows:
+        return [Ranking((), proven=True)] * len(vectors)
     label, several = _label(snapshot, query)
     rankings = [Ranking(())] * len(vectors)
-    pending = np.arange(len(vectors))
+    pending, depth = np.arange(len(vectors)), min(depth, snapshot.rows)
     count = (2 * depth if several else depth) + (without is not None)
     while pending.size:
         result = snapshot.search(
@@ -152,7 +159,9 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
     best = _scored_by_words(snapshot, query, question, depth)
     passages = snapshot.store.passages_of(document for document, _ in best)
     first = {passage.document: passage for passage in reversed(passages)}
-    return Ranking([Ranked(score, first[document]) for document, score in best])
+    return Ranking(
+        [Ranked(score, first.get(document, _whole(document))) for document, score in best]
+    )
 
 
 def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
@@ -191,6 +200,7 @@ def _by_both(
             passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
             missing = [document for document, _ in best if document not in passages]
             passages |= _nearest_passages(snapshot, missing, vectors[i])
+            passages = {document: _whole(document) for document in missing} | passages
             rankings[i] = Ranking([Ranked(score, passages[document]) for document, score in best])
             if len(best) < depth and count in (len(scored), len(by_words)):
                 short.append(i)
@@ -211,9 +221,17 @@ def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
     relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
     if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
         relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
-    vectors = snapshot.vectors(np.array([ranked.passage.id for ranked in ranking.documents]))
+    ids = np.array([ranked.passage.id for ranked in ranking.documents])
+    vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
+    if (ids >= 0).any():  # a document without a vector resembles no other
+        vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
     chosen = mmr(relevance, vectors, min(query.depth, len(relevance)), query.diversity)
     return Ranking([ranking.documents[i] for i in chosen])
+
+
+def _whole(document: int) -> Passage:
+    """In place of a passage, for a document without vectors; its text is not known yet."""
+    return Passage(-1, document, 0, 0)
 
 
 def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
@@ -266,7 +284,9 @@ def hits(
 
     def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
         start, end = passage.start, passage.end
-        if query.by_words and len(several[passage.document]) > 1:
+        if passage.id < 0:
+            start, end = 0, len(document.text)
+        elif query.by_words and len(several[passage.document]) > 1:
             spans = [(other.start, other.end) for other in several[passage.document]]
             start, end = best_passage(document.text, question, spans)
         return Hit(
