@@ -18,7 +18,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
 from searchengine.encoders.checks import checked_key
-from searchengine.encoders.loading import load, load_new
+from searchengine.encoders.loading import EncoderArgument, load, load_given, load_new
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
@@ -78,7 +78,7 @@ class SearchEngine(Searching):
     def create(
         cls,
         path: str | Path,
-        encoder: TextEncoder | str | Path | None = "starter",
+        encoder: EncoderArgument | None = "starter",
         config: SegmentConfig | Mapping[str, Any] | None = None,
         *,
         dim: int | None = None,
@@ -89,9 +89,10 @@ class SearchEngine(Searching):
     ) -> "SearchEngine":
         """Create an empty collection.
 
-        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
-        fingerprint and encode. None: documents come with vectors of `dim` numbers, and questions
-        are vectors or words. `wait`: as for `open`. The others: see searchengine.ingest.settings.
+        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), a SentenceTransformer,
+        a function from texts to vectors, or an object with dim, fingerprint and encode. None:
+        documents come with vectors of `dim` numbers, and questions are vectors or words. `wait`: as
+        for `open`. The others: see searchengine.ingest.settings.
         Raises CollectionError when the folder is in use.
         """
         loaded = load_new(encoder, dim, runtime)
@@ -104,7 +105,7 @@ class SearchEngine(Searching):
     def open(
         cls,
         path: str | Path,
-        encoder: TextEncoder | str | Path | None = None,
+        encoder: EncoderArgument | None = None,
         *,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
@@ -118,9 +119,9 @@ class SearchEngine(Searching):
         """
         collection = Collection(Path(path), wait)
         try:
-            if isinstance(encoder, str | Path):
-                encoder = load(encoder, runtime, collection.settings["encoder"].get("layers"))
-            return cls(collection, encoder, runtime)
+            layers = collection.settings["encoder"].get("layers")
+            loaded = None if encoder is None else load_given(encoder, runtime, layers)
+            return cls(collection, loaded, runtime)
         except BaseException:
             collection.close()
             raise

@@ -4,12 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
 from trainer.errors import TrainerError
 from trainer.model.source import Starter
 from trainer.runtimes.config import RuntimeConfig
+
+EncoderArgument = TextEncoder | str | Path | Function
+"""A model folder, a hub name, "starter", an encoder, a SentenceTransformer, or a function."""
 
 
 def load(
@@ -32,8 +37,25 @@ def load(
     )
 
 
+def load_given(
+    encoder: EncoderArgument, runtime: RuntimeConfig | None = None, layers: int | None = None
+) -> TextEncoder:
+    """The encoder that a caller names or passes.
+
+    A SentenceTransformer and a function are wrapped. Raises trainer.errors.ModelError, and
+    CollectionError for anything else.
+    """
+    if isinstance(encoder, str | Path):
+        return load(encoder, runtime, layers)
+    if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
+        return SentenceTransformerEncoder(encoder)
+    if isinstance(encoder, TextEncoder):
+        return encoder
+    return FunctionEncoder(encoder)  # raises for what is no function
+
+
 def load_new(
-    encoder: TextEncoder | str | Path | None, dim: int | None, runtime: RuntimeConfig | None
+    encoder: EncoderArgument | None, dim: int | None, runtime: RuntimeConfig | None
 ) -> TextEncoder:
     """The encoder of a new collection; None: vectors of `dim` numbers come with the documents.
 
@@ -46,7 +68,7 @@ def load_new(
                 f"dim=768, got dim={dim!r}"
             )
         return NoEncoder(dim)
-    loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
+    loaded = load_given(encoder, runtime)
     if dim not in (None, loaded.dim):
         raise CollectionError(
             f"the encoder's vectors are {loaded.dim} wide, got dim={dim!r}; leave dim out"
@@ -62,9 +84,9 @@ def load_built_by(
         return NoEncoder(built["dim"], path)
     source = built["source"]
     if source is None:
+        name = f"the function {built['name']!r}" if "name" in built else "an encoder made in Python"
         raise CollectionError(
-            f"{path} was built by an encoder made in Python; "
-            "pass it again: SearchEngine.open(path, encoder=…)"
+            f"{path} was built by {name}; pass it again: SearchEngine.open(path, encoder=…)"
         )
     try:
         return load(source, runtime, built.get("layers"))
@@ -95,11 +117,21 @@ def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -
                 f"{encoder.dim}; open it with the encoder of its vectors, or without one"
             )
         return
+    stored, name = built["fingerprint"], built.get("name")
+    if isinstance(encoder, FunctionEncoder) and name is not None:
+        if not encoder.matches(stored):
+            returns = "that name returns other vectors now"
+            got = returns if name == encoder.name else f"got {encoder.name!r}"
+            raise EncoderMismatch(
+                f"{path} was built by the function {name!r}, but {got}; open it with the function "
+                "that built it, or index the corpus again"
+            )
+        return
     fingerprints = {encoder.fingerprint, *renamed(encoder)}
-    if encoder.dim != built["dim"] or built["fingerprint"] not in fingerprints:
+    if encoder.dim != built["dim"] or stored not in fingerprints:
         raise EncoderMismatch(
-            f"{path} was built by the encoder {built['source'] or 'in memory'} "
-            f"({built['dim']} wide, fingerprint {built['fingerprint'][:12]}), got one of "
+            f"{path} was built by the encoder {built['source'] or name or 'in memory'} "
+            f"({built['dim']} wide, fingerprint {stored[:12]}), got one of "
             f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
             "encoder that built it, or index the corpus again"
         )

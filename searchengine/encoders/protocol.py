@@ -1,7 +1,7 @@
 """What is required of an encoder."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ Vectors = npt.NDArray[np.float32]
 Role = Literal["query", "document"]
 
 
+@runtime_checkable
 class TextEncoder(Protocol):
     """What SearchEngine requires of an encoder; trainer.encoder.Encoder is one.
 

@@ -10,6 +10,7 @@ from warnings import warn
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
 from searchengine.corpus.documents import LeftOut
+from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
@@ -108,6 +109,8 @@ class CollectionSettings:
             "fingerprint": encoder.fingerprint,
             "dim": encoder.dim,
         }
+        if isinstance(encoder, FunctionEncoder):
+            described["name"] = encoder.name
         if self.layers is not None:
             described["layers"] = self.layers
         return {
