@@ -27,6 +27,7 @@ from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngi
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
+_STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
 
 
@@ -63,7 +64,7 @@ class Document:
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
         try:
-            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
+            written = _STRICT.encode(dict(self.metadata))
             written.encode()
         except (TypeError, ValueError, RecursionError) as error:
             at = _unwritable(self.metadata)

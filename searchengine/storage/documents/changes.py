@@ -11,6 +11,7 @@ from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # slow to construct
 Span = tuple[int, int]
 """Character offsets [start, end)."""
 
@@ -271,7 +272,7 @@ class Changes:
 
 def as_json(metadata: Mapping[str, Any]) -> str:
     """Metadata as it is stored: as SQLite's own JSON functions write it."""
-    return json.dumps(dict(metadata), ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(dict(metadata))
 
 
 def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
