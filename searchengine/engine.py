@@ -18,7 +18,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
 from searchengine.encoders.checks import checked_key
-from searchengine.encoders.loading import EncoderArgument, load, load_given, load_new
+from searchengine.encoders.loading import EncoderArgument, load_given, load_new
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
@@ -151,7 +151,7 @@ class SearchEngine(Searching):
         if not database.exists():
             if encoder is None and dim is None:
                 encoder = "starter"
-            loaded = None if encoder is None else load(encoder, runtime, layers)
+            loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
             words = tokenizer or Tokenizer.PORTER
             try:

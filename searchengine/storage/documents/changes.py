@@ -28,7 +28,7 @@ class Known(NamedTuple):
     metadata: str
     source: str | None
     root: str | None
-    vectors: bytes | None
+    vectors: bytes | None = None
 
     @property
     def added(self) -> str:
