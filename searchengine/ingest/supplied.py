@@ -184,18 +184,24 @@ class SuppliedIngestion(Ingestion):
                 (int(row), [(0, len(document.text))] if row >= 0 else [])
                 for row, document in zip(numbers, documents, strict=True)
             ]
-        rows = [row + i for row, cut in spans for i in range(len(cut))]
-        order = sorted(rows)
-        block = dict(zip(order, self._rows.read(order), strict=True))
         supplied: dict[str, Supplied] = {}
-        for document, (row, cut) in zip(documents, spans, strict=True):
-            checksum = hashlib.sha256(repr(cut).encode()) if cut else None
-            for i in range(len(cut)):
-                checksum.update(block[row + i])  # type: ignore[union-attr]
-            digest = b"" if checksum is None else checksum.digest()
+        for document, (row, cut), checksum in zip(
+            documents, spans, self._checksums(spans), strict=True
+        ):
             # The first document of a key is stored, the others are left out or refused.
-            supplied.setdefault(document.key, Supplied(row, cut, digest))
+            supplied.setdefault(document.key, Supplied(row, cut, checksum))
         return supplied
+
+    def _checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
+        """The checksum of the passages and rows of each document; empty for none. Checks rows."""
+        hashes = [hashlib.sha256(repr(cut).encode()) for _, cut in spans]
+        rows = sorted((row + j, i) for i, (row, cut) in enumerate(spans) for j in range(len(cut)))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            part = rows[start : start + BLOCK_ROWS]
+            vectors = self._rows.read([row for row, _ in part])
+            for (_, i), vector in zip(part, vectors, strict=True):
+                hashes[i].update(vector)
+        return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
 
     def _cut(self, documents: Sequence[Document]) -> tuple[Sequence[Sequence[Span]], int]:
         return [() for _ in documents], 0  # the spool takes them from what was supplied

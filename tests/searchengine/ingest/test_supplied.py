@@ -26,7 +26,7 @@ from searchengine.errors import (
     EncoderMismatch,
     QueryError,
 )
-from searchengine.ingest import spool
+from searchengine.ingest import spool, supplied
 from searchengine.maintenance.repair import repair
 
 DIM = 6
@@ -321,6 +321,21 @@ def test_several_vectors_of_a_document(engine: SearchEngine, tmp_path: Path) -> 
     assert engine.add(texts(3), vectors, passages=PARTS).unchanged == 3
     moved = [PARTS[0], {**PARTS[1], "start": 5}, PARTS[2]]
     assert engine.add(texts(3), vectors, passages=moved).changed == 1
+
+
+def test_a_document_of_more_vectors_than_a_block(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supplied, "BLOCK_ROWS", 4)
+    vectors = random(25)
+    spans = [{"key": f"k{i // 11}", "start": 0, "end": i % 9} for i in range(25)]
+    engine.add(texts(3), vectors, passages=spans)
+    assert engine.add(texts(3), vectors, passages=spans).unchanged == 3
+    for i in (0, 10, 11, 24):
+        hit = engine.search(vectors[i], 1)[0]
+        assert (hit.key, hit.end) == (f"k{i // 11}", i % 9)
+    vectors[10] *= -1
+    assert engine.add(texts(3), vectors, passages=spans).changed == 1
 
 
 @pytest.mark.parametrize(
