@@ -29,5 +29,5 @@ class NoEncoder:
         """Raise QueryError."""
         raise QueryError(
             f"{self._path} has no encoder: search with a vector of {self.dim} numbers, by words "
-            "(mode text), or open it with the encoder of its vectors (encoder=…)"
+            "(mode text), or name the encoder of its vectors (encoder=… or --encoder PATH)"
         )

@@ -91,7 +91,7 @@ def test_questions_as_texts_are_refused_with_the_ways_out(engine: SearchEngine) 
             ask("bees")
         assert str(caught.value) == (
             f"{engine.collection.path} has no encoder: search with a vector of 6 numbers, by words "
-            "(mode text), or open it with the encoder of its vectors (encoder=…)"
+            "(mode text), or name the encoder of its vectors (encoder=… or --encoder PATH)"
         )
     assert [hit.key for hit in engine.search("word2", mode="text")] == ["k2"]
     with pytest.raises(QueryError, match="has no encoder"):
