@@ -1,4 +1,4 @@
-"""SearchEngine: queries in, documents out. Nothing else knows both encoder and collection.
+"""SearchEngine: queries in, documents out. The composition root: encoder and collection meet here.
 
 engine = SearchEngine.create("papers.index")
 engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
@@ -8,9 +8,7 @@ engine.search("how do whales sleep", k=5)
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any, Unpack
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -19,36 +17,34 @@ from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
-from searchengine.encoders import (
-    TextEncoder,
-    as_array,
-    check_built_by,
-    check_questions,
-    checked_key,
-    load,
-    load_built_by,
-    renamed,
-)
+from searchengine.encoders.checks import checked_key
+from searchengine.encoders.loading import EncoderArgument, load_given, load_new
+from searchengine.encoders.none import NoEncoder
+from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
+from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
 from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import tune_collection
-from searchengine.query.ranking import Hit, Hits, hits, nearest_to, rank
-from searchengine.query.request import Coalescer, Options, Query, QuestionEncoder, Questions, split
+from searchengine.query.hits import Hit, Hits, HitsBatch
+from searchengine.query.ranking import hits, nearest_to, rank
+from searchengine.query.request import Options, Query, Questions, split
+from searchengine.query.searching import Searching
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
 
-__all__ = ["Hit", "Hits", "SearchEngine", "Stats", "TextEncoder"]
+__all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine:
+class SearchEngine(Searching):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -62,36 +58,30 @@ class SearchEngine:
         runtime: RuntimeConfig | None = None,
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
-        self.collection = collection
-        self._encoder_argument, self._runtime = encoder, runtime
-        self._lock, self._loading = Lock(), Lock()
-        self._together: WeakValueDictionary[Query, Coalescer[str, Hits]] = WeakValueDictionary()
-        self._encoder: TextEncoder | None = None
-        if encoder is not None:
-            self._adopt(encoder)
-        collection.accepts = self._check
+        super().__init__(collection)
+        self._encoder = CollectionEncoder(collection, encoder, runtime)
         forks.inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: new locks, because the parent's may be locked for ever."""
-        self._lock, self._loading = Lock(), Lock()
-        self._together = WeakValueDictionary()
-        if self._encoder is not None:
-            self._questions = QuestionEncoder(self._encoder)
+        self._new_locks()
+        self._encoder.after_fork()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
-        encoder = getattr(self._encoder_argument, "source", None) or self._encoder_argument
-        reopen = partial(SearchEngine.open, wait=self.collection.wait, runtime=self._runtime)
+        encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
+        wait, runtime = self.collection.wait, self._encoder.runtime
+        reopen = partial(SearchEngine.open, wait=wait, runtime=runtime)
         return reopen, (self.collection.path, encoder)
 
     @classmethod
     def create(
         cls,
         path: str | Path,
-        encoder: TextEncoder | str | Path = "starter",
+        encoder: EncoderArgument | None = "starter",
         config: SegmentConfig | Mapping[str, Any] | None = None,
         *,
+        dim: int | None = None,
         passages: PassageConfig | bool = True,
         tokenizer: Tokenizer | str = Tokenizer.PORTER,
         wait: float = 0,
@@ -99,35 +89,39 @@ class SearchEngine:
     ) -> "SearchEngine":
         """Create an empty collection.
 
-        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), or an object with dim,
-        fingerprint and encode. `wait`: as for `open`. The others: see searchengine.ingest.settings.
+        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), a SentenceTransformer,
+        a function from texts to vectors, or an object with dim, fingerprint and encode. None:
+        documents come with vectors of `dim` numbers, and questions are vectors or words. `wait`: as
+        for `open`. The others: see searchengine.ingest.settings.
         Raises CollectionError when the folder is in use.
         """
-        loaded = load(encoder, runtime) if isinstance(encoder, str | Path) else encoder
+        loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)
         collection = Collection.create(Path(path), stored, settings.tokenizer, wait)
-        return cls(collection, loaded)
+        return cls(collection, None if encoder is None else loaded)
 
     @classmethod
     def open(
         cls,
         path: str | Path,
-        encoder: TextEncoder | str | Path | None = None,
+        encoder: EncoderArgument | None = None,
         *,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
         """Open a collection. Loads its encoder on first use, from `encoder` if that is not None.
 
+        Where the vectors came with the documents, `encoder` may be that of the vectors: it encodes
+        questions.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. Raises CollectionError (missing or damaged), EncoderMismatch.
         """
         collection = Collection(Path(path), wait)
         try:
-            if isinstance(encoder, str | Path):
-                encoder = load(encoder, runtime, collection.settings["encoder"].get("layers"))
-            return cls(collection, encoder, runtime)
+            layers = collection.settings["encoder"].get("layers")
+            loaded = None if encoder is None else load_given(encoder, runtime, layers)
+            return cls(collection, loaded, runtime)
         except BaseException:
             collection.close()
             raise
@@ -144,19 +138,26 @@ class SearchEngine:
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         layers: int | None = None,
+        dim: int | None = None,
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
+
+        `dim`: if `encoder` is None, create it without an encoder, for vectors of this width.
 
         If several processes do so at the same time, one creates it and the others open it. `wait`:
         as for `open`. Raises CollectionError if the collection there has other settings.
         """
         database = Path(path) / "documents.db"
         if not database.exists():
-            loaded = load(encoder or "starter", runtime, layers)
+            if encoder is None and dim is None:
+                encoder = "starter"
+            loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
             words = tokenizer or Tokenizer.PORTER
             try:
-                return cls.create(path, loaded, config, passages=cut, tokenizer=words, wait=wait)
+                return cls.create(
+                    path, loaded, config, dim=dim, passages=cut, tokenizer=words, wait=wait
+                )
             except CollectionError:
                 if not database.exists():  # else another process has created it just now
                     raise
@@ -171,12 +172,7 @@ class SearchEngine:
     @property
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
-        with self._loading:
-            if self._encoder is None:
-                built = self.collection.settings["encoder"]
-                self._adopt(load_built_by(built, self.collection.path, self._runtime))
-            assert self._encoder is not None
-            return self._encoder
+        return self._encoder.load()
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
@@ -185,35 +181,34 @@ class SearchEngine:
         except (CollectionError, TrainerError) as error:
             return str(error)
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raise EncoderMismatch if another encoder built a state of the collection."""
-        if self._encoder is not None:
-            check_built_by(self._encoder, settings["encoder"], self.collection.path)
-
-    def _adopt(self, encoder: TextEncoder) -> None:
-        check_built_by(encoder, self.collection.settings["encoder"], self.collection.path)
-        self.collection.renamed = renamed(encoder)
-        self._encoder, self._questions = encoder, QuestionEncoder(encoder)
-
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 
     def add(
         self,
-        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
+        documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
+        vectors: VectorsArgument | None = None,
         *,
+        passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
         commit_every: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
-        """Encode and commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
+        """Commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
 
-        A document replaces the one stored under its key. If only its metadata has changed, or
-        nothing, it is not encoded again. All documents can be found when this returns.
+        They are encoded, unless they come with `vectors`. A document replaces the one stored under
+        its key. If only its metadata has changed, or nothing, it is not encoded again. All
+        documents can be found when this returns.
 
         Args:
-            documents: read as a stream. Those with neither text nor title are left out.
+            documents: read as a stream. Those with neither text nor title are left out, unless they
+                have a vector. None, with vectors: documents with row numbers as keys.
+            vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
+                a file. In a list, None stands for a document without a vector, which is found by
+                its words.
+            passages: key, start and end of the passage of each row, where documents have several
+                (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: new documents per commit; None: all or none. After an interruption the
                 same call continues after the last commit.
@@ -225,9 +220,24 @@ class SearchEngine:
         """
         if isinstance(documents, str | Mapping):
             raise QueryError("add takes an iterable of documents; put one document into a list")
-        self.collection.follow()  # the folder may have been replaced, with other settings
-        reader = PassageReader(self.encoder, self._settings().passages)
         options = AddOptions(skip_bad, commit_every, progress, building)
+        if vectors is not None:
+            return add_with_vectors(self.collection, documents, vectors, passages, options)
+        if documents is None:
+            raise QueryError(
+                "add takes an iterable of documents or a pandas or polars DataFrame, or vectors, "
+                "got None"
+            )
+        if passages is not None:
+            raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
+        self.collection.follow()  # the folder may have been replaced, with other settings
+        settings = self._settings()
+        if not settings.encodes:
+            raise QueryError(
+                f"{self.collection.path} has no encoder; pass the vectors of the documents: "
+                "add(documents, vectors)"
+            )
+        reader = PassageReader(self.encoder, settings.passages)
         return add(self.collection, documents, reader, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
@@ -266,39 +276,16 @@ class SearchEngine:
             goal = None if stored is None else Goal(**stored["goal"])
             self.tune(goal=goal, building=progress)
 
-    def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
-        """The k documents nearest to a question or a vector (D,), best first.
-
-        What several threads ask at once is answered together. `options`: see query.request.
-        Raises QueryError and FilterError.
-        """
-        if not isinstance(query, str):
-            return self.search_batch(as_array(query)[None], k, **options)[0]
-        asked = Query.of(k, options)
-        check_questions([query])
-        mine = Coalescer(partial(self._answered, asked))
-        with self._lock:
-            together = self._together.setdefault(asked, mine)
-        return together(query)
-
-    def search_batch(
-        self, queries: Questions, k: int = 10, **options: Unpack[Options]
-    ) -> list[Hits]:
-        """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
-        return self._answered(Query.of(k, options), queries)
-
-    def _answered(self, asked: Query, queries: Questions) -> list[Hits]:
+    def _answered(self, asked: Query, queries: Questions) -> HitsBatch:
         dim = self.collection.settings["encoder"]["dim"]
         questions, vectors = split(queries, asked, dim)
+        if not questions and vectors is None:
+            return HitsBatch()
         if questions and not asked.by_words:
-            _ = self.encoder  # which loads it
-            vectors = self._questions.at(asked.layers).encode(questions)
+            vectors = self._encoder.questions(asked.layers).encode(questions)
         with self.collection.reading() as snapshot:
-            count = len(vectors if questions is None else questions)  # type: ignore[arg-type]
-            if not count or not snapshot.rows:
-                return [Hits(proven=True) for _ in range(count)]
             rankings = rank(snapshot, asked, questions, vectors)
-            return hits(snapshot, rankings, questions, by_words=asked.by_words)
+            return HitsBatch(hits(snapshot, asked, rankings, questions))
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -308,7 +295,7 @@ class SearchEngine:
         asked = Query.of(k, options)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, asked, checked_key(key))
-            return hits(snapshot, rankings, None)[0]
+            return hits(snapshot, asked, rankings, None)[0]
 
     def tune(
         self,
@@ -348,7 +335,8 @@ class SearchEngine:
 
     def warm(self) -> int:
         """Load the encoder and read all files, so that no search waits; returns bytes."""
-        self.encoder.encode(["warm"], role="query")
+        if not isinstance(self.encoder, NoEncoder):
+            self.encoder.encode(["warm"], role="query")
         with self.collection.reading() as snapshot:
             return check.warm(snapshot)
 

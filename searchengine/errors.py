@@ -7,6 +7,7 @@ SearchEngineError
 ├── DuplicateKey       a document key that is stored already
 ├── FilterError        a `where` expression that does not parse
 ├── QueryError         a query, k or shortlist that makes no sense
+│   └── UnknownKey     no document has this key; a KeyError too
 └── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
     └── EncoderMismatch    built by a different encoder
@@ -39,6 +40,12 @@ class FilterError(SearchEngineError):
 
 class QueryError(SearchEngineError):
     """A query, k or shortlist makes no sense."""
+
+
+class UnknownKey(QueryError, KeyError):
+    """No document has this key."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its message
 
 
 class CollectionError(SearchEngineError):

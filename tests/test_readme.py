@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import run
 from conftest import REPOSITORY, WordLengths
@@ -80,7 +81,8 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
     """Their commands, the one page after the other, then their Python code."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
-    for name, commands in (("indexing", 7), ("searching", 2)):
+    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).standard_normal((1000, 16)))
+    for name, commands in (("indexing", 9), ("searching", 2)):
         page = (REPOSITORY / "docs" / f"{name}.md").read_text()
         assert run_commands(page, tmp_path) == commands
         (program,) = blocks(page, "python")
@@ -88,6 +90,18 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_python_page(tmp_path: Path) -> None:
+    """All of its code, as one program."""
+    for library in ("pandas", "pyarrow"):
+        pytest.importorskip(library)
+    program = "\n".join(blocks((REPOSITORY / "docs" / "python.md").read_text(), "python"))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"0\.\d+ whales A whale rests", done.stdout)
 
 
 def run_commands(page: str, folder: Path) -> int:

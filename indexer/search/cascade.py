@@ -322,10 +322,8 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
         (q, k) rows and scores, padded with -1 and -inf.
     """
     if queries.ndim != 2 or candidates.ndim != 2 or len(queries) != len(candidates):
-        raise VectorError(
-            f"queries (q, dim) and candidates (q, s) must have the same q, "
-            f"got shapes {queries.shape} and {candidates.shape}"
-        )
+        shapes = f"{queries.shape} and {candidates.shape}"
+        raise VectorError(f"queries (q, dim) and candidates (q, s) must agree in q, got {shapes}")
     scores = np.empty(candidates.shape, np.float32)
     columns = max(1, min(candidates.shape[1], CHUNK_VALUES // store.dim))
     lines = max(1, CHUNK_VALUES // (columns * store.dim))

@@ -9,7 +9,18 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import bench, demo, index, maintenance, mteb, retrieval, search, train
+from searchengine.cli import (
+    bench,
+    changing,
+    demo,
+    documents,
+    index,
+    maintenance,
+    mteb,
+    retrieval,
+    search,
+    train,
+)
 from searchengine.cli import evaluate as measuring
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.errors import SearchEngineError
@@ -92,8 +103,11 @@ for command in (
     index.index,
     search.search,
     search.similar,
-    index.delete,
-    index.update,
+    documents.get,
+    documents.list_documents,
+    documents.count,
+    changing.delete,
+    changing.update,
     maintenance.optimize,
     maintenance.tune,
     bench.bench,

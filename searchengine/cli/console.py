@@ -12,7 +12,7 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
@@ -153,9 +153,27 @@ def _cell(value: Any) -> str:
 
 def show_json(value: Any) -> None:
     """Print one JSON document on standard output."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    click.echo(_json(value, indent=2))
+
+
+def show_json_line(value: Any) -> None:
+    """Print one JSON document on a line of standard output."""
+    click.echo(_json(value))
+
+
+def show_json_items(values: Iterable[Any]) -> None:
+    """Print a JSON array on standard output, item by item, so that memory stays bounded."""
+    before = "["
+    for value in values:
+        click.echo(f"{before}\n{_json(value)}", nl=False)
+        before = ","
+    click.echo("[]" if before == "[" else "\n]")
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
     # Only strings contain such characters: JSON's own escapes keep the value.
-    click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def counted(number: int, noun: str) -> str:

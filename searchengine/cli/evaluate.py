@@ -127,7 +127,7 @@ def _models(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
     """Load every encoder, with every number of layers."""
-    from searchengine.encoders import load
+    from searchengine.encoders.loading import load
 
     return [(name, load(name, runtime, n)) for name in encoders for n in layers or (None,)]
 

@@ -1,6 +1,5 @@
-"""searchengine index, delete and update."""
+"""searchengine index."""
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,6 @@ from searchengine.cli.options import (
     Stages,
     choice,
     note_compiling,
-    note_unknown_fields,
     runs,
 )
 from searchengine.corpus.documents import LeftOut
@@ -87,9 +85,8 @@ COMMIT_EVERY = 5000
 @click.option(
     "--commit-every",
     type=click.IntRange(1),
-    default=COMMIT_EVERY,
-    show_default=True,
-    help="Documents per commit; a commit survives an interruption.",
+    help=f"Documents per commit; a commit survives an interruption [default: {COMMIT_EVERY}; "
+    "with --vectors all at once].",
 )
 @click.option(
     "--key-prefix",
@@ -101,6 +98,22 @@ COMMIT_EVERY = 5000
 @click.option("--title-field", metavar="NAME", help="Name of the title field [default: title].")
 @click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id].")
 @click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them.")
+@click.option(
+    "--vectors",
+    "vector_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors of the documents (.npy, one row per document), which are then not encoded. "
+    "Without --encoder, a new collection has none.",
+)
+@click.option(
+    "--passages-from",
+    "passage_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
+    "writes it).",
+)
 @LAYERS
 @runs
 @WAIT
@@ -113,26 +126,31 @@ def index(
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
-    CORPUS is a .jsonl, .csv or .tsv file (.gz too), or a folder of .txt and .md
-    files. Fields: _id, title, text; all others become metadata to filter by. The
-    key of a text file is its path below CORPUS; the key of a record without _id is
-    a hash of its content (docs/keys.md). A document replaces the stored one with
-    the same key, and is encoded only if its text differs. After an interruption,
-    the same command continues from the last commit.
+    CORPUS is a .jsonl, .csv or .tsv file (.gz too), a folder of .txt and .md
+    files, or a .npy file of vectors. Fields: _id, title, text; all others become
+    metadata to filter by. The key of a text file is its path below CORPUS; the key
+    of a record without _id is a hash of its content (docs/keys.md); the key of a
+    vector without a document is its row number. A document replaces the stored one
+    with the same key, and is encoded only if its text differs. After an
+    interruption, the same command continues from the last commit.
 
     \b
     Examples:
         searchengine index notes/ notes.index
         searchengine index papers.csv papers.index --text-field abstract
+        searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
-    from searchengine.cli.console import counted, indexing, note, show_json
+    from searchengine.cli.console import indexing
     from searchengine.corpus.columns import Columns
-    from searchengine.corpus.documents import explaining
-    from searchengine.corpus.files import check_corpus, count_records, read_corpus
+    from searchengine.corpus.documents import explaining, numbered
+    from searchengine.corpus.files import check_corpus, read_corpus
     from searchengine.engine import SearchEngine
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
+    vectors, passages = _supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
+    if vectors is None:
+        every = every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     settings["passages"] = _passages(options)
     key_prefix = options.pop("key_prefix")
@@ -143,41 +161,33 @@ def index(
     _check_apart(check_corpus(corpus), collection)
     started = time.monotonic()
     is_new = not collection.exists()
+    settings["dim"] = None if vectors is None else vectors.shape[1]
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
-            documents = read_corpus(
-                corpus,
-                on_bad,
-                key_prefix=key_prefix,
-                record_keys=engine.collection.settings.get("record_keys", "content"),
-                columns=columns,
-            )
-            note_compiling(engine)
-            engine.encoder.encode(
-                ["start"]
-            )  # loading takes seconds, which the rate of encoding leaves out
+            if vectors is None:
+                _start_encoder(engine)
+            record_keys = engine.collection.settings.get("record_keys", "content")
+            if corpus.suffix == ".npy":
+                documents = numbered(len(vectors), key_prefix)
+            else:
+                documents = read_corpus(
+                    corpus, on_bad, key_prefix=key_prefix, record_keys=record_keys, columns=columns
+                )
             if fields:
                 engine.index_fields(*fields)
-            with explaining(malformed), indexing(count_records(corpus)) as (on_read, on_step):
+            with explaining(malformed), indexing(_total(corpus, vectors)) as (on_read, on_step):
                 summary = engine.add(
                     documents,
+                    vectors,
+                    passages=passages,
                     skip_bad=skip_bad,
                     commit_every=every,
                     progress=on_read,
                     building=on_step,
                 )
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt | Terminated)
-            kept = _committed(engine) if stopped else 0
-            if is_new:
-                engine.collection.remove_if_empty()
-            if stopped:
-                note(_interrupted(collection, kept))
-                status = error.status if isinstance(error, Terminated) else 1
-                raise click.exceptions.Exit(status) from None
-            bad_record = isinstance(error, CorpusError | DuplicateKey)
-            concerns_all = isinstance(error, EmptyCorpus | UnknownFields)
-            if bad_record and not concerns_all and not skip_bad:
+            _clean_up(engine, collection, error, is_new)
+            if vectors is None and not skip_bad and _skippable(error):
                 raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
             raise
         documents_now = engine.stats().documents
@@ -185,35 +195,97 @@ def index(
     for message in summary.bad.first:
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
-    left_out = {
+    if as_json:
+        _show_json(collection, summary, malformed, documents_now, seconds)
+    else:
+        _show(collection, summary, malformed, documents_now, seconds)
+
+
+_COUNTS = ("added", "changed", "metadata_updated", "unchanged")
+
+
+def _left_out(summary: Any, malformed: LeftOut) -> dict[str, LeftOut]:
+    return {
         "without_text": summary.without_text,
         "repeated": summary.repeated,
         "bad": malformed,
     }
-    counts = {
-        "added": summary.added,
-        "changed": summary.changed,
-        "metadata_updated": summary.metadata_updated,
-        "unchanged": summary.unchanged,
-    }
-    if as_json:
-        show_json(
-            {
-                "collection": str(collection),
-                **counts,
-                "relabelled": summary.metadata_updated,  # the former name
-                "documents": documents_now,
-                "seconds": seconds,
-                **{name: asdict(records) for name, records in left_out.items()},
-            }
-        )
-        return
+
+
+def _show_json(
+    collection: Path, summary: Any, malformed: LeftOut, documents: int, seconds: float
+) -> None:
+    """Print the result of a run as JSON."""
+    from searchengine.cli.console import show_json
+
+    show_json(
+        {
+            "collection": str(collection),
+            **{name: getattr(summary, name) for name in _COUNTS},
+            "relabelled": summary.metadata_updated,  # the former name
+            "documents": documents,
+            "seconds": seconds,
+            **{name: asdict(each) for name, each in _left_out(summary, malformed).items()},
+        }
+    )
+
+
+def _show(
+    collection: Path, summary: Any, malformed: LeftOut, documents: int, seconds: float
+) -> None:
+    """Print what was added, and what was left out."""
+    from searchengine.cli.console import counted, note
+
+    counts = {name: getattr(summary, name) for name in _COUNTS}
     done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-    total = counted(documents_now, "document")
+    total = counted(documents, "document")
     note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
-    for name, records in left_out.items():
+    for name, records in _left_out(summary, malformed).items():
         if records.count:
             note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
+
+
+def _skippable(error: BaseException) -> bool:
+    """Return whether --skip-bad would leave out the record that the error is about."""
+    bad_record = isinstance(error, CorpusError | DuplicateKey)
+    return bad_record and not isinstance(error, EmptyCorpus | UnknownFields)
+
+
+def _total(corpus: Path, vectors: Any) -> int | None:
+    """Return the number of documents, for the progress bar; None if counting takes long."""
+    from searchengine.corpus.files import count_records
+
+    return len(vectors) if corpus.suffix == ".npy" else count_records(corpus)
+
+
+def _supplied(corpus: Path, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
+    """Return the vectors that come with the documents, and their passages; None without."""
+    from searchengine.corpus.arrays import read_vectors
+    from searchengine.corpus.lines import read_jsonl
+
+    if corpus.suffix == ".npy":
+        if vectors is not None:
+            raise click.UsageError(
+                f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
+            )
+        vectors = corpus
+    if passages is not None and vectors in (None, corpus):
+        raise click.UsageError("--passages-from needs documents and --vectors")
+    lines = None if passages is None else (line for _, line in read_jsonl(passages))
+    return None if vectors is None else read_vectors(vectors), lines
+
+
+def _start_encoder(engine: Any) -> None:
+    """Load the encoder: that takes seconds, which the rate of encoding leaves out."""
+    from searchengine.encoders.none import NoEncoder
+
+    if isinstance(engine.encoder, NoEncoder):
+        raise QueryError(
+            f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
+            "--vectors FILE.npy"
+        )
+    note_compiling(engine)
+    engine.encoder.encode(["start"])
 
 
 def _check_apart(corpus: Path, collection: Path) -> None:
@@ -232,6 +304,20 @@ def _check_apart(corpus: Path, collection: Path) -> None:
             f"the corpus {corpus} is inside the collection {collection}; name another folder "
             "for the collection"
         )
+
+
+def _clean_up(engine: Any, collection: Path, error: BaseException, is_new: bool) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
+    from searchengine.cli.console import note
+
+    stopped = isinstance(error, KeyboardInterrupt | Terminated)
+    kept = _committed(engine) if stopped else 0
+    if is_new:
+        engine.collection.remove_if_empty()
+    if stopped:
+        note(_interrupted(collection, kept))
+        status = error.status if isinstance(error, Terminated) else 1
+        raise click.exceptions.Exit(status) from None
 
 
 def _committed(engine: Any) -> int:
@@ -276,101 +362,3 @@ def _first_lines(left_out: LeftOut, most: int = 10) -> str:
     if left_out.count > most:
         lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
     return "".join(f"\n  {line}" for line in lines)
-
-
-@click.command()
-@COLLECTION
-@click.argument("keys", nargs=-1)
-@click.option("--where", help="Metadata filter of the documents to delete.")
-@click.option("--dry-run", is_flag=True, help="Count the documents without deleting them.")
-@WAIT
-@AS_JSON
-def delete(
-    collection: Path,
-    keys: tuple[str, ...],
-    where: str | None,
-    dry_run: bool,
-    wait: float,
-    as_json: bool,
-) -> None:
-    """Delete documents by key or by filter.
-
-    \b
-    Example:
-        searchengine delete notes.index whales.txt
-        searchengine delete notes.index --where "year < 2010"
-    """
-    from searchengine.cli.console import counted, note, show_json
-    from searchengine.engine import SearchEngine
-
-    if bool(keys) == (where is not None):
-        raise QueryError(
-            f"delete takes either keys or --where, got {'both' if keys else 'neither'}; "
-            "name the documents by key, or by a filter"
-        )
-    with SearchEngine.open(collection, wait=wait) as engine:
-        with engine.collection.reading() as snapshot:
-            missing = sorted(set(keys) - set(snapshot.store.ids_of(keys)))
-        if dry_run:
-            with engine.collection.reading() as snapshot:
-                count = len(set(keys)) - len(missing)
-                if where is not None:
-                    count = snapshot.store.count(where)
-        else:
-            count = engine.delete(list(keys) if keys else None, where=where)
-        if not count:
-            note_unknown_fields(engine, where)
-    if as_json:
-        deleted = 0 if dry_run else count
-        # "found" is the former name of "matched".
-        show_json({"deleted": deleted, "matched": count, "found": count, "missing": missing})
-        return
-    would_be = "would be " if dry_run else ""
-    note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
-    for key in missing:
-        note(f"no document {key!r}")
-
-
-@click.command()
-@COLLECTION
-@click.argument("key")
-@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
-@WAIT
-@AS_JSON
-def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
-    """Update metadata of the document KEY without encoding it again.
-
-    A VALUE is read as JSON if it is valid JSON, else as text; null removes the
-    field.
-
-    \b
-    Example:
-        searchengine update notes.index whales.txt year=2016 draft=null
-    """
-    from searchengine.cli.console import note, show_json
-    from searchengine.engine import SearchEngine
-
-    patch = dict(_field(value) for value in values)
-    with SearchEngine.open(collection, wait=wait) as engine:
-        engine.update({key: patch})
-        with engine.collection.reading() as snapshot:
-            store = snapshot.store
-            (document,) = store.documents(store.ids_of([key]).values())
-    if as_json:
-        show_json({"collection": str(collection), "key": key, "metadata": document.metadata})
-    else:
-        note(f"{key} updated in {collection}")
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
-    try:
-        return name, json.loads(value, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return name, value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")

@@ -72,7 +72,7 @@ def mteb(
         os.environ["HF_HUB_OFFLINE"] = "1"
 
     from searchengine.cli.console import progress, show_json, show_rows
-    from searchengine.encoders import load
+    from searchengine.encoders.loading import load
     from trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
     from trainer.evaluation.sts import read_task
 

@@ -19,6 +19,7 @@ from searchengine.cli.options import (
 )
 from searchengine.query.mode import Mode
 
+_FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
     click.option("-k", default=10, show_default=True, help="Number of hits."),
     click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
@@ -32,6 +33,28 @@ _OPTIONS = (
         help="Weight of diversity, 0 (score alone) to 1 (least similar hits).",
     ),
     click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
+    click.option(
+        "--offset",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Number of hits to skip.",
+    ),
+    click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
+    click.option(
+        "--sort-by",
+        metavar="FIELD",
+        help="Metadata field that orders the hits: year, or -year for the greatest first "
+        "[default: the score].",
+    ),
+    click.option(
+        "--facet",
+        "facets",
+        type=FieldName(),
+        multiple=True,
+        help="Count the values of FIELD over all documents that match the filter; repeatable. "
+        "With --json, the document holds hits and facets.",
+    ),
     AS_JSON,
 )
 
@@ -107,18 +130,37 @@ def _explain_absence(engine: Any, hits: Any, options: dict[str, Any]) -> None:
     if not hits:
         note("no hits")
         note_unknown_fields(engine, options["where"])
-    elif options["group_by"] is not None:
-        note_unknown_fields(engine, options["group_by"])
+    fields = [options["group_by"], *options["facets"]]
+    if options["sort_by"] is not None:
+        fields.append(options["sort_by"].removeprefix("-"))
+    for field in dict.fromkeys(fields) if hits else ():
+        note_unknown_fields(engine, field)
+
+
+def _counted(counts: dict[Any, int]) -> str:
+    """The most frequent values of a facet, on one line."""
+    most = [f"{value} {count}" for value, count in list(counts.items())[:_FACET_VALUES]]
+    if len(counts) > _FACET_VALUES:
+        most.append(f"… and {len(counts) - _FACET_VALUES} more values; --json lists all")
+    return ", ".join(most)
 
 
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
     from searchengine.cli.console import note, say, show_json
 
-    if as_json:
-        show_json([hit.as_dict() for hit in hits])
+    if as_json and hits.facets:
+        facets = {
+            name: [{"value": value, "count": count} for value, count in counts.items()]
+            for name, counts in hits.facets.items()
+        }
+        show_json({"hits": hits.to_dicts(), "facets": facets})
+    elif as_json:
+        show_json(hits.to_dicts())
     else:
         for hit in hits:
             say(str(hit))
+        for name, counts in hits.facets.items():
+            say(f"{name}: {_counted(counts)}")
     if options["exact"] and hits.proven:
         matching = " that match" if options["where"] else ""
         percent = 0 if hits.read is None else 100 * hits.read

@@ -27,6 +27,7 @@ from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngi
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
+_STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
 
 
@@ -63,7 +64,7 @@ class Document:
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
         try:
-            written = json.dumps(dict(self.metadata), allow_nan=False, ensure_ascii=False)
+            written = _STRICT.encode(dict(self.metadata))
             written.encode()
         except (TypeError, ValueError, RecursionError) as error:
             at = _unwritable(self.metadata)
@@ -111,6 +112,10 @@ class Document:
         for name, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(document, name, value)
         return document
+
+    def as_record(self) -> dict[str, Any]:
+        """The inverse of `from_mapping`: metadata, `_id`, `title` and `text` in one dict."""
+        return {**self.metadata, "_id": self.key, "title": self.title, "text": self.text}
 
     @property
     def full_text(self) -> str:
@@ -169,6 +174,11 @@ def as_documents(
             if malformed is None:
                 raise
             malformed.add(str(error))
+
+
+def numbered(count: int, prefix: str = "") -> Iterator[Document]:
+    """Documents without text whose keys are the numbers from 0, for vectors without documents."""
+    return (Document(f"{prefix}{i}", "") for i in range(count))
 
 
 def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

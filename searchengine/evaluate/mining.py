@@ -24,7 +24,7 @@ import numpy as np
 
 from indexer.config import Structure
 from indexer.segment import Segment, SegmentConfig, Storage
-from searchengine.encoders import TextEncoder, Vectors
+from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
 from trainer.training.data.files import identity, read_examples
 from trainer.training.data.positives import Kind

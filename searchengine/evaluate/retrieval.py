@@ -18,7 +18,7 @@ from indexer.config import Code, SegmentConfig, Structure
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, rerank
 from indexer.segment import Segment
-from searchengine.encoders import Vectors
+from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.evaluate import judgements

@@ -2,7 +2,8 @@
 
 ingestion     the whole way, in order
 passages      documents cut into passages, and these encoded
+blocks        documents read together, batches encoded together
+supplied      documents that come with their vectors
 spool         what waits for a commit, in temporary files
-encoding      what is required of an encoder
 settings      collection settings, options and summary of `add`
 """

@@ -18,20 +18,22 @@ nothing is read ahead: the next document may take long to come.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
-from searchengine.encoders import Vectors
+from searchengine.encoders.protocol import Vectors
 from searchengine.errors import DuplicateKey, EmptyCorpus
+from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
-from searchengine.ingest.spool import Spool, Spooled
+from searchengine.ingest.spool import Spool, Spooled, Supplied
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
 
@@ -45,9 +47,6 @@ _LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
 _BATCH = 4096  # passages encoded in one call, so that a huge document stays bounded too
 _PENDING = 2  # batches in the second thread: one is encoded, the next one waits
 
-Encode = Callable[[Callable[[int], None]], Vectors]
-"""Encodes a batch of passages; calls its argument with the number of texts just encoded."""
-
 
 def add(
     collection: Collection,
@@ -60,40 +59,6 @@ def add(
         return ingestion.run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Documents that were read together, compared and cut.
-
-    Attributes:
-        read: how many documents were read, including those left out.
-        documents: the documents that can be stored.
-        spans: key → passages, for each document to encode.
-        tokens: tokens of these passages.
-        batches: calls to encode that were not started yet.
-        differs: whether anything is to be written.
-    """
-
-    read: int
-    documents: list[Document]
-    spans: Mapping[str, list[Span]]
-    tokens: int
-    batches: Iterator[Encode]
-    differs: bool
-
-
-@dataclass(slots=True)
-class _Encoding:
-    """A batch in the second thread, and what its end completes."""
-
-    vectors: Future[Vectors]
-    documents: int = 0
-    tokens: int = 0
-
-
-class _Stopped(Exception):
-    """Ends the encoder's call, between two of its batches, when nothing waits for it any more."""
-
-
 class Ingestion:
     """One call of `add`. A context manager: the second thread has ended when it is left."""
 
@@ -101,18 +66,20 @@ class Ingestion:
         self,
         collection: Collection,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-        reader: PassageReader,
+        reader: PassageReader | None,
         options: AddOptions,
     ) -> None:
-        """Raises CollectionError when there is no room for temporary files."""
+        """Without `reader`, the vectors come with the documents (ingest.supplied).
+
+        Raises CollectionError when there is no room for temporary files."""
         collection.follow()
         self._collection = collection
         self._identity = collection.store.identity  # another folder may replace this one
         self._reader = reader
         self._options = options
         self._block_size = _FIRST_BLOCK
-        self._next_block: _Block | None = None  # read ahead of the commit before
-        self._pending: deque[_Encoding] = deque()
+        self._next_block: Block | None = None  # read ahead of the commit before
+        self._pending: deque[Encoding] = deque()
         self._stop = Event()
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
         self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
@@ -180,7 +147,10 @@ class Ingestion:
         documents = new = blocks = 0
         differs = False
         while (every is None or new < every) and (block := self._take_block(new)):
-            self._spool.add([(each, block.spans.get(each.key)) for each in block.documents])
+            spans = block.spans
+            self._spool.add(
+                [(each, spans.get(each.key)) for each in block.documents], block.supplied
+            )
             for batch in block.batches:
                 self._collect(_PENDING - 1)
                 self._start(batch)
@@ -196,31 +166,46 @@ class Ingestion:
             self._check_not_empty()
         return differs, new == every and blocks > 1
 
-    def _take_block(self, new: int) -> _Block | None:
+    def _take_block(self, new: int) -> Block | None:
         """The block that was read ahead, or else the next one of a commit with `new` documents."""
         block, self._next_block = self._next_block, None
         every = self._options.commit_every
         return block or self._read_block(None if every is None else every - new)
 
-    def _read_block(self, most: int | None) -> _Block | None:
+    def _read_block(self, most: int | None) -> Block | None:
         """At most `most` documents of the stream; None at its end."""
         if not self._more():
             return None
         read = self._read(most)
-        documents = self._storable(read)
+        supplied = self._supplied(read)
+        documents = self._storable(read, supplied)
         with self._collection.reader(self._identity) as store:
             stored = known(store, [document.key for document in documents])
         documents = [each for each in documents if self._may_replace(each, stored)]
-        comparison = compare(documents, stored)
-        spans, tokens = self._reader.cut(comparison.changed)
-        return _Block(
+        comparison = compare(documents, stored, {k: each.checksum for k, each in supplied.items()})
+        spans, tokens = self._cut(comparison.changed)
+        return Block(
             len(read),
             documents,
             {each.key: cut for each, cut in zip(comparison.changed, spans, strict=True)},
             tokens,
             self._batches(comparison.changed, spans),
             bool(comparison.changed or comparison.metadata),
+            supplied,
         )
+
+    def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
+        """The vectors that come with documents just read; here they are encoded."""
+        return {}
+
+    def _cut(self, documents: Sequence[Document]) -> tuple[Sequence[Sequence[Span]], int]:
+        """The passages of documents, and the tokens to encode."""
+        assert self._reader is not None
+        return self._reader.cut(documents)
+
+    def _vectors(self, rows: Sequence[tuple[int, int]]) -> npt.NDArray[Any] | Iterable[Vectors]:
+        """The vectors in these ranges of rows."""
+        return self._spool.vectors(rows)
 
     def _more(self) -> bool:
         """Whether there are documents left; one is read ahead to know."""
@@ -240,12 +225,15 @@ class Ingestion:
             self._peeked = None
         return documents
 
-    def _storable(self, documents: Sequence[Document]) -> list[Document]:
-        """Documents with a text and a key that has not occurred before; counts the others."""
+    def _storable(
+        self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
+    ) -> list[Document]:
+        """Documents with a text or vector and a new key; counts the others."""
         kept: dict[str, Document] = {}
         seen = self._spool.seen([document.key for document in documents])
         for document in documents:
-            if not document.full_text:
+            vectors = supplied.get(document.key)
+            if not document.full_text and not (vectors and vectors.spans):
                 self._without_text.add(document.key)
             elif document.key not in seen and document.key not in kept:
                 kept[document.key] = document
@@ -280,6 +268,7 @@ class Ingestion:
     def _batches(
         self, documents: Sequence[Document], spans: Sequence[Sequence[Span]]
     ) -> Iterator[Encode]:
+        assert self._reader is not None
         passages = [
             (document, span) for document, cut in zip(documents, spans, strict=True) for span in cut
         ]
@@ -289,13 +278,13 @@ class Ingestion:
 
     def _start(self, batch: Encode) -> None:
         """Encode a batch in the second thread, when all before it are done."""
-        self._pending.append(_Encoding(self._thread.submit(batch, self._check_stop)))
+        self._pending.append(Encoding(self._thread.submit(batch, self._check_stop)))
 
     def _check_stop(self, _: int) -> None:
         if self._stop.is_set():
-            raise _Stopped
+            raise Stopped
 
-    def _count(self, block: _Block) -> None:
+    def _count(self, block: Block) -> None:
         """Report a block when everything that was started so far is encoded."""
         if not self._pending:
             self._report(block.read, block.tokens)
@@ -329,18 +318,21 @@ class Ingestion:
             for spooled in self._spool.documents():
                 stored = writer.changes.known([each.document.key for each in spooled])
                 replacing = [each for each in spooled if self._may_replace(each.document, stored)]
-                comparison = compare([each.document for each in replacing], stored)
+                checksums = {s.document.key: s.vectors for s in replacing if s.vectors is not None}
+                comparison = compare([each.document for each in replacing], stored, checksums)
                 changed = self._encoded(replacing, comparison.changed)
                 spans = [each.spans or [] for each in changed]
-                writer.changes.write(comparison.changed, spans, stored, passage)
+                writer.changes.write(comparison.changed, spans, stored, passage, checksums)
                 writer.changes.set_metadata(comparison.metadata, stored)
                 for each, cut in zip(changed, spans, strict=True):
+                    if not cut:  # it came without a vector
+                        continue
                     passage += len(cut)
                     start = rows.pop()[0] if rows and rows[-1][1] == each.row else each.row
                     rows.append((start, each.row + len(cut)))
                 self._summarize(comparison, stored)
             if rows:
-                writer.append(self._spool.vectors(rows), self._options.building)
+                writer.append(self._vectors(rows), self._options.building)
 
     def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:
         """The spooled documents that have changed, all with vectors.
@@ -352,7 +344,7 @@ class Ingestion:
         late = [each.document for each in result if each.spans is None]
         if not late:
             return result
-        spans, _ = self._reader.cut(late)
+        spans, _ = self._cut(late)
         encoded, row = {}, self._spool.rows
         for document, cut in zip(late, spans, strict=True):
             encoded[document.key] = Spooled(document, cut, row)

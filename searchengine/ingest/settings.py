@@ -10,7 +10,9 @@ from warnings import warn
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig, integer
 from searchengine.corpus.documents import LeftOut
-from searchengine.encoders import TextEncoder
+from searchengine.encoders.functions import FunctionEncoder
+from searchengine.encoders.none import NO_ENCODER, NoEncoder
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
@@ -29,12 +31,14 @@ class CollectionSettings:
         passages: how documents are cut into passages; None keeps them whole.
         tokenizer: how text becomes words, for the modes text and hybrid.
         layers: number of the encoder's first layers in use; None: all.
+        encodes: whether the collection has an encoder.
     """
 
     config: SegmentConfig
     passages: PassageConfig | None
     tokenizer: Tokenizer
     layers: int | None = None
+    encodes: bool = True
 
     @classmethod
     def for_encoder(
@@ -52,7 +56,8 @@ class CollectionSettings:
                 stage over the first 128 dimensions, rotated, and a shortlist that each segment
                 measures. The rotation "blocks" uses the prefix lengths that the encoder was
                 trained for.
-            passages: True cuts if the encoder has a tokenizer, False never.
+            passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
+                True lets a document come with several vectors.
             tokenizer: see searchengine.storage.documents.lexical.
 
         Raises:
@@ -82,7 +87,7 @@ class CollectionSettings:
             raise CollectionError(
                 f"passages must be True, False or a PassageConfig, got {passages!r}"
             )
-        elif passages and isinstance(encoder, Tokenizes):
+        elif passages and isinstance(encoder, Tokenizes | NoEncoder):
             cut = PassageConfig()
         try:
             chosen = Tokenizer(tokenizer)
@@ -101,6 +106,7 @@ class CollectionSettings:
             None if cut is None else PassageConfig.from_dict(cut),
             Tokenizer(settings["tokenizer"]),
             settings["encoder"].get("layers"),
+            settings["encoder"]["fingerprint"] != NO_ENCODER,
         )
 
     def as_stored(self, encoder: TextEncoder) -> dict[str, Any]:
@@ -110,6 +116,8 @@ class CollectionSettings:
             "fingerprint": encoder.fingerprint,
             "dim": encoder.dim,
         }
+        if isinstance(encoder, FunctionEncoder):
+            described["name"] = encoder.name
         if self.layers is not None:
             described["layers"] = self.layers
         return {

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import SEEK_END
 from pathlib import Path
@@ -19,17 +19,29 @@ from searchengine.storage.documents.changes import Span, as_json
 from searchengine.storage.documents.connections import Pool
 
 Vectors = npt.NDArray[np.float32]
-_TEMPORARY = "SQLite's temporary folder (SQLITE_TMPDIR)"
+TEMPORARY = "SQLite's temporary folder (SQLITE_TMPDIR)"
 _BLOCK = 4096  # rows read back at a time
 _CHUNK = 500  # documents read back at a time
 
 
+class Supplied(NamedTuple):
+    """The vectors that come with a document: the first row, a passage a row, and their checksum."""
+
+    row: int
+    spans: Sequence[Span]
+    checksum: bytes
+
+
 class Spooled(NamedTuple):
-    """A document; if it was encoded, its passages and the row of the first one's vector."""
+    """A document; if it has vectors, its passages and the row of the first one's vector.
+
+    `vectors`: checksum of vectors that came with it.
+    """
 
     document: Document
     spans: Sequence[Span] | None
     row: int
+    vectors: bytes | None = None
 
 
 class Spool:
@@ -44,14 +56,14 @@ class Spool:
         self._folder = folder
         self._pool = Pool()
         self._rows = self._dim = self._expected = 0
-        with forks.guarded(self._pool), _room(_TEMPORARY):
+        with forks.guarded(self._pool), room(TEMPORARY):
             self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
             self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
             self._run(
                 "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
-                "metadata, origin, root, spans, row)"
+                "metadata, origin, root, spans, row, vectors)"
             )
-        with _room(folder):
+        with room(folder):
             self._file = TemporaryFile(dir=folder, buffering=0)
 
     def seen(self, keys: Sequence[str]) -> set[str]:
@@ -63,18 +75,29 @@ class Spool:
         """Remember new keys."""
         self._many("INSERT INTO seen VALUES (?)", ((key,) for key in keys))
 
-    def add(self, documents: Iterable[tuple[Document, Sequence[Span] | None]]) -> None:
-        """Add documents; those with passages get the next rows of `add_vectors`."""
+    def add(
+        self,
+        documents: Iterable[tuple[Document, Sequence[Span] | None]],
+        supplied: Mapping[str, Supplied],
+    ) -> None:
+        """Add documents; those with passages get the next rows of `add_vectors`.
+
+        `supplied`: key → vectors that came with the document, which are not added.
+        """
         rows = []
         for document, spans in documents:
             metadata = as_json(document.metadata)
             texts = (document.key, document.title, document.text, metadata)
+            row, checksum = self._expected, None
+            if document.key in supplied:
+                row, spans, checksum = supplied[document.key]
+            else:
+                self._expected += len(spans or ())
             written = None if spans is None else json.dumps(spans)
-            rows.append((*texts, document.origin, document.root, written, self._expected))
-            self._expected += len(spans or ())
+            rows.append((*texts, document.origin, document.root, written, row, checksum))
         self._many(
-            "INSERT INTO documents (key, title, text, metadata, origin, root, spans, row) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO documents (key, title, text, metadata, origin, root, spans, row, vectors) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
 
@@ -94,7 +117,7 @@ class Spool:
     def add_vectors(self, vectors: Vectors) -> None:
         """Append rows."""
         self._rows, self._dim = self._rows + len(vectors), vectors.shape[1]
-        with _room(self._folder):
+        with room(self._folder):
             self._file.seek(0, SEEK_END)
             left = np.ascontiguousarray(vectors, np.float32).data.cast("B")
             while left:
@@ -105,7 +128,7 @@ class Spool:
         for start, end in ranges:
             for first in range(start, end, _BLOCK):
                 count = min(_BLOCK, end - first)
-                with _room(self._folder):
+                with room(self._folder):
                     self._file.seek(4 * self._dim * first)
                     block = np.fromfile(self._file, np.float32, count * self._dim)
                 yield block.reshape(count, self._dim)
@@ -114,7 +137,7 @@ class Spool:
         """Forget documents and vectors; the keys stay."""
         self._run("DELETE FROM documents")
         if self._rows:
-            with _room(self._folder):
+            with room(self._folder):
                 self._file.truncate(0)
         self._rows = self._expected = 0
 
@@ -124,26 +147,35 @@ class Spool:
         self._file.close()
 
     def _run(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with _room(_TEMPORARY), self._pool.borrow() as connection:
+        with room(TEMPORARY), self._pool.borrow() as connection:
             return connection.execute(sql, parameters).fetchall()
 
     def _many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        with _room(_TEMPORARY), self._pool.borrow() as connection:
+        with room(TEMPORARY), self._pool.borrow() as connection:
             connection.execute("BEGIN")
             connection.executemany(sql, rows)
             connection.execute("COMMIT")
 
 
 def _spooled(
-    key: str, title: str, text: str, metadata: str, origin: str, root: str, spans: str, row: int
+    key: str,
+    title: str,
+    text: str,
+    metadata: str,
+    origin: str,
+    root: str,
+    spans: str,
+    row: int,
+    vectors: bytes | None,
 ) -> Spooled:
     document = Document(key, text, title, json.loads(metadata), origin, root)
     cut = None if spans is None else [(start, end) for start, end in json.loads(spans)]
-    return Spooled(document, cut, row)
+    return Spooled(document, cut, row, vectors)
 
 
 @contextmanager
-def _room(where: object) -> Iterator[None]:
+def room(where: object) -> Iterator[None]:
+    """Raise errors of a full disk, or of a folder that cannot be written, as CollectionError."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

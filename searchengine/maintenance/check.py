@@ -18,9 +18,8 @@ _INVARIANTS = {
     "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
         "passages without a document"
     ),
-    "SELECT count(*) FROM documents WHERE id NOT IN (SELECT document FROM passages)": (
-        "documents without a passage"
-    ),
+    "SELECT count(*) FROM documents WHERE vectors IS NOT x'' "
+    "AND id NOT IN (SELECT document FROM passages)": "documents without a passage",
     "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
         "passages that are deleted"
     ),

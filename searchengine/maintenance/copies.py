@@ -5,11 +5,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
-from indexer.arrays import Floats
+from indexer.arrays import Floats, RowNumbers
 from indexer.storage.durable import sha256, sync_file, sync_folder
 from indexer.storage.manifest import MANIFEST
 from searchengine.errors import CollectionError
@@ -20,7 +19,7 @@ from searchengine.storage.folders import folder_of, segment_errors
 from searchengine.storage.scratch import new_folder
 from searchengine.storage.snapshot import Snapshot
 
-_BLOCK = 4096  # passages exported at a time
+_BLOCK = 4096  # passages read at a time
 _TRIES = 5  # a backup starts again if segments were replaced meanwhile
 
 
@@ -42,9 +41,9 @@ def backup(collection: Collection, path: Path) -> None:
 def export(snapshot: Snapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
-    `searchengine index` can read the documents. Line i of passages.jsonl (key, start, end)
-    describes row i of the vectors, float32 in the encoder's basis. Raises CollectionError if
-    anything is damaged.
+    `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
+    row i of the vectors, float32 in the encoder's basis. Documents and their passages come in the
+    same order. Raises CollectionError if anything is damaged.
     """
     check_texts(snapshot.store)
     count, passages = snapshot.store.counts()
@@ -52,14 +51,15 @@ def export(snapshot: Snapshot, path: Path) -> int:
     with _new_folder(path, snapshot.path) as folder:
         with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
             for document in snapshot.store.all_documents():
-                record = {**document.metadata, "_id": document.key}
-                record |= {"title": document.title, "text": document.text}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                file.write(json.dumps(document.as_record(), ensure_ascii=False) + "\n")
+        positions = _positions(snapshot.store)
+        _export_passages(snapshot.store, folder / "passages.jsonl")
         vectors = np.lib.format.open_memmap(
             folder / "vectors.npy", "w+", np.float32, (passages, dim)
         )
-        with (folder / "passages.jsonl").open("w", encoding="utf-8") as file:
-            done = sum(_export_segment(snapshot, row, file, vectors) for row in snapshot.segments)
+        done = 0
+        for row in snapshot.segments:
+            done += _export_segment(snapshot, row, vectors, positions[done:])
         if done != passages:
             raise damaged(snapshot.store.path, f"{passages - done} passages have no row")
         vectors.flush()
@@ -67,6 +67,35 @@ def export(snapshot: Snapshot, path: Path) -> int:
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
+
+
+def _positions(store: Store) -> RowNumbers:
+    """(passages,) int64: the place of each passage, by ascending id, in the order of documents."""
+    blocks, after = [], (-1, -1)
+    sql = (
+        "SELECT document, id FROM passages WHERE (document, id) > (?, ?) "
+        f"ORDER BY document, id LIMIT {_BLOCK}"
+    )
+    while rows := store.read(sql, after):
+        blocks.append(np.array([i for _, i in rows], np.int64))
+        after = rows[-1]
+    ids = np.concatenate(blocks) if blocks else np.empty(0, np.int64)
+    return np.argsort(ids)
+
+
+def _export_passages(store: Store, path: Path) -> None:
+    after = (-1, -1)
+    sql = (
+        "SELECT document, passages.id, key, start, end FROM passages "
+        "JOIN documents ON documents.id = document WHERE (document, passages.id) > (?, ?) "
+        f"ORDER BY document, passages.id LIMIT {_BLOCK}"
+    )
+    with path.open("w", encoding="utf-8") as file:
+        while rows := store.read(sql, after):
+            for _, _, key, start, end in rows:
+                line = {"key": key, "start": start, "end": end}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            after = rows[-1][:2]
 
 
 def _copy(snapshot: Snapshot, target: Path) -> None:
@@ -91,43 +120,31 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
         check_pages(store, snapshot.path / "documents.db", "quick_check")
 
 
-def _export_segment(snapshot: Snapshot, row: SegmentRow, file: TextIO, vectors: Floats) -> int:
-    """Write the passages of a segment, and their vectors into the rows of the array."""
+def _export_segment(
+    snapshot: Snapshot, row: SegmentRow, vectors: Floats, positions: RowNumbers
+) -> int:
+    """Write the vectors of a segment to their positions in the array; returns how many."""
     live = snapshot.live[row]
-    expected = range(row.rows) if live is None else live.rows.tolist()
-    sql = "SELECT count(*) FROM passages WHERE id < ?"
-    first = done = int(snapshot.store.read(sql, (row.base,))[0][0])
-    for ids, lines in _passages(snapshot, row):
-        if ids != [row.base + number for number in expected[done - first :][: len(ids)]]:
-            raise damaged(snapshot.store.path, f"segment {row.id} has other rows than passages")
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        done += len(ids)
-    if done - first != len(expected):
-        raise damaged(snapshot.store.path, f"segment {row.id} has more rows than passages")
-    position = first
+    expected = np.arange(row.rows) if live is None else live.rows
+    if len(positions) < len(expected) or not _are_passages(snapshot.store, row, expected):
+        raise damaged(snapshot.store.path, f"segment {row.id} has other rows than passages")
+    done = 0
     with segment_errors(snapshot.path):
         for block in snapshot.segments[row].verified(live):
-            vectors[position : position + len(block)] = block
-            position += len(block)
-    return done - first
+            vectors[positions[done : done + len(block)]] = block
+            done += len(block)
+    return done
 
 
-def _passages(
-    snapshot: Snapshot, row: SegmentRow
-) -> Iterator[tuple[list[int], list[dict[str, object]]]]:
-    """Ids of a segment's passages, ascending, with their documents' keys and offsets."""
-    after, last = row.base - 1, row.base + row.rows - 1
-    sql = (
-        "SELECT passages.id, key, start, end FROM passages "
-        "JOIN documents ON documents.id = passages.document "
-        "WHERE passages.id > ? AND passages.id <= ? ORDER BY passages.id LIMIT ?"
-    )
-    while rows := snapshot.store.read(sql, (after, last, _BLOCK)):
-        yield (
-            [row[0] for row in rows],
-            [{"key": key, "start": start, "end": end} for _, key, start, end in rows],
-        )
-        after = rows[-1][0]
+def _are_passages(store: Store, row: SegmentRow, expected: RowNumbers) -> bool:
+    """Whether a segment's passages are those of the `expected` rows, ascending."""
+    after, done = row.base - 1, 0
+    sql = f"SELECT id FROM passages WHERE id > ? AND id <= ? ORDER BY id LIMIT {_BLOCK}"
+    while (ids := store.numbers(sql, (after, row.ends[1]))).size:
+        if not np.array_equal(ids - row.base, expected[done : done + len(ids)]):
+            return False
+        after, done = int(ids[-1]), done + len(ids)
+    return done == len(expected)
 
 
 @contextmanager

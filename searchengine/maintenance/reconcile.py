@@ -20,6 +20,10 @@ from searchengine.storage.filters import fields
 from searchengine.storage.folders import folder_of
 
 _MAX_NAMES = 20  # documents named in a report; the others are counted
+_OUTSIDE = (
+    "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
+    "OR end > length(CAST(text AS BLOB))"
+)
 _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.base + s.rows - 1)"
 
 
@@ -67,17 +71,46 @@ def reconcile(path: Path, store: Store) -> Plan:
         segments = _segments(path, store, plan)
         _passages(store, plan)
         lacking = _numbers(
-            store, "SELECT id FROM documents WHERE id NOT IN (SELECT document FROM passages)"
+            store,
+            "SELECT id FROM documents WHERE vectors IS NOT x'' "
+            "AND id NOT IN (SELECT document FROM passages)",
         )
         new = lacking - plan.documents
         if new:
             _found(plan, store, new, "has no passage", "have no passage")
         plan.documents |= lacking
+        _without_encoder(store, plan)
         documents, passages = store.counts()
         plan.counts = documents, passages, segments
         if plan.documents:
             plan.report.mended.append(f"{len(plan.documents)} documents were encoded again")
     return plan
+
+
+def _without_encoder(store: Store, plan: Plan) -> None:
+    """Take documents whose vectors came with them out of the plan: they cannot be encoded again.
+
+    They are kept, with the vectors that are left.
+    """
+    supplied = plan.documents & _numbers(store, "SELECT id FROM documents WHERE vectors NOT NULL")
+    if not supplied:
+        return
+    plan.documents -= supplied
+    intact = _numbers(store, "SELECT document FROM passages")
+    for number in supplied:
+        # Another checksum than that of any vectors: if they come again, they are written.
+        left = b"incomplete" if number in intact else b""
+        sql = "UPDATE documents SET vectors = ? WHERE id = ?"
+        store.connection.execute(sql, (left, number))
+    sql = (
+        "UPDATE passages SET start = 0, end = (SELECT length(text) FROM documents "
+        "WHERE id = passages.document) WHERE id IN (SELECT passages.id FROM passages "
+        f"JOIN documents ON documents.id = passages.document WHERE document = ? AND ({_OUTSIDE}))"
+    )
+    store.connection.executemany(sql, ((number,) for number in supplied))
+    plan.report.lost.append(
+        f"vectors of {_keys(store, supplied)}, which came with them; add them again with vectors"
+    )
 
 
 def _indexes(store: Store, plan: Plan) -> None:
@@ -95,17 +128,19 @@ def _indexes(store: Store, plan: Plan) -> None:
 def _documents(store: Store, plan: Plan) -> None:
     """Check texts against their digests; remove documents without text."""
     after, altered, empty = -1, [], []
+    again: set[int] = set()  # altered, and encoded from its text
     sql = (
-        "SELECT id, key, title, text, digest, metadata FROM documents WHERE id > ? "
+        "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
         "ORDER BY id LIMIT 500"
     )
     while rows := store.read(sql, (after,)):
-        for number, key, title, text, digest, _ in rows:
+        for number, key, title, text, digest, vectors in rows:
             document = Document(key, text, title)
-            if not document.full_text:
+            if not document.full_text and not vectors:
                 empty.append(number)
             elif document.digest != digest:
                 altered.append(number)
+                again |= {number} if vectors is None else set()
                 store.connection.execute(
                     "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
                     (title, text, document.digest, number),
@@ -119,7 +154,7 @@ def _documents(store: Store, plan: Plan) -> None:
             "has a text that differs from what was stored; it was kept",
             "have texts that differ from what was stored; they were kept",
         )
-        plan.documents |= set(altered)
+        plan.documents |= again
     if empty:
         keys = _keys(store, set(empty))
         plan.report.found.append(f"no text is left of {keys}")
@@ -185,13 +220,9 @@ def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
 def _passages(store: Store, plan: Plan) -> None:
     """Repair passages without a row, a document or valid offsets, and rows without a passage."""
     connection, placed = store.connection, _PLACED.format("passages.id")
-    outside = (
-        "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
-        "OR end > length(CAST(text AS BLOB))"
-    )
     for where, singular, plural in (
         (f"NOT {placed}", "has a passage without a row", "have passages without a row"),
-        (outside, "has a passage outside of its text", "have passages outside of their text"),
+        (_OUTSIDE, "has a passage outside of its text", "have passages outside of their text"),
     ):
         sql = (
             "SELECT DISTINCT document FROM passages JOIN documents "

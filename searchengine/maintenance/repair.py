@@ -12,7 +12,12 @@ from tempfile import TemporaryDirectory
 
 from indexer.building.build import Progress
 from indexer.segment import Segment
-from searchengine.encoders import TextEncoder, check_built_by, load, load_built_by
+from searchengine.encoders.loading import (
+    EncoderArgument,
+    check_built_by,
+    load_built_by,
+    load_given,
+)
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import CollectionSettings
@@ -57,7 +62,7 @@ class Repair:
 
 def repair(
     path: str | Path,
-    encoder: TextEncoder | str | Path | None = None,
+    encoder: EncoderArgument | None = None,
     *,
     dry_run: bool = False,
     wait: float = 0,
@@ -156,7 +161,7 @@ def _trial(path: Path, database: Path) -> Plan:
 def _mend(
     path: Path,
     database: Path,
-    encoder: TextEncoder | str | Path | None,
+    encoder: EncoderArgument | None,
     needs_encoder: bool,
     wait: float,
     runtime: RuntimeConfig | None,
@@ -170,10 +175,8 @@ def _mend(
             described = settings["encoder"]
             if encoder is None:
                 loaded = load_built_by(described, path, runtime)
-            elif isinstance(encoder, str | Path):
-                loaded = load(encoder, runtime, described.get("layers"))
             else:
-                loaded = encoder
+                loaded = load_given(encoder, runtime, described.get("layers"))
             check_built_by(loaded, described, path)
             return PassageReader(loaded, CollectionSettings.from_stored(settings).passages)
 

@@ -25,7 +25,7 @@ _CHUNK = 200  # rows read at a time where nothing is wrong
 _MAX_SKIPPED = 100_000  # ids tried after the last readable row, if the last id is unknown
 _TABLES = {
     "settings": ("name", "value"),
-    "documents": ("id", "key", "title", "text", "metadata", "digest", "source", "root"),
+    "documents": ("id", "key", "title", "text", "metadata", "digest", "source", "root", "vectors"),
     "passages": ("id", "document", "start", "end"),
     "segments": ("id", "base", "rows", "manifest_sha256"),
     "tombstones": ("passage",),
@@ -164,7 +164,7 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
 
 def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | None:
     """A row of documents, None if it is invalid; drops metadata that are not JSON."""
-    number, key, title, text, metadata, digest, source, root = row
+    number, key, title, text, metadata, digest, source, root, vectors = row
     if not isinstance(digest, bytes):
         digest = b""
     try:
@@ -180,7 +180,9 @@ def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | No
         return None
     if not _is_object(source):
         source = None
-    return number, key, title, text, metadata, digest, source, root
+    if not isinstance(vectors, bytes):
+        vectors = None
+    return number, key, title, text, metadata, digest, source, root, vectors
 
 
 def _is_object(text: object) -> bool:

@@ -111,7 +111,7 @@ def stats(snapshot: Snapshot) -> Stats:
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
         tuning=tuning,
         guarantee=None if tuning is None else guarantee(snapshot, float(tuning["goal"]["recall"])),
-        encoder=settings["encoder"]["source"],
+        encoder=settings["encoder"]["source"] or settings["encoder"].get("name"),
         layers=settings["encoder"].get("layers"),
         fingerprint=settings["encoder"]["fingerprint"],
         bytes=_bytes(snapshot.path),

@@ -13,7 +13,8 @@ from indexer.config import Structure
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
 from indexer.tuning.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
-from searchengine.encoders import check_questions
+from searchengine.encoders.checks import check_questions
+from searchengine.encoders.none import NO_ENCODER
 from searchengine.errors import QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats
@@ -177,7 +178,9 @@ def described(stats: Stats) -> dict[str, str]:
     blocks = f" within {config['blocks']}" if config["blocks"] else ""
     scanned = f" ({stats.scanned} too small for the structure and scanned)" if stats.scanned else ""
     cut = "whole documents"
-    if stats.cut is not None:
+    if stats.cut is not None and stats.fingerprint == NO_ENCODER:
+        cut = "as they come with the vectors"
+    elif stats.cut is not None:
         size, overlap = stats.cut["tokens"], stats.cut["overlap"]
         overlapping = "an eighth" if overlap is None else overlap
         cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
@@ -205,7 +208,7 @@ def described(stats: Stats) -> dict[str, str]:
         tuning = founded_on(stats.tuning, stats.guarantee)
     return lines | {
         "tuning": tuning,
-        "encoder": (stats.encoder or "made in Python") + layers,
+        "encoder": _encoder(stats) + layers,
         "fingerprint": stats.fingerprint,
         "bytes": str(stats.bytes),
     }
@@ -215,6 +218,12 @@ def _search(stats: Stats) -> str:
     if stats.exact:
         return "exact: few enough rows to score each at full width"
     return f"by prefix, a shortlist of up to {stats.shortlist} rows a segment at full width"
+
+
+def _encoder(stats: Stats) -> str:
+    if stats.fingerprint == NO_ENCODER:
+        return "none; documents come with their vectors"
+    return stats.encoder or "made in Python"
 
 
 def _asked(source: str) -> str:

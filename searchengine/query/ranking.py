@@ -1,8 +1,8 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,77 +10,21 @@ from indexer.arrays import Floats
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.query.diversity import mmr
+from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.mode import Mode
 from searchengine.query.request import Query
-from searchengine.query.snippets import best_passage, snippet
+from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
+from searchengine.storage.documents.listing import facet
 from searchengine.storage.documents.store import Passage
 from searchengine.storage.snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A document found.
-
-    Attributes:
-        score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
-            −1 and 1; by words, BM25; by both, the fused score.
-        key, title, text, metadata: the document.
-        start, end: its best passage, as character offsets into the text.
-        question: the text of the question; empty for a vector.
-    """
-
-    score: float
-    key: str
-    title: str
-    text: str
-    metadata: Mapping[str, Any]
-    start: int
-    end: int
-    question: str = field(default="", repr=False)
-
-    @property
-    def passage(self) -> str:
-        """The text of the best passage."""
-        return self.text[self.start : self.end]
-
-    @property
-    def snippet(self) -> str:
-        """The part of the passage with most words of the question."""
-        return snippet(self.text, self.question, self.start, self.end)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields to show, for JSON."""
-        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
-        return {name: getattr(self, name) for name in names}
-
-    def __str__(self) -> str:
-        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
-
-
-class Hits(list[Hit]):
-    """The hits of one question, best first.
-
-    Attributes:
-        proven: whether these are certainly the true nearest documents.
-        read: the fraction of all rows that were read at full width; None if not counted.
-    """
-
-    __slots__ = ("proven", "read")
-
-    def __init__(
-        self, hits: Iterable[Hit] = (), *, proven: bool = False, read: float | None = None
-    ) -> None:
-        super().__init__(hits)
-        self.proven = proven
-        self.read = read
-
 
 FUSED = 100
 """Documents of each ranking that are fused; k if that is more."""
 WEIGHTS = (0.5, 0.5)
 """Weights of vectors and words in the mode hybrid, from training questions: docs/hybrid.md."""
 _CANDIDATES_PER_DOCUMENT = 4  # shortlist per fused document
+_DEEPEST = 1 << 40  # SQLite's integers end at 2⁶³
 _MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
 
 
@@ -112,7 +56,7 @@ def rank(
     *,
     without: int | None = None,
 ) -> list[Ranking]:
-    """The rankings for several questions.
+    """The rankings for several questions: the documents to show.
 
     Args:
         snapshot: the commit to search.
@@ -121,10 +65,10 @@ def rank(
         vectors: (q, D) float32; needed by the modes vector and hybrid.
         without: a document to leave out; only by vectors.
     """
-    depth = query.k
+    depth = query.depth
     if query.diversity:
         depth = max(_MIN_DIVERSE, 4 * depth)
-    depth = min(depth, snapshot.rows)  # SQLite's integers end at 2⁶³
+    depth = min(depth, _DEEPEST)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
         rankings = _by_vector(snapshot, query, vectors, depth, without)
@@ -134,9 +78,13 @@ def rank(
     else:
         assert questions is not None and vectors is not None
         rankings = _by_both(snapshot, query, questions, vectors, depth)
+    if query.min_score is not None:
+        rankings = [_above(ranking, query.min_score) for ranking in rankings]
     if query.diversity:
-        return [_diverse(snapshot, query, ranking) for ranking in rankings]
-    return rankings
+        rankings = [_diverse(snapshot, query, ranking) for ranking in rankings]
+    if not query.offset:
+        return rankings
+    return [replace(each, documents=each.documents[query.offset :]) for each in rankings]
 
 
 def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
@@ -152,6 +100,10 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
     if document is None:
         raise QueryError(f"{snapshot.path} has no document {key!r}")
     passages = snapshot.store.passages_of([document])
+    if not passages:
+        raise QueryError(
+            f"the document {key!r} has no vector; search for its words instead: mode='text'"
+        )
     vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
     return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
 
@@ -160,9 +112,11 @@ def _by_vector(
     snapshot: Snapshot, query: Query, vectors: Floats, depth: int, without: int | None = None
 ) -> list[Ranking]:
     """The `depth` best documents for every vector, each by its best passage."""
+    if not snapshot.rows:
+        return [Ranking((), proven=True)] * len(vectors)
     label, several = _label(snapshot, query)
     rankings = [Ranking(())] * len(vectors)
-    pending = np.arange(len(vectors))
+    pending, depth = np.arange(len(vectors)), min(depth, snapshot.rows)
     count = (2 * depth if several else depth) + (without is not None)
     while pending.size:
         result = snapshot.search(
@@ -205,7 +159,9 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
     best = _scored_by_words(snapshot, query, question, depth)
     passages = snapshot.store.passages_of(document for document, _ in best)
     first = {passage.document: passage for passage in reversed(passages)}
-    return Ranking([Ranked(score, first[document]) for document, score in best])
+    return Ranking(
+        [Ranked(score, first.get(document, _whole(document))) for document, score in best]
+    )
 
 
 def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
@@ -244,6 +200,7 @@ def _by_both(
             passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
             missing = [document for document, _ in best if document not in passages]
             passages |= _nearest_passages(snapshot, missing, vectors[i])
+            passages = {document: _whole(document) for document in missing} | passages
             rankings[i] = Ranking([Ranked(score, passages[document]) for document, score in best])
             if len(best) < depth and count in (len(scored), len(by_words)):
                 short.append(i)
@@ -251,16 +208,30 @@ def _by_both(
     return rankings
 
 
+def _above(ranking: Ranking, score: float) -> Ranking:
+    """The ranked documents with at least this score."""
+    kept = [ranked for ranked in ranking.documents if ranked.score >= score]
+    return replace(ranking, documents=kept)
+
+
 def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
-    """k of the candidates by maximal marginal relevance."""
+    """The best candidates by maximal marginal relevance."""
     if not ranking.documents:
         return ranking
     relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
     if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
         relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
-    vectors = snapshot.vectors(np.array([ranked.passage.id for ranked in ranking.documents]))
-    chosen = mmr(relevance, vectors, min(query.k, len(relevance)), query.diversity)
+    ids = np.array([ranked.passage.id for ranked in ranking.documents])
+    vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
+    if (ids >= 0).any():  # a document without a vector resembles no other
+        vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
+    chosen = mmr(relevance, vectors, min(query.depth, len(relevance)), query.diversity)
     return Ranking([ranking.documents[i] for i in chosen])
+
+
+def _whole(document: int) -> Passage:
+    """In place of a passage, for a document without vectors; its text is not known yet."""
+    return Passage(-1, document, 0, 0)
 
 
 def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
@@ -298,25 +269,24 @@ def _nearest_passages(
 
 def hits(
     snapshot: Snapshot,
+    query: Query,
     rankings: Sequence[Ranking],
     questions: Sequence[str] | None,
-    *,
-    by_words: bool = False,
 ) -> list[Hits]:
-    """The hits of several questions (None: vectors), with their documents.
-
-    `by_words`: the ranking did not choose passages; take those with most words of the question.
-    """
+    """The hits of several questions (None: vectors), with their documents."""
     ids = [ranked.passage.document for ranking in rankings for ranked in ranking.documents]
     documents = iter(snapshot.store.documents(ids))
+    facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
     several: dict[int, list[Passage]] = {}
-    if by_words:
+    if query.by_words:  # the ranking chose no passages: take those with most words of the question
         for passage in snapshot.store.passages_of(set(ids)):
             several.setdefault(passage.document, []).append(passage)
 
     def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
         start, end = passage.start, passage.end
-        if by_words and len(several[passage.document]) > 1:
+        if passage.id < 0:
+            start, end = 0, len(document.text)
+        elif query.by_words and len(several[passage.document]) > 1:
             spans = [(other.start, other.end) for other in several[passage.document]]
             start, end = best_passage(document.text, question, spans)
         return Hit(
@@ -324,14 +294,13 @@ def hits(
             start, end, question,
         )  # fmt: skip
 
+    def present(ranking: Ranking, question: str) -> Hits:
+        chosen = [hit(*ranked, next(documents), question) for ranked in ranking.documents]
+        if query.sort_by is not None:
+            chosen = ordered_by(chosen, query.sort_by)
+        return Hits(chosen, proven=ranking.proven, read=ranking.read, facets=facets)
+
     return [
-        Hits(
-            (
-                hit(ranked.score, ranked.passage, next(documents), question)
-                for ranked in ranking.documents
-            ),
-            proven=ranking.proven,
-            read=ranking.read,
-        )
+        present(ranking, question)
         for ranking, question in zip(rankings, questions or [""] * len(rankings), strict=True)
     ]

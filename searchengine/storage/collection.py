@@ -122,12 +122,12 @@ class Collection(WritableView):
                 writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
-        """Close, and remove the folder if it has no segment and no other process has it open."""
+        """Close, and remove the folder if it has no document and no other process has it open."""
         self.close()
         with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
-            if not store.segments():
+            if not store.segments() and not any(store.counts()):
                 with store.alone():
-                    if not store.segments():
+                    if not store.segments() and not any(store.counts()):
                         shutil.rmtree(self.path)
 
     def merge_due(

@@ -8,7 +8,7 @@ or nothing of it.
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexer.building.build import Progress
+from indexer.building.build import Blocks, Progress
 from indexer.building.merge import outgrown
 from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
@@ -72,8 +72,8 @@ class Writer:
         # Beyond the folders that no commit names, too: see folders.remove_unnamed.
         self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
-    def append(self, vectors: Iterable[Vectors], progress: Progress | None = None) -> None:
-        """Add a segment of blocks (n, D): the vectors of passages `changes.next_passage` and on."""
+    def append(self, vectors: Blocks, progress: Progress | None = None) -> None:
+        """Add a segment of vectors (n, D), of passages `changes.next_passage` and on."""
         base = self.changes.next_passage()
         committed = self.store.segments()
         largest = max(committed, key=lambda row: row.rows, default=None)

@@ -11,18 +11,24 @@ from searchengine.storage.documents import lexical
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # slow to construct
 Span = tuple[int, int]
 """Character offsets [start, end)."""
 
 
 class Known(NamedTuple):
-    """The stored state of a document, enough to see whether it has changed."""
+    """The stored state of a document, enough to see whether it has changed.
+
+    `vectors`: checksum of the vectors that came with it, empty if it came without one; None: the
+    encoder computed them.
+    """
 
     id: int
     digest: bytes
     metadata: str
     source: str | None
     root: str | None
+    vectors: bytes | None = None
 
     @property
     def added(self) -> str:
@@ -35,7 +41,8 @@ class Comparison:
     """Documents compared with what is stored under their keys.
 
     Attributes:
-        changed: documents to encode: new ones, and those with another title or text.
+        changed: documents to write with their vectors: new ones, and those with another title,
+            text or vector.
         metadata: other documents whose metadata or root differs.
         metadata_updated: number of these with other metadata.
         unchanged: number of documents with the stored title, text and metadata.
@@ -47,12 +54,22 @@ class Comparison:
     unchanged: int
 
 
-def compare(documents: Sequence[Document], stored: Mapping[str, Known]) -> Comparison:
-    """Compare documents with the stored documents of the same keys."""
+def compare(
+    documents: Sequence[Document], stored: Mapping[str, Known], vectors: Mapping[str, bytes]
+) -> Comparison:
+    """Compare documents with the stored documents of the same keys.
+
+    `vectors`: key → checksum of the vectors that come with a document. A document that comes
+    without keeps those that once came with it, as long as its text is the same.
+    """
     changed, metadata, updated, unchanged = [], [], 0, 0
     for document in documents:
         before = stored.get(document.key)
-        if before is None or before.digest != document.digest:
+        if (
+            before is None
+            or before.digest != document.digest
+            or _other_vectors(before.vectors, vectors.get(document.key))
+        ):
             changed.append(document)
             continue
         other_metadata = before.added != as_json(document.metadata)
@@ -61,6 +78,10 @@ def compare(documents: Sequence[Document], stored: Mapping[str, Known]) -> Compa
         if other_metadata or before.root != (document.root or None):
             metadata.append(document)
     return Comparison(changed, metadata, updated, unchanged)
+
+
+def _other_vectors(stored: bytes | None, supplied: bytes | None) -> bool:
+    return stored == b"" if supplied is None else stored != supplied
 
 
 class Changes:
@@ -84,10 +105,11 @@ class Changes:
         spans: Sequence[Sequence[Span]],
         known: Mapping[str, Known],
         first_passage: int,
+        vectors: Mapping[str, bytes] | None = None,
     ) -> None:
         """Store documents and their passages, replacing documents with the same keys.
 
-        The passages get ids from `first_passage` on, in their order.
+        The passages get ids from `first_passage` on, in their order. `vectors`: as `compare`.
         """
         replaced = [known[d.key].id for d in documents if d.key in known]
         self._bury(replaced)
@@ -99,12 +121,14 @@ class Changes:
             ids.append(free if before is None else before.id)
             free += before is None
             texts = (document.key, document.title, document.text)
-            rows.append((ids[-1], *texts, metadata, document.digest, source, document.root or None))
+            origin = (source, document.root or None, (vectors or {}).get(document.key))
+            rows.append((ids[-1], *texts, metadata, document.digest, *origin))
         self._many(
-            "INSERT INTO documents (id, key, title, text, metadata, digest, source, root) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "INSERT INTO documents (id, key, title, text, metadata, digest, source, root, vectors) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
             "title = excluded.title, text = excluded.text, metadata = excluded.metadata, "
-            "digest = excluded.digest, source = excluded.source, root = excluded.root",
+            "digest = excluded.digest, source = excluded.source, root = excluded.root, "
+            "vectors = excluded.vectors",
             rows,
         )
         self._place(ids, spans, first_passage)
@@ -248,13 +272,14 @@ class Changes:
 
 def as_json(metadata: Mapping[str, Any]) -> str:
     """Metadata as it is stored: as SQLite's own JSON functions write it."""
-    return json.dumps(dict(metadata), ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(dict(metadata))
 
 
 def known(store: Store, keys: Sequence[str]) -> dict[str, Known]:
     """Key → stored state, for the keys that are stored."""
     marks = ", ".join("?" * len(keys))
-    sql = f"SELECT key, id, digest, metadata, source, root FROM documents WHERE key IN ({marks})"
+    columns = "key, id, digest, metadata, source, root, vectors"
+    sql = f"SELECT {columns} FROM documents WHERE key IN ({marks})"
     return {row[0]: Known(*row[1:]) for row in store.read(sql, keys)}
 
 

@@ -2,7 +2,9 @@
 
 documents     one row per document: key, title, text, metadata (a JSON object) and digest; source is
               the metadata as last added, if an update has changed it since (else NULL);
-              root is the folder that a file's key is relative to (NULL for other sources)
+              root is the folder that a file's key is relative to (NULL for other sources);
+              vectors is the SHA-256 of vectors that came with the document, empty if it came
+              without one (NULL where the encoder computed them)
 passages      the encoded texts: passages.id = the segment's base + the row in its vectors file;
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
@@ -94,9 +96,21 @@ def m005_histories(db: "sqlite_utils.Database") -> None:
             )
 
 
+def m006_vectors(db: "sqlite_utils.Database") -> None:
+    """The checksum of vectors that came with a document, which no encoder computed."""
+    db.execute("ALTER TABLE documents ADD COLUMN vectors BLOB")
+
+
 MIGRATIONS = {
     function.__name__: function
-    for function in (m001_initial, m002_changes, m003_fields, m004_text, m005_histories)
+    for function in (
+        m001_initial,
+        m002_changes,
+        m003_fields,
+        m004_text,
+        m005_histories,
+        m006_vectors,
+    )
 }
 """Name → migration, in the order in which they are applied."""
 

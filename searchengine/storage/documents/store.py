@@ -78,6 +78,12 @@ class Store(Database):
                 documents[i] = Document.stored(key, text, title, json.loads(metadata))
         return self._in_order(documents, order, self._lost_document)
 
+    def keys_of(self, ids: Iterable[int]) -> list[str]:
+        """The keys of the documents of these ids, in their order."""
+        order = [int(i) for i in ids]
+        keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
+        return self._in_order(keys, order, self._lost_document)
+
     def all_documents(self) -> Iterator[Document]:
         """Every document, in the order first added, read in chunks."""
         after = -1

@@ -24,7 +24,7 @@ from searchengine import SearchEngine
 from searchengine.bench.dataset import collection_dataset
 from searchengine.bench.grid import Grid
 from searchengine.bench.run import Bench, Settings
-from searchengine.encoders import load_built_by
+from searchengine.encoders.loading import load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
 from searchengine.ingest.ingestion import _BATCH
@@ -223,7 +223,7 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return np.full((len(texts), 16), value, np.float32)
 
-    engine._adopt(Broken())
+    engine._encoder._adopt(Broken())
     with pytest.raises((VectorError, SearchEngineError)):
         engine.search("bb", mode=mode)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.request import MAX_BATCH, Coalescer, _Call
+from searchengine.query.coalescing import MAX_BATCH, Coalescer, _Call
 
 
 class Gate:
@@ -73,7 +73,7 @@ def test_those_who_come_meanwhile_are_done_together() -> None:
 def test_who_was_answered_together_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    monkeypatch.setattr("searchengine.query.request.PATIENCE", patience)
+    monkeypatch.setattr("searchengine.query.coalescing.PATIENCE", patience)
     gate = Gate()
     together = Coalescer(gate)
     with ThreadPoolExecutor(4) as callers:
@@ -156,7 +156,7 @@ def test_who_is_interrupted_while_waiting_holds_nobody_up(
                 super().wait(timeout)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("searchengine.query.request._Call", one_with(Interrupted))
+    monkeypatch.setattr("searchengine.query.coalescing._Call", one_with(Interrupted))
     gate = Gate()
     together = Coalescer(gate)
     ended: list[str] = []

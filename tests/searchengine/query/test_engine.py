@@ -244,7 +244,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             vectors[-1] = value
             return vectors
 
-    engine._adopt(Broken())
+    engine._encoder._adopt(Broken())
     with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
@@ -255,7 +255,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return super().encode(texts, role=role)[1:]
 
-    engine._adopt(Short())
+    engine._encoder._adopt(Short())
     with pytest.raises(CollectionError, match=r"\(2, 16\) for 2 passages, got \(1, 16\)"):
         engine.add([{"_id": "x", "text": "x"}, {"_id": "y", "text": "y"}])
 
@@ -595,7 +595,7 @@ def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         threading.Event().wait(0.05)
         return loaded[-1]
 
-    monkeypatch.setattr("searchengine.engine.load_built_by", load)
+    monkeypatch.setattr("searchengine.encoders.of_collection.load_built_by", load)
     with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
         asked = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
         asked += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]

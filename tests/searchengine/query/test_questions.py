@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from searchengine.encoders.questions import CACHE_SIZE, MAX_CACHED_BATCH, QuestionEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.request import CACHE_SIZE, MAX_CACHED_BATCH, QuestionEncoder
 from tests.conftest import WordLengths
 from trainer.errors import ModelError
 

@@ -278,7 +278,7 @@ def test_an_export_goes_in_blocks(
     ("damage", "message"),
     [
         ("DELETE FROM passages WHERE id = 0", "segment 1 has other rows than passages"),
-        ("DELETE FROM passages WHERE id = 1", "segment 1 has more rows than passages"),
+        ("DELETE FROM passages WHERE id = 1", "segment 1 has other rows than passages"),
         ("INSERT INTO passages VALUES (99, 0, 0, 1)", "1 passages have no row"),
     ],
 )

@@ -39,7 +39,7 @@ if what == "create":
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":
-        searchengine.maintenance.copies._passages = stop
+        searchengine.maintenance.copies._export_passages = stop
     cli([what, source, target])
 """
 

@@ -653,7 +653,7 @@ def test_processes_that_wait_all_succeed(path: Path) -> None:
 
 
 def _make_and_add(path: Path, start: int, ready: Any) -> None:
-    from searchengine import engine as module
+    from searchengine.encoders import loading as module
 
     module.load = lambda *_: WordLengths()  # type: ignore[assignment]
     ready.wait()

@@ -1,0 +1,147 @@
+"""A plain function as an encoder, identified by its name and its vectors of a few texts."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.encoders.protocol import Role, Vectors
+from searchengine.errors import CollectionError
+
+Function = Callable[[list[str]], npt.ArrayLike]
+"""Texts (n,) to vectors (n, D) of any length but 0."""
+
+PROBE = (
+    "A whale rests one half of its brain at a time.",
+    "Dough rises while yeast turns sugar into gas.",
+    "고래는 어떻게 잠을 자나요?",
+    "42",
+)
+"""Texts whose vectors identify a function."""
+TOLERANCE = 0.03
+"""Maximum difference of two fingerprints' numbers. Rounding in bfloat16 changes a unit vector by
+0.01 to 0.02 and each number by less; another function changes most numbers by about 1."""
+_NUMBERS = 4  # numbers a text
+
+
+class FunctionEncoder:
+    """An encoder made of a function; several threads may call it at the same time.
+
+    Attributes:
+        name: identifies the function, together with its vectors.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        name: str | None = None,
+        dim: int | None = None,
+        *,
+        query: Function | None = None,
+    ) -> None:
+        """Wrap a function.
+
+        Args:
+            function: encodes documents, and questions too unless `query` does.
+            name: by default the function's own.
+            dim: width of the vectors; None: as the function returns them.
+            query: encodes questions, for a model that reads them in another way.
+
+        Raises CollectionError for what is not callable, or has no name.
+        """
+        for value in (function, *([] if query is None else [query])):
+            if not callable(value):
+                raise CollectionError(
+                    "an encoder must be a model folder, a hub name, a function from texts to "
+                    f"vectors, or an object with dim, fingerprint and encode, got {value!r:.80}"
+                )
+        name = getattr(function, "__name__", None) if name is None else name
+        if not isinstance(name, str) or not name.strip() or name == "<lambda>":
+            raise CollectionError(
+                "a function needs a name, by which a collection knows it again: "
+                "FunctionEncoder(function, 'name')"
+            )
+        self.name = name
+        self._function, self._query, self._dim = function, query, dim
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors. Calls the function, once, unless it was named."""
+        return self._probed.shape[1] if self._dim is None else self._dim
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The name, the width, and numbers that the vectors of PROBE give."""
+        directions = np.arange(1, self.dim + 1)[:, None] * np.arange(1, _NUMBERS + 1)
+        numbers = self._probed.astype(np.float64) @ np.cos(np.sqrt(2) * directions)
+        return f"{self.name}/{self.dim}/{' '.join(f'{number:.2f}' for number in numbers.flat)}"
+
+    def matches(self, fingerprint: str) -> bool:
+        """Whether a fingerprint is this function's, up to rounding on another machine."""
+        name, _, stored = fingerprint.rpartition("/")
+        own_name, _, own = self.fingerprint.rpartition("/")
+        try:
+            numbers, expected = ([float(n) for n in each.split()] for each in (stored, own))
+        except ValueError:
+            return False
+        if name != own_name or len(numbers) != len(expected):
+            return False
+        return bool(np.allclose(numbers, expected, rtol=0, atol=TOLERANCE))
+
+    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+        """Float32 (n, dim) unit rows; a row that has no length stays as it is.
+
+        Raises CollectionError if the function returns another shape, or no numbers.
+        """
+        if not len(texts):
+            return np.empty((0, self.dim), np.float32)
+        vectors = self._checked(self._call(list(texts), role), len(texts))
+        if vectors.shape[1] != self.dim:
+            raise CollectionError(
+                f"the function {self.name!r} must return vectors of {self.dim} numbers, "
+                f"got {vectors.shape[1]}"
+            )
+        return vectors
+
+    def _call(self, texts: list[str], role: Role | None) -> Any:
+        function = self._query if role == "query" and self._query is not None else self._function
+        return function(texts)
+
+    def _checked(self, vectors: Any, count: int) -> Vectors:
+        try:
+            array = np.asarray(vectors)
+            if array.dtype.kind not in "fiu":
+                raise TypeError(f"got {array.dtype}")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CollectionError(
+                f"the function {self.name!r} must return an array of numbers ({error})"
+            ) from error
+        if array.ndim != 2 or len(array) != count:
+            raise CollectionError(
+                f"the function {self.name!r} must return an array of shape ({count}, D) for "
+                f"{count} texts, got {array.shape}"
+            )
+        single: Vectors = array.astype(np.float32)
+        lengths = np.linalg.norm(single.astype(np.float64), axis=1, keepdims=True)
+        lengths[lengths == 0] = 1
+        unit: Vectors = (single / lengths).astype(np.float32)
+        return unit
+
+    @cached_property
+    def _probed(self) -> Vectors:
+        """The vectors of PROBE, as documents and, if that differs, as questions."""
+        roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
+        vectors = [self._checked(self._call(list(PROBE), role), len(PROBE)) for role in roles]
+        if not all(np.isfinite(each).all() and each.any(axis=1).all() for each in vectors):
+            raise CollectionError(
+                f"the function {self.name!r} returned NaN, infinity or zeros for {PROBE[0]!r} or "
+                "another short text"
+            )
+        if len({each.shape[1] for each in vectors}) > 1:
+            raise CollectionError(
+                f"{self.name!r} must return documents and questions of the same width, got "
+                f"{vectors[0].shape[1]} and {vectors[1].shape[1]}"
+            )
+        return np.concatenate(vectors)

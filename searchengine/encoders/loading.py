@@ -1,0 +1,137 @@
+"""Loads the encoder of a collection, and checks that it is the one that built it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from searchengine.encoders.functions import Function, FunctionEncoder
+from searchengine.encoders.none import NO_ENCODER, NoEncoder
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
+from searchengine.errors import CollectionError, EncoderMismatch
+from trainer.errors import TrainerError
+from trainer.model.source import Starter
+from trainer.runtimes.config import RuntimeConfig
+
+EncoderArgument = TextEncoder | str | Path | Function
+"""A model folder, a hub name, "starter", an encoder, a SentenceTransformer, or a function."""
+
+
+def load(
+    source: str | Path, runtime: RuntimeConfig | None = None, layers: int | None = None
+) -> TextEncoder:
+    """Load a trainer.encoder.Encoder with its first `layers`, or all.
+
+    Imports the trainer, which not every command needs. Raises trainer.errors.ModelError.
+    """
+    from trainer.encoder import Encoder
+
+    runtime = RuntimeConfig() if runtime is None else runtime
+    return Encoder.load(
+        source,
+        runtime=runtime.runtime,
+        precision=runtime.precision,
+        device=runtime.device,
+        layers=layers,
+        trust_remote_code=runtime.trust_remote_code,
+    )
+
+
+def load_given(
+    encoder: EncoderArgument, runtime: RuntimeConfig | None = None, layers: int | None = None
+) -> TextEncoder:
+    """The encoder that a caller names or passes.
+
+    A SentenceTransformer and a function are wrapped. Raises trainer.errors.ModelError, and
+    CollectionError for anything else.
+    """
+    if isinstance(encoder, str | Path):
+        return load(encoder, runtime, layers)
+    if any(base.__module__.startswith("sentence_transformers.") for base in type(encoder).__mro__):
+        return SentenceTransformerEncoder(encoder)
+    if isinstance(encoder, TextEncoder):
+        return encoder
+    return FunctionEncoder(encoder)  # raises for what is no function
+
+
+def load_new(
+    encoder: EncoderArgument | None, dim: int | None, runtime: RuntimeConfig | None
+) -> TextEncoder:
+    """The encoder of a new collection; None: vectors of `dim` numbers come with the documents.
+
+    Raises CollectionError for a `dim` that is missing, wrong, or not needed.
+    """
+    if encoder is None:
+        if type(dim) is not int or dim < 1:
+            raise CollectionError(
+                "a collection without an encoder needs the width of its vectors, for example "
+                f"dim=768, got dim={dim!r}"
+            )
+        return NoEncoder(dim)
+    loaded = load_given(encoder, runtime)
+    if dim not in (None, loaded.dim):
+        raise CollectionError(
+            f"the encoder's vectors are {loaded.dim} wide, got dim={dim!r}; leave dim out"
+        )
+    return loaded
+
+
+def load_built_by(
+    built: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
+) -> TextEncoder:
+    """Load the encoder that a collection's settings name. Raises CollectionError."""
+    if built["fingerprint"] == NO_ENCODER:
+        return NoEncoder(built["dim"], path)
+    source = built["source"]
+    if source is None:
+        name = f"the function {built['name']!r}" if "name" in built else "an encoder made in Python"
+        raise CollectionError(
+            f"{path} was built by {name}; pass it again: SearchEngine.open(path, encoder=…)"
+        )
+    try:
+        return load(source, runtime, built.get("layers"))
+    except TrainerError as error:
+        exists = source in list(Starter) or Path(source).is_dir()
+        advice = "" if exists else "; if it has moved, name its folder: --encoder PATH or encoder=…"
+        raise CollectionError(
+            f"{path} was built by the encoder {source}, which cannot be loaded ({error}){advice}"
+        ) from error
+
+
+def renamed(encoder: TextEncoder) -> dict[str, str]:
+    """Fingerprint that an older version computed for this encoder → its present fingerprint."""
+    former: Sequence[str] = getattr(encoder, "former_fingerprints", ())
+    return dict.fromkeys(former, encoder.fingerprint)
+
+
+def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
+    """Raise EncoderMismatch unless a collection's settings name this encoder.
+
+    A collection without an encoder accepts any of the right width: the caller knows whose vectors
+    it holds.
+    """
+    if built["fingerprint"] == NO_ENCODER:
+        if encoder.dim != built["dim"]:
+            raise EncoderMismatch(
+                f"{path} holds vectors of {built['dim']} dimensions, got an encoder of "
+                f"{encoder.dim}; open it with the encoder of its vectors, or without one"
+            )
+        return
+    stored, name = built["fingerprint"], built.get("name")
+    if isinstance(encoder, FunctionEncoder) and name is not None:
+        if not encoder.matches(stored):
+            returns = "that name returns other vectors now"
+            got = returns if name == encoder.name else f"got {encoder.name!r}"
+            raise EncoderMismatch(
+                f"{path} was built by the function {name!r}, but {got}; open it with the function "
+                "that built it, or index the corpus again"
+            )
+        return
+    fingerprints = {encoder.fingerprint, *renamed(encoder)}
+    if encoder.dim != built["dim"] or stored not in fingerprints:
+        raise EncoderMismatch(
+            f"{path} was built by the encoder {built['source'] or name or 'in memory'} "
+            f"({built['dim']} wide, fingerprint {stored[:12]}), got one of "
+            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
+            "encoder that built it, or index the corpus again"
+        )

@@ -1,0 +1,63 @@
+"""The encoder of an open collection: loaded when it is first needed, checked before it is used."""
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+from searchengine.encoders.loading import check_built_by, load_built_by, renamed
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.questions import QuestionEncoder
+from searchengine.storage.collection import Collection
+from trainer.runtimes.config import RuntimeConfig
+
+
+class CollectionEncoder:
+    """Safe to use from several threads; `after_fork` makes it usable in a forked child."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        encoder: TextEncoder | None = None,
+        runtime: RuntimeConfig | None = None,
+    ) -> None:
+        """Without an encoder, the one that the collection names is loaded by `runtime`.
+
+        Raises EncoderMismatch if `encoder` did not build the collection.
+        """
+        self.argument, self.runtime = encoder, runtime
+        self._collection = collection
+        self._loading = Lock()
+        self._encoder: TextEncoder | None = None
+        if encoder is not None:
+            self._adopt(encoder)
+        collection.accepts = self._check
+
+    def after_fork(self) -> None:
+        """In a forked child: a new lock, because the parent's may be locked for ever."""
+        self._loading = Lock()
+        if self._encoder is not None:
+            self._questions = QuestionEncoder(self._encoder)
+
+    def load(self) -> TextEncoder:
+        """The encoder. Raises EncoderMismatch if it has changed, CollectionError without it."""
+        with self._loading:
+            if self._encoder is None:
+                built = self._collection.settings["encoder"]
+                self._adopt(load_built_by(built, self._collection.path, self.runtime))
+            assert self._encoder is not None
+            return self._encoder
+
+    def questions(self, layers: int | None) -> QuestionEncoder:
+        """What encodes questions, by the first `layers` of the encoder; None: by all."""
+        self.load()
+        return self._questions.at(layers)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        """Raise EncoderMismatch if another encoder built a state of the collection."""
+        if self._encoder is not None:
+            check_built_by(self._encoder, settings["encoder"], self._collection.path)
+
+    def _adopt(self, encoder: TextEncoder) -> None:
+        check_built_by(encoder, self._collection.settings["encoder"], self._collection.path)
+        self._collection.renamed = renamed(encoder)
+        self._encoder, self._questions = encoder, QuestionEncoder(encoder)

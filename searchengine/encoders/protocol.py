@@ -1,0 +1,33 @@
+"""What is required of an encoder."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+Role = Literal["query", "document"]
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """The encoder that SearchEngine needs; trainer.encoder.Encoder is one.
+
+    Several threads may call it at the same time: `add` encodes in a second thread while others
+    search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are
+    cut into passages (they are called while `encode` runs in another thread); with those named in
+    searchengine.encoders.questions, queries are encoded by the first layers alone; a collection
+    that names one of `former_fingerprints` is accepted too.
+    """
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for encoders that return equal vectors, different for others."""
+
+    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
+        """Float32 (n, dim), rows of length 1, in the order of the texts."""

@@ -1,0 +1,311 @@
+"""Documents that come with their vectors: checked as they are read, and never copied.
+
+The vectors are an array (n, D), which may be mapped from a file. Row i belongs to document i, or to
+the passage that line i of `passages` describes, as `export` writes them. Only the number of a row
+waits for the commit; the segment is built from the array itself.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.arrays import BLOCK_ROWS
+from searchengine.corpus.documents import DataFrame, Document, numbered
+from searchengine.encoders.checks import checked_key, unusable
+from searchengine.encoders.protocol import Vectors
+from searchengine.errors import CorpusError, QueryError
+from searchengine.ingest.ingestion import Ingestion
+from searchengine.ingest.settings import AddOptions, AddSummary
+from searchengine.ingest.spool import TEMPORARY, Supplied, room
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents import forks
+from searchengine.storage.documents.changes import Span
+from searchengine.storage.documents.connections import Pool
+
+VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
+_CHUNK = 10_000  # keys looked up at a time
+_LONGEST = 1 << 40  # characters of a text
+
+
+def add_with_vectors(
+    collection: Collection,
+    documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None,
+    vectors: VectorsArgument,
+    passages: Iterable[Mapping[str, Any]] | None,
+    options: AddOptions,
+) -> AddSummary:
+    """Commit documents with their vectors; see SearchEngine.add."""
+    if options.skip_bad and passages is None:
+        raise QueryError(
+            "skip_bad would shift the rows of the vectors, which belong to the documents in their "
+            "order; leave skip_bad out, or pass passages, which name the key of each row"
+        )
+    collection.follow()
+    settings = collection.settings
+    rows = Rows.checked(vectors, settings["encoder"]["dim"])
+    if documents is None:
+        if passages is not None:
+            raise QueryError("passages need documents; leave them out, or pass documents")
+        documents = numbered(rows.documents)
+    with SuppliedIngestion(collection, documents, rows, passages, options) as ingestion:
+        return ingestion.run()
+
+
+class Rows(NamedTuple):
+    """An array of vectors, and which row each document has.
+
+    Attributes:
+        array: (n, D) numbers.
+        of_document: (documents,) row of each document, −1 for none; None: row i of document i.
+    """
+
+    array: npt.NDArray[Any]
+    of_document: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def checked(cls, vectors: VectorsArgument, dim: int) -> "Rows":
+        """Check kind and width. Raises QueryError."""
+        of_document = None
+        if isinstance(vectors, Sequence) and any(row is None for row in vectors):
+            there = np.array([row is not None for row in vectors])
+            of_document = np.where(there, np.cumsum(there) - 1, -1).astype(np.int64)
+            vectors = [row for row in vectors if row is not None] or np.empty((0, dim), np.float32)
+        try:
+            array = np.asarray(vectors)
+        except (TypeError, ValueError) as error:
+            raise QueryError(f"vectors must be an array of shape (n, {dim}): {error}") from error
+        if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
+            raise QueryError(
+                f"vectors must be numbers of shape (n, {dim}), one row per document, "
+                f"got {array.dtype} of shape {array.shape}"
+            )
+        return cls(array, of_document)
+
+    @property
+    def documents(self) -> int:
+        """How many documents there must be, if each has its row."""
+        return len(self.array if self.of_document is None else self.of_document)
+
+    def read(self, rows: Sequence[int]) -> Vectors:
+        """These rows, ascending, as float32. Raises QueryError for NaN, infinity and zeros."""
+        if not rows:
+            return np.empty((0, self.array.shape[1]), np.float32)
+        joined = rows[-1] - rows[0] + 1 == len(rows)
+        block = self.array[rows[0] : rows[-1] + 1] if joined else self.array[list(rows)]
+        with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
+            single: Vectors = np.ascontiguousarray(block, np.float32)
+        wrong = unusable(single)
+        if wrong.any():
+            raise QueryError(
+                f"row {rows[int(wrong.argmax())]} of the vectors (from 0) holds NaN, infinity or "
+                "only zeros; correct it, or leave it out with its document"
+            )
+        return single
+
+    def blocks(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Vectors]:
+        """The rows of ranges [start, end) as float32, in blocks."""
+        for start, end in ranges:
+            for first in range(start, end, BLOCK_ROWS):
+                yield self.array[first : min(first + BLOCK_ROWS, end)].astype(np.float32)
+
+
+class SuppliedIngestion(Ingestion):
+    """Ingestion of documents that come with their vectors."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
+        rows: Rows,
+        passages: Iterable[Mapping[str, Any]] | None,
+        options: AddOptions,
+    ) -> None:
+        super().__init__(collection, documents, None, options)
+        self._rows = rows
+        self._position = 0  # documents read
+        self._table: _Passages | None = None
+        if passages is not None:
+            try:
+                self._check_cuts(collection)
+                self._table = _Passages(passages, len(rows.array))
+            except BaseException:
+                self.__exit__()
+                raise
+
+    def __exit__(self, *details: object) -> None:
+        super().__exit__(*details)
+        if self._table is not None:
+            self._table.close()
+
+    @staticmethod
+    def _check_cuts(collection: Collection) -> None:
+        if collection.settings.get("passages") is None:
+            raise QueryError(
+                f"{collection.path} keeps documents whole, so that none has several vectors; leave "
+                "passages out, or use a collection made with passages=True"
+            )
+
+    def _prepare(self) -> tuple[bool, bool]:
+        prepared = super()._prepare()
+        if not self._more():
+            self._check_end()
+        return prepared
+
+    def _check_end(self) -> None:
+        """Raise QueryError if rows are left, before the last commit."""
+        if self._table is not None:
+            if not self._options.skip_bad:
+                self._table.check_used(self._spool.seen)
+        elif self._position != self._rows.documents:
+            raise self._other_number(f"{self._position} documents")
+
+    def _other_number(self, documents: str) -> QueryError:
+        return QueryError(
+            f"every document needs one row of the vectors, got {documents} and "
+            f"{self._rows.documents} rows; nothing was added since the last commit"
+        )
+
+    def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
+        first = self._position
+        self._position += len(documents)
+        if self._table is not None:
+            spans = self._table.of(documents)
+        else:
+            if self._position > self._rows.documents:
+                raise self._other_number("more documents")
+            numbers = np.arange(first, self._position)
+            if self._rows.of_document is not None:
+                numbers = self._rows.of_document[first : self._position]
+            spans = [
+                (int(row), [(0, len(document.text))] if row >= 0 else [])
+                for row, document in zip(numbers, documents, strict=True)
+            ]
+        supplied: dict[str, Supplied] = {}
+        for document, (row, cut), checksum in zip(
+            documents, spans, self._checksums(spans), strict=True
+        ):
+            # The first document of a key is stored, the others are left out or refused.
+            supplied.setdefault(document.key, Supplied(row, cut, checksum))
+        return supplied
+
+    def _checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
+        """The checksum of the passages and rows of each document; empty for none. Checks rows."""
+        hashes = [hashlib.sha256(repr(cut).encode()) for _, cut in spans]
+        rows = sorted((row + j, i) for i, (row, cut) in enumerate(spans) for j in range(len(cut)))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            part = rows[start : start + BLOCK_ROWS]
+            vectors = self._rows.read([row for row, _ in part])
+            for (_, i), vector in zip(part, vectors, strict=True):
+                hashes[i].update(vector)
+        return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
+
+    def _cut(self, documents: Sequence[Document]) -> tuple[Sequence[Sequence[Span]], int]:
+        return [() for _ in documents], 0  # the spool takes them from what was supplied
+
+    def _batches(self, documents: Any, spans: Any) -> Iterator[Any]:
+        return iter(())
+
+    def _vectors(self, rows: Sequence[tuple[int, int]]) -> npt.NDArray[Any] | Iterable[Vectors]:
+        if len(rows) == 1 and self._rows.array.dtype.kind == "f":
+            return self._rows.array[slice(*rows[0])]
+        return self._rows.blocks(rows)
+
+
+class _Passages:
+    """Key → rows and passages, in a temporary file: memory stays bounded."""
+
+    def __init__(self, passages: Iterable[Mapping[str, Any]], rows: int) -> None:
+        """Read `passages`, one for each row. Raises QueryError and CorpusError."""
+        self._pool = Pool()
+        with forks.guarded(self._pool), room(TEMPORARY):
+            self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+        try:
+            with room(TEMPORARY), self._pool.borrow() as connection:
+                connection.execute(
+                    "CREATE TABLE passages (row INTEGER PRIMARY KEY, key, start, end)"
+                )
+                connection.execute("BEGIN")
+                sql = "INSERT INTO passages VALUES (?, ?, ?, ?)"
+                connection.executemany(sql, map(_checked_line, range(rows + 1), passages))
+                connection.execute("COMMIT")
+                connection.execute("CREATE INDEX by_key ON passages (key)")
+                (count,) = connection.execute("SELECT count(*) FROM passages").fetchone()
+            if count != rows:
+                got = f"{count} passages" if count < rows else "more passages"
+                raise QueryError(
+                    f"every row of the vectors needs a passage, got {got} for {rows} rows; "
+                    "nothing was added"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def of(self, documents: Sequence[Document]) -> list[tuple[int, list[Span]]]:
+        """The first row of each document and its passages; none: (−1, [])."""
+        found: dict[str, list[tuple[int, Span]]] = {}
+        keys = list({document.key: None for document in documents})
+        marks = ", ".join("?" * len(keys))
+        sql = f"SELECT key, row, start, end FROM passages WHERE key IN ({marks}) ORDER BY row"
+        for key, row, start, end in self._read(sql, keys):
+            found.setdefault(key, []).append((row, (start, end)))
+        result = []
+        for document in documents:
+            rows = found.get(document.key, [])
+            _check_passages(document, rows)
+            result.append((rows[0][0] if rows else -1, [span for _, span in rows]))
+        return result
+
+    def check_used(self, seen: Any) -> None:
+        """Raise QueryError if a passage is of a document whose key `seen` does not know."""
+        after = ""
+        sql = "SELECT DISTINCT key FROM passages WHERE key > ? ORDER BY key LIMIT ?"
+        while keys := [key for (key,) in self._read(sql, (after, _CHUNK))]:
+            if missing := set(keys) - seen(keys):
+                raise QueryError(
+                    f"a passage names the document {min(missing)!r}, which is not among the "
+                    "documents; nothing was added since the last commit"
+                )
+            after = keys[-1]
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._pool.close()
+
+    def _read(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with room(TEMPORARY), self._pool.borrow() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+
+def _checked_line(number: int, line: Any) -> tuple[int, str, int, int]:
+    """Row, key, start and end. Raises CorpusError."""
+    try:
+        key, start, end = line["key"], line["start"], line["end"]
+    except (TypeError, KeyError, IndexError) as error:
+        raise CorpusError(
+            f"passage {number + 1}: expected key, start and end, got {line!r:.80}"
+        ) from error
+    valid = type(start) is int and type(end) is int and 0 <= start <= end < _LONGEST
+    if not isinstance(key, str) or not key.strip() or not valid:
+        raise CorpusError(
+            f"passage {number + 1}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
+        )
+    return number, checked_key(key), start, end
+
+
+def _check_passages(document: Document, rows: Sequence[tuple[int, Span]]) -> None:
+    """Raise CorpusError unless the rows follow each other and the passages are in the text."""
+    for i, (row, (start, end)) in enumerate(rows):
+        if row != rows[0][0] + i:
+            raise CorpusError(
+                f"the passages of the document {document.key!r} are on lines {rows[0][0] + i} and "
+                f"{row + 1}, with others in between; put them one after the other"
+            )
+        if not 0 <= start <= end <= len(document.text):
+            raise CorpusError(
+                f"passage {row + 1}: {start} to {end} is not within the text of "
+                f"{document.key!r}, which has {len(document.text)} characters"
+            )

@@ -1,0 +1,161 @@
+"""Joins calls that arrive at the same time into one.
+
+Coalescer serves callers that wait in threads of their own, BackgroundCoalescer those that must not
+wait, such as the tasks of an event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition, Event, Lock, Thread
+from time import monotonic
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MAX_BATCH = 256
+"""Maximum items in one call, so that the first does not wait for too many others."""
+PATIENCE = 0.1
+"""Time to wait for the callers of the last batch, as a fraction of the time that batch took."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[Item, Result]):
+    item: Item
+    results: list[Result] = field(default_factory=list)  # one result, or empty until it is there
+    leads: bool = False  # whether this caller runs the next batch
+    woken: Event = field(default_factory=Event)
+
+
+class Coalescer(Generic[Item, Result]):
+    """Joins the items of several threads into one call.
+
+    If no call is running, the caller runs it immediately. Otherwise it waits, and one of the
+    waiting callers then runs a batch for all of them: more callers make larger batches. Callers of
+    one batch are likely to call again together, so the first of them to return waits a moment for
+    the others.
+    (Otherwise batches of one alternate with batches of all the others.)
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
+        """`work` returns a result for each item, in their order."""
+        self._work = work
+        self._lock = Condition()  # notified when a call arrives
+        self._waiting: list[_Call[Item, Result]] = []
+        self._busy = False
+        self._last, self._patient_until = 1, 0.0
+
+    def __call__(self, item: Item) -> Result:
+        """The result of one item. Raises what `work` raises for this item."""
+        call: _Call[Item, Result] = _Call(item)
+        try:
+            with self._lock:
+                self._waiting.append(call)
+                self._lock.notify_all()
+                if not self._busy:
+                    call.leads = self._busy = True
+            if not call.leads:
+                call.woken.wait()
+            if call.leads:
+                self._lead(call)
+        finally:
+            self._leave(call)
+        return call.results[0]
+
+    def _lead(self, leader: _Call[Item, Result]) -> None:
+        """Run one batch for all waiting calls."""
+        with self._lock:
+            self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
+            others = [call for call in self._waiting if call is not leader]
+        batch = [leader, *others[: MAX_BATCH - 1]]
+        start = monotonic()
+        try:
+            self._run(batch)
+        except Exception:
+            if len(batch) == 1:
+                raise
+            self._run([leader])  # alone, the failing item raises for its caller only
+        finally:
+            ended = monotonic()
+            self._last = len(batch)
+            self._patient_until = ended + PATIENCE * (ended - start)
+
+    def _all_back(self) -> bool:
+        return len(self._waiting) >= self._last
+
+    def _leave(self, leaving: _Call[Item, Result]) -> None:
+        """Hand the lead to the next call, if this one is done, failed or interrupted."""
+        with self._lock:
+            self._waiting = [
+                call for call in self._waiting if call is not leaving and not call.results
+            ]
+            if leaving.leads:
+                self._busy = bool(self._waiting)
+                if self._waiting:
+                    self._waiting[0].leads = True
+                    self._waiting[0].woken.set()
+
+    def _run(self, batch: list[_Call[Item, Result]]) -> None:
+        results = self._work([call.item for call in batch])
+        for call, result in zip(batch, results, strict=True):
+            call.results.append(result)
+            call.woken.set()
+
+
+class BackgroundCoalescer(Generic[Item, Result]):
+    """Joins items into one call, which a background thread runs; callers get futures.
+
+    The thread begins with the first item and ends when none is waiting. What arrives during a call
+    is done by the next one. An item whose future is cancelled before its call begins is left out;
+    later, its result is dropped. Neither concerns any other item.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
+        """`work` returns a result for each item, in their order."""
+        self._work = work
+        self._lock = Lock()
+        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
+        self._running = False
+
+    def submit(self, item: Item) -> Future[Result]:
+        """A future of the item's result, or of what `work` raises for this item."""
+        future: Future[Result] = Future()
+        with self._lock:
+            self._waiting.append((item, future))
+            if not self._running:
+                Thread(target=self._run, name="search").start()
+                self._running = True
+        return future
+
+    def _run(self) -> None:
+        while batch := self._next():
+            self._do(batch)
+
+    def _next(self) -> list[tuple[Item, Future[Result]]]:
+        """The items of the next call; none: the thread ends."""
+        batch: list[tuple[Item, Future[Result]]] = []
+        with self._lock:
+            while self._waiting and len(batch) < MAX_BATCH:
+                item, future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    batch.append((item, future))
+            self._running = bool(batch)
+        return batch
+
+    def _do(self, batch: list[tuple[Item, Future[Result]]]) -> None:
+        """Complete the futures of a batch; if it fails, those of its halves one by one."""
+        try:
+            results = list(self._work([item for item, _ in batch]))
+            if len(results) != len(batch):
+                raise ValueError(f"{len(batch)} items have {len(results)} results")
+        except BaseException as error:  # the caller gets it, whatever it is
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return
+            self._do(batch[: len(batch) // 2])
+            self._do(batch[len(batch) // 2 :])
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)

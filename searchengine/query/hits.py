@@ -1,0 +1,174 @@
+"""The result of a search: Hit, Hits of one question, HitsBatch of many."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from searchengine.query.snippets import snippet
+from searchengine.storage.documents.listing import Counts
+from searchengine.storage.filters.parser import field_named
+from searchengine.storage.filters.sql import Field
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document found.
+
+    Attributes:
+        score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
+            −1 and 1; by words, BM25; by both, the fused score.
+        key, title, text, metadata: the document.
+        start, end: its best passage, as character offsets into the text.
+        question: the text of the question; empty for a vector.
+    """
+
+    score: float
+    key: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
+    start: int
+    end: int
+    question: str = field(default="", repr=False)
+
+    @property
+    def passage(self) -> str:
+        """The text of the best passage."""
+        return self.text[self.start : self.end]
+
+    @property
+    def snippet(self) -> str:
+        """The part of the passage with most words of the question."""
+        return snippet(self.text, self.question, self.start, self.end)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields to show, for JSON."""
+        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
+
+
+class Hits(list[Hit]):
+    """The hits of one question, best first.
+
+    Attributes:
+        proven: whether these are certainly the true nearest documents.
+        read: the fraction of all rows that were read at full width; None if not counted.
+        facets: field → value → number of documents that match the filter, most frequent first,
+            for the fields in the option `facets`. Of a list each element counts.
+    """
+
+    __slots__ = ("facets", "proven", "read")
+
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        *,
+        proven: bool = False,
+        read: float | None = None,
+        facets: Mapping[str, Counts] | None = None,
+    ) -> None:
+        super().__init__(hits)
+        self.proven = proven
+        self.read = read
+        self.facets = {} if facets is None else facets
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict for each hit, as `Hit.as_dict`."""
+        return [hit.as_dict() for hit in self]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A DataFrame with a row for each hit and a column for each field of `Hit.as_dict`.
+
+        Metadata is one column of dicts. Raises ImportError without pandas.
+        """
+        return _to_pandas(self.to_dicts(), _COLUMNS)
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """A table with a row for each hit and the columns of `to_pandas`; metadata is JSON text.
+
+        Raises ImportError without pyarrow.
+        """
+        return _to_arrow(self.to_dicts(), _COLUMNS)
+
+
+class HitsBatch(list[Hits]):
+    """The hits of many questions, in the order of the questions."""
+
+    __slots__ = ()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict for each hit of each question; `query` is the number of its question, from 0."""
+        return [{"query": i} | hit.as_dict() for i, hits in enumerate(self) for hit in hits]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A DataFrame as that of Hits, with the column `query` in front."""
+        return _to_pandas(self.to_dicts(), _BATCH_COLUMNS)
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """A table as that of Hits, with the column `query` in front."""
+        return _to_arrow(self.to_dicts(), _BATCH_COLUMNS)
+
+
+def ordered_by(hits: Iterable[Hit], field: str) -> list[Hit]:
+    """Hits in the order of a metadata field: numbers, texts, hits without such a value.
+
+    "-year" begins with the greatest; hits without a value stay last. Equals keep their order.
+    """
+    path, down = field_named(field.removeprefix("-")), field.startswith("-")
+    values = [(_sortable(hit.metadata, path), hit) for hit in hits]
+    having = [(value, hit) for value, hit in values if value is not None]
+    having.sort(key=itemgetter(0), reverse=down)  # stable in both directions
+    return [hit for _, hit in having] + [hit for value, hit in values if value is None]
+
+
+def _sortable(metadata: Any, path: Field) -> tuple[bool, float | str] | None:
+    """A number or text at a path, with its kind; None: neither. False and True are 0 and 1."""
+    for name in path:
+        metadata = metadata.get(name) if isinstance(metadata, Mapping) else None
+    return (
+        (isinstance(metadata, str), metadata) if isinstance(metadata, str | int | float) else None
+    )
+
+
+_COLUMNS = {
+    "score": "float64",
+    "key": "string",
+    "title": "string",
+    "text": "string",
+    "metadata": "string",
+    "start": "int64",
+    "end": "int64",
+    "snippet": "string",
+}
+"""Column → its type in Arrow."""
+_BATCH_COLUMNS = {"query": "int64", **_COLUMNS}
+
+
+def _to_pandas(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pandas.DataFrame":
+    pandas = _imported("pandas", "to_pandas")
+    return pandas.DataFrame(rows, columns=list(columns))
+
+
+def _to_arrow(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pyarrow.Table":
+    pyarrow = _imported("pyarrow", "to_arrow")
+    for row in rows:
+        row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns.items()])
+    return pyarrow.Table.from_pylist(rows, schema=schema)
+
+
+def _imported(name: str, method: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{method} needs {name}; install it: pip install {name}") from error

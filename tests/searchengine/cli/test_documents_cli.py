@@ -1,0 +1,85 @@
+"""searchengine get, list, count; pages, order and facets of search."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run, run_json
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+
+DOCUMENTS = [
+    {"_id": "a", "title": "Cats", "text": "the cat sat " * 20, "year": 2016, "lang": "en"},
+    {"_id": "b", "text": "the\x1b[2J cat slept", "year": 2014, "lang": "en"},
+    {"_id": "c", "text": "sleep", "lang": "ko"},
+]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add(DOCUMENTS)
+    return tmp_path / "c"
+
+
+def test_get(collection: Path) -> None:
+    assert run_json("get", collection, "b", "a") == [
+        {"year": 2014, "lang": "en", "_id": "b", "title": "", "text": "the\x1b[2J cat slept"},
+        {"year": 2016, "lang": "en", "_id": "a", "title": "Cats", "text": "the cat sat " * 20},
+    ]
+    done = run("get", collection, "b")
+    assert done.stdout == 'b\n{"year": 2014, "lang": "en"}\nthe\\x1b[2J cat slept\n'
+
+
+def test_get_an_unknown_key(collection: Path) -> None:
+    done = run("get", collection, "?", "c")
+    assert done.returncode == 1
+    assert done.stdout == 'c\n{"lang": "ko"}\nsleep\n'
+    assert done.stderr == "no document '?'\n"
+
+
+def test_list(collection: Path) -> None:
+    lines = run("list", collection).stdout.splitlines()
+    assert lines[1:] == ["b  the\\x1b[2J cat slept", "c  sleep"]
+    assert lines[0].startswith("a  Cats  the cat sat the") and lines[0].endswith("…")
+    assert [each["_id"] for each in run_json("list", collection)] == ["a", "b", "c"]
+    assert run_json("list", collection, "--where", "year = 1") == []
+    assert run_json("list", collection, "--offset", "1", "--limit", "1")[0]["_id"] == "b"
+
+
+def test_lines_can_be_indexed_again(collection: Path) -> None:
+    done = run("list", collection, "--jsonl", "--where", "lang = 'en'")
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert records == run_json("list", collection, "--limit", "2")
+    assert run("list", collection, "--jsonl", "--json").returncode == 2
+
+
+def test_count(collection: Path) -> None:
+    assert run("count", collection).stdout == "3\n"
+    assert run_json("count", collection, "--where", "exists(year)")["documents"] == 2
+    done = run("count", collection, "--where", "yaer > 3")
+    assert (done.stdout, done.stderr) == ("0\n", "no document has a field yaer; is it misspelt?\n")
+    assert "expected" in run("count", collection, "--where", "year >").stderr
+
+
+def test_a_missing_collection(tmp_path: Path) -> None:
+    for command in (["get", tmp_path / "x", "a"], ["list", tmp_path / "x"], ["count", tmp_path]):
+        done = run(*command)
+        assert done.returncode == 2 and "no" in done.stderr
+
+
+def test_pages_order_and_facets(collection: Path) -> None:
+    similar = ["similar", collection, "a"]
+    whole = [hit["key"] for hit in run_json(*similar)]
+    assert [hit["key"] for hit in run_json(*similar, "--offset", "1")] == whole[1:]
+    assert [hit["key"] for hit in run_json(*similar, "--sort-by", "-year")] == ["b", "c"]
+    assert run_json(*similar, "--min-score", "1.5") == []
+    assert run_json(*similar, "-k", "1", "--facet", "lang")["facets"] == {
+        "lang": [{"value": "en", "count": 2}, {"value": "ko", "count": 1}]
+    }
+    shown = run("search", collection, "cat", "--mode", "text", "--facet", "lang").stdout
+    assert shown.splitlines()[-1] == "lang: en 2, ko 1"
+    done = run(*similar, "--sort-by", "-yaer")
+    assert done.stderr == "no document has a field yaer; is it misspelt?\n"
+    assert run(*similar, "--offset", "-1").returncode == 2

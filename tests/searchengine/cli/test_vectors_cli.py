@@ -1,0 +1,164 @@
+"""searchengine index --vectors: from a .npy file to a tuned collection, and back from an export."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run, run_json
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "vectors.npy", RNG.standard_normal((900, 8)).astype(np.float32))
+    documents = [{"_id": f"k{i}", "text": f"word{i} bee", "n": i} for i in range(900)]
+    lines = "".join(json.dumps(document) + "\n" for document in documents)
+    (tmp_path / "documents.jsonl").write_text(lines)
+    return tmp_path
+
+
+def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> None:
+    done = run("index", folder / "vectors.npy", folder / "c")
+    assert done.returncode == 0, done.stderr
+    assert "900 added in" in done.stderr
+    assert run_json("tune", folder / "c")["recall"] > 0.95
+    assert run_json("count", folder / "c")["documents"] == 900
+    assert run_json("similar", folder / "c", "17", "-k", "1")[0]["text"] == ""
+    assert run_json("index", folder / "vectors.npy", folder / "c")["unchanged"] == 900
+    info = run("info", folder / "c").stdout
+    assert "encoder      none; documents come with their vectors" in info
+    assert "(as they come with the vectors)" in info
+    assert run("verify", folder / "c").returncode == 0
+    done = run("search", folder / "c", "bees")
+    assert done.returncode == 2 and "has no encoder: search with a vector of 8" in done.stderr
+
+
+def test_documents_and_vectors(folder: Path) -> None:
+    index = ["index", folder / "documents.jsonl", folder / "c", "--vectors", folder / "vectors.npy"]
+    assert run_json(*index)["added"] == 900
+    assert run_json("get", folder / "c", "k3")[0]["n"] == 3
+    assert run_json("search", folder / "c", "word7", "--mode", "text")[0]["key"] == "k7"
+    done = run("index", folder / "documents.jsonl", folder / "c")
+    assert done.returncode == 2
+    assert "has no encoder; pass the vectors of the documents: --vectors FILE.npy" in done.stderr
+    assert run_json("count", folder / "c")["documents"] == 900
+    prefixed = [folder / "vectors.npy", folder / "c", "--key-prefix", "v"]
+    assert run_json("index", *prefixed)["documents"] == 1800
+
+
+@pytest.mark.parametrize("config", [["--rotation", "identity"], []])
+def test_what_export_writes_is_read_back(tmp_path: Path, config: list[str]) -> None:
+    names = ("documents.jsonl", "passages.jsonl", "vectors.npy")
+    with SearchEngine.create(tmp_path / "a", WordLengths(64), {"rotation": "identity"}) as engine:
+        engine.add([{"_id": str(i), "text": "a bee " * (i + 1), "n": i} for i in range(9)])
+        engine.add([{"_id": "2", "text": "a cat", "n": None}])
+        engine.delete(["5"])
+    for source, target in (("a", "one"), ("b", "two")):
+        if source == "b":
+            documents, passages, vectors = (tmp_path / "one" / name for name in names)
+            files = ["--vectors", vectors, "--passages-from", passages]
+            done = run("index", documents, tmp_path / "b", *files, *config)
+            assert done.returncode == 0, done.stderr
+        assert run("export", tmp_path / source, tmp_path / target).returncode == 0
+    for name in names if config else names[:2]:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    vectors = [np.load(tmp_path / each / "vectors.npy") for each in ("one", "two")]
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-3
+
+
+def test_an_encoder_may_be_named(folder: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((2, 384))
+    np.save(folder / "v.npy", rows)
+    (folder / "two.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "b", "text": "y"}\n')
+    files = [folder / "two.jsonl", folder / "c", "--vectors", folder / "v.npy"]
+    assert run_json("index", *files, "--encoder", "starter")["added"] == 2
+    assert run_json("info", folder / "c")["encoder"] == "starter"
+    assert len(run_json("search", folder / "c", "a question")) == 2
+
+
+def broken(folder: Path, name: str) -> Path:
+    path = folder / name
+    if name == "text.npy":
+        path.write_text("no array")
+    elif name == "cut.npy":
+        path.write_bytes((folder / "vectors.npy").read_bytes()[:1000])
+    elif name == "header.npy":
+        path.write_bytes((folder / "vectors.npy").read_bytes()[:20])
+    elif name == "empty.npy":
+        path.write_bytes(b"")
+    elif name == "pickled.npy":
+        np.save(path, np.array([{}], object), allow_pickle=True)
+    elif name == "folder.npy":
+        path.mkdir()
+    elif name == "zipped.npy":
+        with path.open("wb") as file:
+            np.savez(file, a=np.ones((2, 2)))
+    else:
+        shapes: dict[str, Any] = {
+            "flat.npy": np.ones(9),
+            "none.npy": np.empty((0, 8)),
+            "narrow.npy": np.empty((9, 0)),
+            "complex.npy": np.ones((9, 8), complex),
+            "short.npy": np.ones((9, 8)),
+            "nan.npy": np.where(np.arange(900)[:, None] == 8, np.nan, np.ones((900, 8))),
+        }
+        if name in shapes:
+            np.save(path, shapes[name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.npy", "missing.npy: "),
+        ("text.npy", "cannot be read as a .npy file"),
+        ("cut.npy", "cannot be read as a .npy file"),
+        ("header.npy", "cannot be read as a .npy file"),
+        ("empty.npy", "cannot be read as a .npy file"),
+        ("pickled.npy", "cannot be read as a .npy file"),
+        ("folder.npy", "is a folder, expected a .npy file"),
+        (
+            "zipped.npy",
+            "expected numbers of shape (n, D), one row per document, got several arrays",
+        ),
+        ("flat.npy", "got float64 of shape (9,)"),
+        ("none.npy", "holds no vectors (shape (0, 8))"),
+        ("narrow.npy", "holds no vectors (shape (9, 0))"),
+        ("complex.npy", "got complex128 of shape (9, 8)"),
+        ("short.npy", "every document needs one row of the vectors"),
+        ("nan.npy", "row 8 of the vectors (from 0) holds NaN"),
+    ],
+)
+def test_files_that_are_no_vectors(folder: Path, name: str, message: str) -> None:
+    path = broken(folder, name)
+    done = run("index", folder / "documents.jsonl", folder / "c", "--vectors", path)
+    assert done.returncode == 2
+    assert message in done.stderr and len(done.stderr.strip().splitlines()) <= 3, done.stderr
+    assert not (folder / "c").exists()
+
+
+def test_options_that_do_not_fit(folder: Path) -> None:
+    vectors, documents = folder / "vectors.npy", folder / "documents.jsonl"
+    for arguments, message in (
+        ([vectors, folder / "c", "--vectors", vectors], "leave --vectors out"),
+        ([documents, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
+        ([vectors, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
+        ([documents, folder / "c", "--vectors", vectors, "--skip-bad"], "skip_bad would shift"),
+        (
+            [documents, folder / "c", "--vectors", vectors, "--passages-from", documents],
+            "passage 1: expected key, start and end",
+        ),
+        (
+            [documents, folder / "c", "--vectors", vectors, "--prefix", "9"],
+            "prefix must be at most",
+        ),
+    ):
+        done = run("index", *arguments)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert not (folder / "c").exists()

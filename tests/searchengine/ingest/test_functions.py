@@ -1,0 +1,242 @@
+"""Functions and SentenceTransformer objects as encoders: by name, and by what they return."""
+
+import pickle
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from tiny_model import write_sentence_transformer
+
+from searchengine import FunctionEncoder, SearchEngine, SentenceTransformerEncoder
+from searchengine.encoders.functions import PROBE
+from searchengine.encoders.loading import load_given
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.maintenance.repair import repair
+
+DOCUMENTS = [{"_id": text, "text": text} for text in ("a bee", "the cat sat", "whales sleep")]
+
+
+def embed(texts: list[str]) -> Any:
+    """Not of length 1, and lists instead of an array."""
+    return (3 * WordLengths(8).encode(texts)).tolist()
+
+
+def other(texts: list[str]) -> Any:
+    return WordLengths(8).encode([text[::2] + " x" for text in texts])
+
+
+def test_a_function_is_an_encoder(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", embed) as engine:
+        engine.add(DOCUMENTS)
+        hit = engine.search("one cat lay", 1)[0]
+        assert (hit.key, hit.score) == ("the cat sat", pytest.approx(1, abs=1e-3))
+        assert engine.stats().encoder == "embed" and engine.stats().dim == 8
+        assert engine.stats().cut is None
+    with SearchEngine.open(tmp_path / "c", embed) as engine:
+        assert engine.search("the cat sat", 1)[0].key == "the cat sat"
+        engine.verify()
+    with (
+        SearchEngine.open(tmp_path / "c") as engine,
+        pytest.raises(CollectionError, match="was built by the function 'embed'; pass it again"),
+    ):
+        engine.search("x")
+
+
+def test_a_changed_function_is_refused_by_name(tmp_path: Path) -> None:
+    SearchEngine.create(tmp_path / "c", FunctionEncoder(embed, "embed")).close()
+    with pytest.raises(EncoderMismatch, match="built by the function 'embed', but got 'other'"):
+        SearchEngine.open(tmp_path / "c", other)
+    changed = FunctionEncoder(other, "embed")
+    with pytest.raises(EncoderMismatch, match="'embed', but that name returns other vectors now"):
+        SearchEngine.open(tmp_path / "c", changed)
+    with pytest.raises(EncoderMismatch, match="was built by the encoder embed"):
+        SearchEngine.open(tmp_path / "c", WordLengths(8))
+    narrow = FunctionEncoder(lambda texts: WordLengths(4).encode(texts), "embed")
+    with pytest.raises(EncoderMismatch, match="other vectors now"):
+        SearchEngine.open(tmp_path / "c", narrow)
+    SearchEngine.open(tmp_path / "c", FunctionEncoder(embed, "embed", 8)).close()
+
+
+def test_rounding_is_no_other_function(tmp_path: Path) -> None:
+    """bfloat16 keeps 8 bits: the fingerprint still matches, a slightly different model's not."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((len(PROBE), 768)).astype(np.float32)
+    exact = FunctionEncoder(lambda texts: table[: len(texts)], "t")
+    rounded = (table.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert FunctionEncoder(lambda texts: rounded[: len(texts)], "t").matches(exact.fingerprint)
+    for _ in range(20):
+        moved = table + 0.2 * rng.standard_normal(table.shape).astype(np.float32)
+        assert not FunctionEncoder(lambda texts, m=moved: m[: len(texts)], "t").matches(  # type: ignore[misc]
+            exact.fingerprint
+        )
+    for fingerprint in ("", "t/768/", "t/768/x y", "none", exact.fingerprint + " 1"):
+        assert not exact.matches(fingerprint)
+
+
+def test_questions_by_another_function(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def question(texts: list[str]) -> Any:
+        asked.extend(texts)
+        return embed(texts)
+
+    encoder = FunctionEncoder(embed, query=question)
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add(DOCUMENTS)
+        asked.clear()
+        assert engine.search("a bee", 1)[0].key == "a bee"
+        assert asked == ["a bee"]
+    with pytest.raises(EncoderMismatch, match="other vectors now"):
+        SearchEngine.open(tmp_path / "c", FunctionEncoder(embed))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda texts: None, "must return an array of numbers"),
+        (lambda texts: texts, "must return an array of numbers"),
+        (lambda texts: [[1], [1, 2]], "must return an array of numbers"),
+        (lambda texts: np.ones(len(texts)), r"must return an array of shape \(4, D\) for 4 texts"),
+        (lambda texts: np.ones((1, 4)), r"got \(1, 4\)"),
+        (lambda texts: np.full((len(texts), 4), np.nan), "returned NaN, infinity or zeros"),
+        (lambda texts: np.zeros((len(texts), 4)), "returned NaN, infinity or zeros"),
+        (lambda texts: np.ones((len(texts), 4), complex), "got complex128"),
+    ],
+)
+def test_a_function_that_returns_no_vectors(tmp_path: Path, result: Any, message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        SearchEngine.create(tmp_path / "c", FunctionEncoder(result, "wrong"))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_function_that_goes_wrong_later(tmp_path: Path) -> None:
+    spoilt: list[Any] = []
+
+    def encode(texts: list[str]) -> Any:
+        return spoilt[0](len(texts)) if spoilt else np.ones((len(texts), 4))
+
+    with SearchEngine.create(tmp_path / "c", encode) as engine:
+        engine.add(DOCUMENTS[:1])
+        for result, message in (
+            (lambda n: np.ones((n, 5)), "must return vectors of 4 numbers, got 5"),
+            (lambda n: np.ones((n + 1, 4)), r"must return an array of shape \(2, D\)"),
+            (lambda n: np.zeros((n, 4)), "the document 'the cat sat'"),
+        ):
+            spoilt[:] = [result]
+            with pytest.raises((CollectionError, QueryError), match=message):
+                engine.add(DOCUMENTS[1:])
+        assert len(engine) == 1
+        engine.verify()
+
+
+@pytest.mark.parametrize("value", [5, b"x", ["a"], {}])
+def test_what_is_no_encoder(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(CollectionError, match="an encoder must be a model folder, a hub name"):
+        SearchEngine.create(tmp_path / "c", value)
+
+
+def test_a_function_needs_a_name() -> None:
+    for function, name in ((lambda texts: texts, None), (embed, " "), (embed, 5)):
+        with pytest.raises(CollectionError, match="a function needs a name"):
+            FunctionEncoder(function, name)  # type: ignore[arg-type]
+
+
+def test_it_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", embed) as engine:
+        engine.add(DOCUMENTS)
+        with pickle.loads(pickle.dumps(engine)) as again:
+            assert again.search("a bee") == engine.search("a bee")
+
+
+def test_repair_encodes_by_the_function(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", embed) as engine:
+        engine.add(DOCUMENTS)
+    (segment,) = (tmp_path / "c" / "segments").iterdir()
+    (segment / "vectors.faiss").write_bytes(b"")
+    with pytest.raises(CollectionError, match="built by the function 'embed'"):
+        repair(tmp_path / "c")
+    assert repair(tmp_path / "c", embed).encoded == 3
+
+
+# --------------------------------------------------------------------------- SentenceTransformer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    library = pytest.importorskip("sentence_transformers")
+    folder = write_sentence_transformer(
+        tmp_path_factory.mktemp("model") / "tiny",
+        prompts={"query": "the man ", "document": "the bird "},
+    )
+    return library.SentenceTransformer(str(folder), device="cpu")
+
+
+def test_a_sentence_transformer(model: Any, tmp_path: Path) -> None:
+    long = " ".join(["the dog sleeps", "a whale sings", "a small bird eats"] * 12)
+    documents = [{"_id": "long", "text": long}, {"_id": "short", "text": "a red house"}]
+    with SearchEngine.create(tmp_path / "c", model) as engine:
+        engine.add(documents)
+        assert engine.stats().passages > 3  # cut into what the model reads
+        hit = engine.search("a red house", 1)[0]
+        expected = model.encode_query("a red house") @ model.encode_document("a red house")
+        assert hit.score == pytest.approx(expected, abs=2e-3)
+        engine.verify()
+    with SearchEngine.open(tmp_path / "c", SentenceTransformerEncoder(model)) as engine:
+        assert engine.search("a red house", 1)[0].key == "short"
+
+
+def test_its_room_and_tokens(model: Any) -> None:
+    encoder = SentenceTransformerEncoder(model, "tiny")
+    assert encoder.name == "tiny" and encoder.dim == 32
+    assert encoder.room("query") == model.max_seq_length - 2 - 2
+    (spans,) = encoder.token_spans(["the dogx sat"])
+    assert ["the dogx sat"[start:end] for start, end in spans.tolist()][:2] == ["the", "dog"]
+    assert encoder.token_spans([""])[0].shape == (0, 2)
+    assert isinstance(load_given(model), SentenceTransformerEncoder)
+
+
+def test_threads_take_turns(model: Any) -> None:
+    """transformers' tokenizers raise "Already borrowed" where two threads use one."""
+    encoder = SentenceTransformerEncoder(model)
+    texts = [f"the dog sleeps {'near the sea ' * (i % 5)}" for i in range(300)]
+    expected = encoder.encode(texts, role="document")
+    errors: list[BaseException] = []
+
+    def work(role: Any) -> None:
+        try:
+            for _ in range(3):
+                vectors = encoder.encode(texts, role=role)
+                encoder.token_spans(texts)
+                if role == "document":
+                    assert vectors == pytest.approx(expected, abs=1e-5)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(r,)) for r in ("query", "document") * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_what_is_no_sentence_transformer() -> None:
+    with pytest.raises(CollectionError, match="expected a SentenceTransformer, got int"):
+        SentenceTransformerEncoder(5)
+
+
+def test_a_slow_tokenizer_keeps_documents_whole(model: Any) -> None:
+    class Slow:
+        max_seq_length, tokenizer = 8, object()
+
+        def encode(self, texts: Sequence[str], **_: Any) -> Any:
+            return WordLengths(8).encode(texts)
+
+    encoder = SentenceTransformerEncoder(Slow())
+    assert encoder.name == "Slow" and encoder.dim == 8
+    with pytest.raises(CollectionError, match="keep them whole: passages=False"):
+        encoder.token_spans(["x"])

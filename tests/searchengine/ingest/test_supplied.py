@@ -1,0 +1,633 @@
+"""Vectors that come with the documents: checked, stored, found, exported and read back."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.lines import read_jsonl
+from searchengine.errors import (
+    CollectionError,
+    CorpusError,
+    DuplicateKey,
+    EmptyCorpus,
+    EncoderMismatch,
+    QueryError,
+)
+from searchengine.ingest import spool, supplied
+from searchengine.maintenance.repair import repair
+
+DIM = 6
+WIDE = 64  # from here on, the length of a row rounded to float16 is so near 1 that a second
+# rounding changes nothing
+EXACT = {"rotation": "identity"}
+
+
+def random(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def texts(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"_id": f"k{i}", "text": f"word{i} bee", "n": i, **fields} for i in range(count)]
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def stored(engine: SearchEngine, folder: Path) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Passages and vectors, by an export."""
+    engine.export(folder)
+    lines = (folder / "passages.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], np.load(folder / "vectors.npy")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
+        yield engine
+
+
+def test_documents_are_found_by_their_vectors(engine: SearchEngine, tmp_path: Path) -> None:
+    vectors = 7 * random(20)  # of any length
+    summary = engine.add(texts(20), vectors)
+    assert (summary.added, len(engine)) == (20, 20)
+    for i in (0, 11, 19):
+        hit = engine.search(vectors[i], 1)[0]
+        assert (hit.key, hit.text) == (f"k{i}", f"word{i} bee")
+        assert hit.score == pytest.approx(1, abs=1e-3)
+    passages, rows = stored(engine, tmp_path / "export")
+    assert passages[3] == {"key": "k3", "start": 0, "end": 9}
+    assert rows == pytest.approx(unit(vectors), abs=1e-3)
+    cosines = unit(vectors) @ unit(vectors[4:5])[0]
+    expected = [f"k{i}" for i in np.argsort(-cosines)[:5] if i % 2 == 0 or True]
+    assert [hit.key for hit in engine.search(vectors[4], 5)] == expected
+    assert {hit.key for hit in engine.search(vectors[4], 9, where="n < 3")} == {"k0", "k1", "k2"}
+    assert engine.similar("k4", 1)[0].key == expected[1]
+    engine.verify()
+
+
+def test_questions_as_texts_are_refused_with_the_ways_out(engine: SearchEngine) -> None:
+    engine.add(texts(3), random(3))
+    for ask in (engine.search, lambda text: engine.search_batch([text])):
+        with pytest.raises(QueryError) as caught:
+            ask("bees")
+        assert str(caught.value) == (
+            f"{engine.collection.path} has no encoder: search with a vector of 6 numbers, by words "
+            "(mode text), or name the encoder of its vectors (encoder=… or --encoder PATH)"
+        )
+    assert [hit.key for hit in engine.search("word2", mode="text")] == ["k2"]
+    with pytest.raises(QueryError, match="has no encoder"):
+        engine.search("word2", mode="hybrid")
+    with pytest.raises(QueryError, match=r"has no encoder; pass the vectors of the documents"):
+        engine.add(texts(1))
+
+
+def test_it_may_be_opened_with_the_encoder_of_its_vectors(tmp_path: Path) -> None:
+    encoder = WordLengths()
+    documents = [{"_id": t, "text": t} for t in ("a bee", "the cat", "whales")]
+    with SearchEngine.create(tmp_path / "c", encoder=None, dim=16) as engine:
+        engine.add(documents, encoder.encode([each["text"] for each in documents]))
+    with SearchEngine.open(tmp_path / "c", encoder) as engine:
+        assert engine.search("one cat", 1)[0].key == "the cat"
+        assert engine.search("one cat", 1, mode="hybrid")[0].key == "the cat"
+        with pytest.raises(QueryError, match="has no encoder; pass the vectors"):
+            engine.add(documents)
+    with pytest.raises(EncoderMismatch, match="vectors of 16 dimensions, got an encoder of 8"):
+        SearchEngine.open(tmp_path / "c", WordLengths(8))
+
+
+def test_only_what_differs_is_written(engine: SearchEngine) -> None:
+    documents, vectors = texts(5), random(5)
+    engine.add(documents, vectors)
+    again = engine.add(documents, vectors.astype(np.float64))
+    assert (again.unchanged, len(engine.collection.segments)) == (5, 1)
+    vectors[2] = -vectors[2]
+    documents[4] = {**documents[4], "n": 99}
+    documents[0] = {**documents[0], "text": "other"}
+    last = engine.add(documents, vectors)
+    assert (last.changed, last.metadata_updated, last.unchanged) == (2, 1, 2)
+    assert engine.search(vectors[2], 1)[0].key == "k2"
+    assert engine.stats().tombstones + engine.stats().passages >= 5 == engine.stats().passages
+
+
+def test_vectors_beside_an_encoder(tmp_path: Path) -> None:
+    """A collection with an encoder takes vectors too, and keeps them while the text is the same."""
+    encoder = WordLengths()
+    other = -np.eye(1, 16, dtype=np.float32)
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}], other)
+        assert encoder.calls == []
+        assert engine.add([{"_id": "a", "text": "a bee"}]).unchanged == 1
+        assert engine.search(other[0])[0].score == pytest.approx(1, abs=1e-3)
+        assert engine.add([{"_id": "a", "text": "a cat"}]).changed == 1
+        assert engine.search("a cat")[0].score == pytest.approx(1, abs=1e-3)
+        assert engine.add([{"_id": "a", "text": "a cat"}], other).changed == 1
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", "i1", "<i8", "u1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_any_kind_of_numbers(tmp_path: Path, dtype: str, order: Any) -> None:
+    rows = np.asarray(np.abs(8 * random(30)) + 1, dtype, order=order)
+    np.save(tmp_path / "v.npy", rows)
+    mapped = np.load(tmp_path / "v.npy", mmap_mode="r")
+    with SearchEngine.create(tmp_path / "c", encoder=None, dim=DIM) as engine:
+        engine.add(vectors=mapped)
+        assert list(engine.keys()) == [str(i) for i in range(30)]
+        _, vectors = stored(engine, tmp_path / "export")
+        assert vectors == pytest.approx(unit(rows.astype(np.float64)), abs=1e-3)
+        assert engine.get("3").text == ""  # type: ignore[union-attr]
+
+
+def with_row(i: int, value: float) -> np.ndarray:
+    rows = random(8)
+    rows[i] = value
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (random(7), "every document needs one row of the vectors, got more documents and 7 rows"),
+        (random(9), "every document needs one row of the vectors, got 8 documents and 9 rows"),
+        (
+            random(8)[:, :5],
+            r"vectors must be numbers of shape \(n, 6\), .*got float32 of shape \(8",
+        ),
+        (random(8)[0], r"got float32 of shape \(6,\)"),
+        (random(8)[None], r"got float32 of shape \(1, 8, 6\)"),
+        (random(8).astype(complex), "got complex128"),
+        (random(8) > 0, "got bool"),
+        (random(8).astype(str), "got <U"),
+        (random(8).astype(object), "got object"),
+        ([[1, 2], [3]], r"vectors must be an array of shape \(n, 6\)"),
+        ("vectors.npy", "vectors must be numbers"),
+        (np.empty((0, DIM)), "got more documents and 0 rows"),
+        (with_row(5, np.nan), r"row 5 of the vectors \(from 0\) holds NaN, infinity or only zeros"),
+        (with_row(0, np.inf), "row 0 of the vectors"),
+        (with_row(7, 0), "row 7 of the vectors"),
+        (1e300 * random(8).astype(np.float64), "row 0 of the vectors"),
+    ],
+)
+@pytest.mark.parametrize("every", [None, 3])
+def test_bad_vectors_are_refused(
+    engine: SearchEngine, vectors: Any, message: str, every: int | None
+) -> None:
+    engine.add(texts(2), random(2, 1))
+    before = engine.collection.settings["commit"]
+    with pytest.raises(QueryError, match=message):
+        engine.add(iter(texts(8, lang="en")), vectors, commit_every=every)
+    if every is None:
+        assert (len(engine), engine.collection.settings["commit"]) == (2, before)
+    engine.verify()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "add takes an iterable of documents"),
+        ({"documents": texts(2), "passages": []}, "pass vectors too"),
+        ({"vectors": random(2), "passages": []}, "passages need documents"),
+        ({"documents": texts(2), "vectors": random(2), "skip_bad": True}, "skip_bad would shift"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    engine: SearchEngine, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(QueryError, match=message):
+        engine.add(**arguments)
+
+
+@pytest.mark.parametrize("dim", [None, 0, -1, 2.5, True, "768"])
+def test_a_width_is_needed_without_an_encoder(path: Path, dim: Any) -> None:
+    with pytest.raises(CollectionError, match="needs the width of its vectors"):
+        SearchEngine.create(path, encoder=None, dim=dim)
+    with pytest.raises(CollectionError, match="16 wide, got dim=7; leave dim out"):
+        SearchEngine.create(path, WordLengths(), dim=7)
+    assert not path.exists()
+
+
+def test_no_vectors_at_all(engine: SearchEngine) -> None:
+    with pytest.raises(EmptyCorpus):
+        engine.add([], np.empty((0, DIM)))
+    with pytest.raises(DuplicateKey, match="occurs twice"):
+        engine.add([{"_id": "a", "text": "x"}] * 2, random(2))
+
+
+def test_equal_records_take_a_row_each(tmp_path: Path, engine: SearchEngine) -> None:
+    """A record without a key that occurs again is left out, with its row."""
+    (tmp_path / "d.jsonl").write_text('{"text": "x"}\n{"text": "x"}\n{"text": "y"}\n')
+    vectors = random(3)
+    summary = engine.add(read_corpus(tmp_path / "d.jsonl"), vectors)
+    assert (summary.added, summary.repeated.count) == (2, 1)
+    assert engine.search(vectors[0], 1)[0].score == pytest.approx(1, abs=1e-3)
+    assert engine.search(vectors[1], 1)[0].score < 0.999
+    assert engine.search(vectors[2], 1)[0].text == "y"
+
+
+# -------------------------------------------------------------------- without a text or a vector
+
+
+def test_documents_without_a_vector(engine: SearchEngine, tmp_path: Path) -> None:
+    vectors = random(3)
+    engine.add(texts(4), [vectors[0], None, vectors[1], None])
+    assert (len(engine), engine.stats().passages) == (4, 2)
+    assert engine.search(vectors[1], 9)[0].key == "k2"
+    assert {hit.key for hit in engine.search(vectors[1], 9)} == {"k0", "k2"}
+    hit = engine.search("word3", mode="text")[0]
+    assert (hit.key, hit.passage, hit.snippet) == ("k3", "word3 bee", "word3 bee")
+    assert len(engine.search("bee", 9, mode="text", diversity=0.5)) == 4
+    with pytest.raises(QueryError, match="the document 'k3' has no vector"):
+        engine.similar("k3")
+    engine.verify()
+    assert engine.add(texts(4), [vectors[0], None, vectors[1], None]).unchanged == 4
+    assert engine.add(texts(4), [vectors[0], None, vectors[1], vectors[2]]).changed == 1
+    assert engine.similar("k3", 9)[-1].key in ("k0", "k2")
+    engine.delete(["k1"])
+    engine.optimize()
+    assert (len(engine), engine.stats().passages) == (3, 3)
+    assert engine.add(texts(4), [None] * 4).changed == 3
+    assert engine.search(vectors[0]) == [] and len(engine.search("bee", mode="text")) == 4
+    engine.optimize()
+    engine.verify()
+    assert len(engine.collection.segments) == 0
+    engine.export(tmp_path / "export")
+    assert np.load(tmp_path / "export" / "vectors.npy").shape == (0, DIM)
+
+
+def test_hybrid_search_finds_documents_without_a_vector(tmp_path: Path) -> None:
+    encoder = WordLengths()
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add(texts(3), [encoder.encode(["x"])[0], None, None])
+        hits = engine.search("word2 bee", mode="hybrid")
+        assert {hit.key for hit in hits} == {"k0", "k1", "k2"}
+        assert len(engine.search("word2 bee", mode="hybrid", diversity=0.3)) == 3
+        assert engine.add(texts(3)).changed == 2  # those without a vector are encoded now
+        assert engine.similar("k2", 1)
+
+
+def test_documents_without_a_text(engine: SearchEngine) -> None:
+    vectors = random(3)
+    documents = [
+        {"_id": "a", "text": "", "n": 1},
+        {"_id": "b", "text": None},
+        {"_id": "c", "text": ""},
+    ]
+    summary = engine.add(documents, [vectors[0], vectors[1], None])
+    assert (summary.added, summary.without_text.first) == (2, ["c"])
+    hit = engine.search(vectors[0], where="n = 1")[0]
+    assert (hit.key, hit.text, hit.snippet, hit.start, hit.end) == ("a", "", "", 0, 0)
+    assert engine["b"].text == ""
+    engine.verify()
+
+
+# ----------------------------------------------------------------------------- several passages
+
+
+PARTS = [
+    {"key": "k1", "start": 0, "end": 5},
+    {"key": "k1", "start": 6, "end": 9},
+    {"key": "k0", "start": 0, "end": 9},
+]
+
+
+def test_several_vectors_of_a_document(engine: SearchEngine, tmp_path: Path) -> None:
+    vectors = random(3)
+    engine.add(texts(3), vectors, passages=PARTS)
+    hit = engine.search(vectors[1], 1)[0]
+    assert (hit.key, hit.passage) == ("k1", "bee")
+    assert engine.search(vectors[0], 9)[0].key == "k1"
+    assert len(engine.search(vectors[0], 9)) == 2  # k2 has no vector
+    passages, rows = stored(engine, tmp_path / "export")
+    assert passages == [PARTS[2], *PARTS[:2]]  # in the order of the documents
+    assert rows == pytest.approx(unit(vectors)[[2, 0, 1]], abs=1e-3)
+    assert engine.add(texts(3), vectors, passages=PARTS).unchanged == 3
+    moved = [PARTS[0], {**PARTS[1], "start": 5}, PARTS[2]]
+    assert engine.add(texts(3), vectors, passages=moved).changed == 1
+
+
+def test_a_document_of_more_vectors_than_a_block(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supplied, "BLOCK_ROWS", 4)
+    vectors = random(25)
+    spans = [{"key": f"k{i // 11}", "start": 0, "end": i % 9} for i in range(25)]
+    engine.add(texts(3), vectors, passages=spans)
+    assert engine.add(texts(3), vectors, passages=spans).unchanged == 3
+    for i in (0, 10, 11, 24):
+        hit = engine.search(vectors[i], 1)[0]
+        assert (hit.key, hit.end) == (f"k{i // 11}", i % 9)
+    vectors[10] *= -1
+    assert engine.add(texts(3), vectors, passages=spans).changed == 1
+
+
+@pytest.mark.parametrize(
+    ("passages", "message"),
+    [
+        (PARTS[:2], "every row of the vectors needs a passage, got 2 passages for 3 rows"),
+        ([*PARTS, PARTS[0]], "got more passages for 3 rows"),
+        ([*PARTS[:2], {**PARTS[2], "key": "?"}], "names the document '\\?', which is not among"),
+        ([PARTS[0], PARTS[2], PARTS[1]], "'k1' are on lines 1 and 3, with others in between"),
+        (
+            [*PARTS[:2], {**PARTS[2], "end": 10}],
+            "passage 3: 0 to 10 is not within the text of 'k0'",
+        ),
+        ([*PARTS[:2], {**PARTS[2], "start": -1}], "passage 3: expected a key and offsets"),
+        ([*PARTS[:2], {**PARTS[2], "end": 2**70}], "passage 3: expected a key and offsets"),
+        ([*PARTS[:2], {**PARTS[2], "end": 1.0}], "passage 3: expected a key and offsets"),
+        ([*PARTS[:2], {**PARTS[2], "key": " "}], "passage 3: expected a key and offsets"),
+        ([*PARTS[:2], {**PARTS[2], "key": 5}], "passage 3: expected a key and offsets"),
+        ([*PARTS[:2], {**PARTS[2], "key": "\ud800"}], "a key must be text in UTF-8"),
+        ([*PARTS[:2], {"key": "k0"}], "passage 3: expected key, start and end, got"),
+        ([*PARTS[:2], "k0"], "passage 3: expected key, start and end, got"),
+    ],
+)
+def test_bad_passages_are_refused(engine: SearchEngine, passages: list[Any], message: str) -> None:
+    with pytest.raises((QueryError, CorpusError), match=message):
+        engine.add(texts(3), random(3), passages=passages)
+    assert len(engine) == 0
+
+
+def test_whole_documents_have_one_vector(path: Path) -> None:
+    with (
+        SearchEngine.create(path, encoder=None, dim=DIM, passages=False) as engine,
+        pytest.raises(QueryError, match="keeps documents whole"),
+    ):
+        engine.add(texts(3), random(3), passages=PARTS)
+
+
+# -------------------------------------------------------------------------- export and read back
+
+
+def read_back(folder: Path, path: Path, **options: Any) -> SearchEngine:
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    engine = SearchEngine.create(path, encoder=None, dim=vectors.shape[1], **options)
+    passages = (line for _, line in read_jsonl(folder / "passages.jsonl"))
+    engine.add(read_corpus(folder / "documents.jsonl"), vectors, passages=passages)
+    return engine
+
+
+def changed_collection(path: Path, config: dict[str, Any]) -> SearchEngine:
+    """With updates and deletions, so that passages are in another order than documents."""
+    engine = SearchEngine.create(path, encoder=None, dim=WIDE, config=config)
+    vectors = random(60, dim=WIDE)
+    spans = [{"key": f"k{i}", "start": s, "end": e} for i in range(30) for s, e in ((0, 5), (6, 9))]
+    engine.add(texts(30), vectors, passages=spans)
+    engine.add(texts(3, new=True), random(6, 5, WIDE), passages=spans[:6])
+    engine.delete(["k7", "k29"])
+    engine.update({"k9": {"n": None, "deep": {"list": [1, "ü"]}}})
+    engine.add([{"_id": "silent", "text": "no vector"}], [None])
+    return engine
+
+
+def test_export_import_export_gives_equal_files(tmp_path: Path) -> None:
+    with changed_collection(tmp_path / "a", EXACT) as engine:
+        engine.export(tmp_path / "one")
+        first = [hit.key for hit in engine.search(random(1, 9, WIDE)[0], 9)]
+    with read_back(tmp_path / "one", tmp_path / "b", config=EXACT) as engine:
+        engine.export(tmp_path / "two")
+        assert [hit.key for hit in engine.search(random(1, 9, WIDE)[0], 9)] == first
+    for name in ("documents.jsonl", "passages.jsonl", "vectors.npy"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_with_a_rotation_the_vectors_are_equal_up_to_rounding(tmp_path: Path) -> None:
+    with changed_collection(tmp_path / "a", {}) as engine:
+        engine.export(tmp_path / "one")
+    with read_back(tmp_path / "one", tmp_path / "b") as engine:
+        engine.export(tmp_path / "two")
+    for name in ("documents.jsonl", "passages.jsonl"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    one, two = (np.load(tmp_path / name / "vectors.npy") for name in ("one", "two"))
+    assert np.linalg.norm(one - two, axis=1).max() < 1e-3
+
+
+LAYOUTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(LAYOUTS, st.integers(0, 2**32), st.sampled_from([None, 1, 3]))
+def test_any_layout_of_passages_comes_back(
+    tmp_path_factory: Any, layout: list[int], seed: int, every: int | None
+) -> None:
+    """Documents with any number of vectors, in any order of the rows."""
+    folder = tmp_path_factory.mktemp("layout")
+    order = np.random.default_rng(seed).permutation(len(layout))
+    passages = [{"key": f"k{i}", "start": j, "end": 5} for i in order for j in range(layout[i])]
+    vectors = random(len(passages), seed, WIDE)
+    with SearchEngine.create(folder / "a", encoder=None, dim=WIDE, config=EXACT) as engine:
+        engine.add(texts(len(layout)), vectors, passages=passages, commit_every=every)
+        expected = sorted(
+            zip(passages, unit(vectors).tolist(), strict=True), key=lambda p: p[0]["key"]
+        )
+        got, rows = stored(engine, folder / "one")
+        assert got == [passage for passage, _ in expected]
+        assert rows == pytest.approx(
+            np.array([row for _, row in expected]).reshape(-1, WIDE), abs=1e-3
+        )
+        engine.verify()
+    with read_back(folder / "one", folder / "b", config=EXACT) as engine:
+        engine.export(folder / "two")
+    assert (folder / "one" / "vectors.npy").read_bytes() == (
+        folder / "two/vectors.npy"
+    ).read_bytes()
+
+
+# ----------------------------------------------------------- interruption, damage, other processes
+
+
+def test_an_interruption_keeps_whole_commits(engine: SearchEngine) -> None:
+    def broken() -> Iterator[dict[str, Any]]:
+        yield from texts(25)
+        raise KeyboardInterrupt
+
+    vectors = random(40)
+    with pytest.raises(KeyboardInterrupt):
+        engine.add(broken(), vectors, commit_every=10)
+    assert len(engine) == 20
+    engine.verify()
+    summary = engine.add(texts(40), vectors, commit_every=10)
+    assert (summary.unchanged, summary.added) == (20, 20)
+
+
+def test_a_full_disk_changes_nothing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.add(texts(2), random(2))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool, "TemporaryFile", full)
+    with pytest.raises(CollectionError, match="No space left on device; nothing was changed"):
+        engine.add(texts(5), random(5))
+    assert len(engine) == 2
+
+
+def test_documents_changed_by_another_meanwhile(engine: SearchEngine, path: Path) -> None:
+    """What is compared before is compared again when the lock is held."""
+    vectors = random(4)
+    engine.add(texts(2), vectors[:2])
+    with SearchEngine.open(path) as other:
+
+        def documents() -> Iterator[dict[str, Any]]:
+            yield from texts(3)
+            other.delete(["k0"])
+            other.add([texts(4)[3]], vectors[3:])
+            yield texts(4)[3]
+
+        summary = engine.add(documents(), vectors)
+    assert (summary.added, summary.unchanged) == (2, 2)
+    for i in range(4):
+        assert engine.search(vectors[i], 1)[0].key == f"k{i}"
+    engine.verify()
+
+
+def test_a_damaged_segment_loses_vectors_but_no_documents(path: Path, tmp_path: Path) -> None:
+    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
+        engine.add(texts(5), random(5))
+    (segment,) = (path / "segments").iterdir()
+    with open(segment / "vectors.faiss", "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"\xff\x00\xff")
+    report = repair(path)
+    assert report.whole and report.encoded == 0
+    assert report.lost == (
+        "vectors of documents 'k0', 'k1', 'k2', 'k3', 'k4', which came with them; "
+        "add them again with vectors",
+    )
+    with SearchEngine.open(path) as engine:
+        assert len(engine) == 5 and engine.search(random(1)[0]) == []
+        assert engine.search("word3", mode="text")[0].key == "k3"
+        assert engine.add(texts(5), random(5)).changed == 5
+        assert engine.search(random(5)[3], 1)[0].key == "k3"
+        engine.verify()
+
+
+def test_repair_keeps_vectors_that_are_left(path: Path) -> None:
+    import sqlite3
+
+    spans = [{"key": f"k{i}", "start": 0, "end": e} for i in range(4) for e in (3, 9)]
+    vectors = random(8)
+    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
+        engine.add(texts(4), vectors, passages=spans)
+    with sqlite3.connect(path / "documents.db") as db:
+        db.execute("DELETE FROM passages WHERE id = 1")
+        db.execute("UPDATE passages SET end = 99 WHERE id = 4")
+        db.execute("UPDATE documents SET text = 'altered!!' WHERE key = 'k3'")
+    db.close()
+    report = repair(path)
+    assert report.whole and report.encoded == 0, report
+    with SearchEngine.open(path) as engine:
+        assert engine.search(vectors[0], 1)[0].key == "k0"
+        assert engine.search(vectors[4], 1)[0].passage == "word2 bee"
+        assert engine.search(vectors[7], 1)[0].text == "altered!!"
+        assert engine.add(texts(4), vectors, passages=spans).changed == 4
+        assert engine.stats().passages == 8
+
+
+def test_a_damaged_database_keeps_the_marks(path: Path) -> None:
+    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
+        engine.add(texts(300), [*random(299), None])
+    data = bytearray((path / "documents.db").read_bytes())
+    data[4096 * 3 + 100 : 4096 * 3 + 300] = b"\xff" * 200
+    (path / "documents.db").write_bytes(data)
+    report = repair(path)
+    assert report.whole, report
+    with SearchEngine.open(path) as engine:
+        assert engine.count() > 200
+        engine.verify()
+
+
+def test_everything_else_works_without_an_encoder(path: Path, tmp_path: Path) -> None:
+    vectors = random(900)
+    with SearchEngine.create(path, encoder=None, dim=DIM, config={"prefix": 3}) as engine:
+        engine.add(texts(900), vectors)
+        assert engine.runs_on() == "no encoder"
+        assert engine.stats().encoder is None
+        engine.warm()
+        engine.backup(tmp_path / "copy")
+        assert engine.tune().recall > 0.9
+        engine.delete(["k3"])
+        engine.optimize(retune=True)
+        with pytest.raises(QueryError, match="has no encoder"):
+            engine.tune(["words"] * 400)
+        with SearchEngine.open(path) as other:
+            other.add([{"_id": "new", "text": "x"}], random(1, 3))
+        engine.refresh()
+        assert engine.search(random(1, 3)[0], 1)[0].key == "new"
+    with SearchEngine.open(tmp_path / "copy") as engine:
+        engine.verify()
+        assert engine.search(vectors[3], 1)[0].key == "k3"
+
+
+def _ask(engine: SearchEngine, answers: Any) -> None:
+    answers.put([hit.key for hit in engine.search(random(8)[5], 2)])
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_forks_and_pickles(engine: SearchEngine, method: str) -> None:
+    engine.add(texts(8), random(8))
+    expected = [hit.key for hit in engine.search(random(8)[5], 2)]
+    context = multiprocessing.get_context(method)
+    answers: Any = context.Queue()
+    child = context.Process(target=_ask, args=(engine, answers))
+    child.start()
+    assert answers.get(timeout=120) == expected
+    child.join()
+
+
+def _add(path: Path, first: int) -> None:
+    with SearchEngine.open(path, wait=60) as engine:
+        for start in range(first, first + 40, 10):
+            documents = [{"_id": str(i), "text": f"t{i}"} for i in range(start, start + 10)]
+            engine.add(documents, random(160)[start : start + 10])
+
+
+def test_four_processes_add(engine: SearchEngine, path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_add, args=(path, 40 * i)) for i in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+        assert child.exitcode == 0
+    engine.refresh()
+    engine.verify()
+    assert len(engine) == 160
+    for i in range(0, 160, 13):
+        assert engine.search(random(160)[i], 1)[0].key == str(i)
+
+
+def test_a_folder_replaced_underneath(engine: SearchEngine, path: Path, tmp_path: Path) -> None:
+    """By one with an encoder: whoever has no encoder loaded moves to it, and it is named."""
+    engine.add(texts(2), random(2))
+    with SearchEngine.create(tmp_path / "other", encoder=None, dim=DIM) as other:
+        other.add([{"_id": "z", "text": "zoo"}], random(1))
+    shutil.move(path, tmp_path / "old")
+    shutil.move(tmp_path / "other", path)
+    engine.add([{"_id": "y", "text": "yak"}], random(2)[1:])
+    assert list(engine.keys()) == ["z", "y"]
+    with SearchEngine.create(tmp_path / "third", WordLengths(DIM)) as third:
+        third.add([{"_id": "w", "text": "a bee"}])
+    assert engine.encoder.fingerprint == "none"
+    shutil.move(path, tmp_path / "older")
+    shutil.move(tmp_path / "third", path)
+    with pytest.raises(EncoderMismatch, match=re.escape("got one of 6 with fingerprint none")):
+        engine.refresh()
+    assert list(engine.keys()) == ["z", "y"]

@@ -1,0 +1,233 @@
+"""asearch: the event loop goes on, tasks share calls, and a cancelled task concerns no other."""
+
+import asyncio
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import Hit, SearchEngine
+from searchengine.errors import CollectionError, FilterError, QueryError
+from searchengine.query.coalescing import MAX_BATCH, BackgroundCoalescer
+
+TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5) + ["zoom"] * (i % 3)) for i in range(105)]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": str(i), "text": text, "n": i} for i, text in enumerate(TEXTS)])
+        yield engine
+
+
+def test_as_search(engine: SearchEngine) -> None:
+    async def ask() -> None:
+        for options in ({}, {"mode": "text"}, {"where": "n < 9", "facets": ["n"]}, {"offset": 2}):
+            expected = engine.search("a bee", 4, **options)  # type: ignore[arg-type]
+            hits = await engine.asearch("a bee", 4, **options)  # type: ignore[arg-type]
+            assert hits == expected and hits.facets == expected.facets
+        vector = WordLengths().encode(["a bee"])[0]
+        assert await engine.asearch(vector, 3) == engine.search(vector, 3)
+        assert await engine.asearch(vector.tolist(), 3) == engine.search(vector, 3)
+        assert await engine.asearch_batch(TEXTS[:5], 2) == engine.search_batch(TEXTS[:5], 2)
+
+    asyncio.run(ask())
+
+
+def test_errors_go_to_who_asked(engine: SearchEngine) -> None:
+    async def ask() -> None:
+        good = WordLengths().encode(["a bee"])[0]
+        asked: list[Any] = [good, np.ones(3), np.full(16, np.nan), 5, good, np.ones((2, 16))]
+        results = await asyncio.gather(
+            *(engine.asearch(each, 3) for each in asked), return_exceptions=True
+        )
+        expected = engine.search(good, 3)
+        assert [each if isinstance(each, list) else type(each) for each in results] == [
+            expected, QueryError, QueryError, QueryError, expected, QueryError,
+        ]  # fmt: skip
+        for call in (engine.asearch(" "), engine.asearch("x", 0), engine.asearch("x", size=3)):  # type: ignore[call-arg]
+            with pytest.raises(QueryError):
+                await call
+        with pytest.raises(FilterError):
+            await engine.asearch("x", where="year >")
+        engine.close()
+        with pytest.raises(CollectionError, match="closed"):
+            await engine.asearch("x")
+
+    asyncio.run(ask())
+
+
+def test_200_at_once_a_third_cancelled(
+    engine: SearchEngine, record_property: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hit goes astray, nothing waits for ever, and the loop keeps its beat."""
+    encoder = engine.encoder
+    matrix = WordLengths().encode(TEXTS).T
+
+    def check(question: str, hits: list[Hit]) -> None:
+        cosines = (WordLengths().encode([question]) @ matrix)[0]
+        assert [hit.question for hit in hits] == [question] * 3
+        assert [hit.score for hit in hits] == pytest.approx(np.sort(cosines)[:-4:-1], abs=1e-3)
+        assert [hit.score for hit in hits] == pytest.approx(
+            [cosines[int(hit.key)] for hit in hits], abs=1e-3
+        )
+
+    real, batches = encoder.encode, []
+
+    def slow(texts: Any, *, role: Any = None) -> Any:
+        batches.append(len(texts))
+        time.sleep(0.02)  # a network that runs without the interpreter's lock
+        return real(texts, role=role)
+
+    monkeypatch.setattr(encoder, "encode", slow)
+    longest = 0.0
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - before)
+
+    async def ask() -> None:
+        pulse = asyncio.create_task(beat())
+        for round_ in range(5):
+            asked = [f"{TEXTS[i % len(TEXTS)]}{' x' * round_}" for i in range(200)]
+            tasks = [asyncio.create_task(engine.asearch(text, 3)) for text in asked]
+            await asyncio.sleep(0.005 * round_)
+            for task in tasks[::3]:
+                task.cancel()
+            results = await asyncio.wait_for(
+                asyncio.gather(*tasks, return_exceptions=True), timeout=60
+            )
+            for i, (text, result) in enumerate(zip(asked, results, strict=True)):
+                if isinstance(result, asyncio.CancelledError):
+                    assert i % 3 == 0
+                else:
+                    check(text, result)  # type: ignore[arg-type]
+        pulse.cancel()
+
+    asyncio.run(ask())
+    record_property("longest pause of the loop, s", longest)
+    print(f"longest pause of the loop: {1e3 * longest:.1f} ms, {len(batches)} calls of the encoder")
+    assert longest < 5  # a generous bound: the machine may be busy
+    assert len(batches) < 1000 / 3, "tasks do not share calls"
+
+
+def test_loops_in_several_threads(engine: SearchEngine) -> None:
+    expected = engine.search("a bee", 3)
+    results: list[Any] = []
+
+    async def ask() -> None:
+        results.extend(await asyncio.gather(*(engine.asearch("a bee", 3) for _ in range(20))))
+
+    threads = [threading.Thread(target=lambda: asyncio.run(ask())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [expected] * 80
+
+
+def test_a_loop_that_ends_early_leaves_nothing_behind(engine: SearchEngine) -> None:
+    async def leave() -> None:
+        for _ in range(10):
+            task = asyncio.create_task(engine.asearch("a bee", 3))
+            await asyncio.sleep(0)
+            task.cancel()
+
+    for _ in range(5):
+        asyncio.run(leave())
+    assert asyncio.run(engine.asearch("a bee", 3)) == engine.search("a bee", 3)
+
+
+def _ask_in_child(engine: SearchEngine, answers: Any) -> None:
+    answers.put([hit.key for hit in asyncio.run(engine.asearch("a bee", 3))])
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_asks_too(engine: SearchEngine) -> None:
+    expected = [hit.key for hit in asyncio.run(engine.asearch("a bee", 3))]
+    context = multiprocessing.get_context("fork")
+    answers: Any = context.Queue()
+    children = [context.Process(target=_ask_in_child, args=(engine, answers)) for _ in range(4)]
+    for child in children:
+        child.start()
+    assert [answers.get(timeout=120) for _ in children] == [expected] * 4
+    for child in children:
+        child.join()
+
+
+# ------------------------------------------------------------------------------------ the coalescer
+
+
+class Held:
+    """Doubles texts when it is let."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, items: list[str]) -> list[str]:
+        self.calls.append(items)
+        self.begun.release()
+        assert self.let.acquire(timeout=30)
+        if "spoilt" in items:
+            raise ValueError("a spoilt item")
+        return [2 * item for item in items]
+
+
+def test_what_arrives_during_a_call_shares_the_next() -> None:
+    work = Held()
+    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
+    first = together.submit("a")
+    assert work.begun.acquire(timeout=30)
+    others = [together.submit(str(i)) for i in range(MAX_BATCH + 1)]
+    assert others[3].cancel() and not first.cancel()
+    work.let.release(3)
+    assert [first.result(30), others[0].result(30), others[-1].result(30)] == ["aa", "00", "256256"]
+    with pytest.raises(CancelledError):
+        others[3].result(0)
+    assert [len(call) for call in work.calls] == [1, MAX_BATCH] and "3" not in work.calls[1]
+
+
+def test_all_cancelled_and_then_one_more() -> None:
+    work = Held()
+    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
+    first = together.submit("a")
+    assert work.begun.acquire(timeout=30)
+    for future in [together.submit("x") for _ in range(5)]:
+        assert future.cancel()
+    work.let.release(2)
+    assert first.result(30) == "aa"
+    assert together.submit("b").result(30) == "bb"
+    assert work.calls == [["a"], ["b"]]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "spoilt"]), min_size=1, max_size=40))
+def test_only_spoilt_items_fail(items: list[str]) -> None:
+    work = Held()
+    work.let.release(10_000)
+    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
+    futures: list[Future[str]] = [together.submit(item) for item in items]
+    for item, future in zip(items, futures, strict=True):
+        if item == "spoilt":
+            with pytest.raises(ValueError, match="a spoilt item"):
+                future.result(30)
+        else:
+            assert future.result(30) == 2 * item
+
+
+def test_a_wrong_number_of_results_is_an_error() -> None:
+    together: BackgroundCoalescer[str, str] = BackgroundCoalescer(lambda items: [])
+    with pytest.raises(ValueError, match="1 items have 0 results"):
+        together.submit("a").result(30)
