@@ -89,6 +89,33 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
     assert not encoding_threads()
 
 
+def test_one_batch_waits_for_the_encoder_and_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestion, "_FIRST_BLOCK", (4, 1 << 16))
+    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (4, 1 << 16))
+    third_block, fourth_block = threading.Event(), threading.Event()
+    begun: list[int] = []
+
+    def wait(call: int) -> None:
+        begun.append(call)
+        if call == 1:
+            assert third_block.wait(SOON), "no batch waits"
+            assert not fourth_block.wait(0.2), "two batches wait"
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for i in range(16):
+            if i == 11:
+                third_block.set()
+            if i == 12:
+                fourth_block.set()
+            yield document(i)
+
+    with SearchEngine.create(path, Hooked(wait), {"prefix": 4}) as engine:
+        assert engine.add(stream()).added == 16
+    assert begun == [1, 2, 3, 4]  # each when the one before has ended
+
+
 def test_the_next_commit_is_begun_before_this_one_is_built(path: Path) -> None:
     seen: dict[int, int] = {}
 
