@@ -25,6 +25,17 @@ def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
         for i, text in enumerate(texts):
             best = engine.search(text, 1)[0]
             assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
+        summary = engine.add([{"_id": "first", "text": "g"}])
+        assert (summary.added, summary.changed) == (0, 1)
+
+
+def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        engine.add([{"_id": f"k{i}", "text": "a"} for i in range(3)], commit_every=1)
+        assert (engine.stats().documents, engine.stats().segments) == (3, 1)
+        for i in range(2):  # without commit_every a segment waits for its tier
+            engine.add([{"_id": f"more{i}", "text": "a"}])
+        assert engine.stats().segments == 3
 
 
 def test_a_block_ends_with_the_document_that_fills_it(

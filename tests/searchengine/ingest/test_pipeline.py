@@ -172,11 +172,18 @@ def test_a_failing_encoder_undoes_the_commit_that_it_failed(
 def test_a_stream_that_fails_ahead_of_a_commit_leaves_that_one(
     path: Path, error: Exception
 ) -> None:
+    failing = threading.Event()
+
+    def wait(call: int) -> None:
+        if call == 2:  # the last batch of the first commit is still to be waited for
+            assert failing.wait(SOON)
+
     def stream() -> Iterator[dict[str, Any]]:
         yield from map(document, range(EVERY + 10))
+        failing.set()
         raise error
 
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+    with SearchEngine.create(path, Hooked(wait), {"prefix": 4}) as engine:
         with pytest.raises(type(error)) as raised:
             engine.add(stream(), commit_every=EVERY)
         assert raised.value is error
@@ -187,7 +194,7 @@ def test_a_stream_that_fails_ahead_of_a_commit_leaves_that_one(
 def test_a_key_that_comes_twice_across_commits_is_that_commit_s_fault(path: Path) -> None:
     documents = [*map(document, range(EVERY + 10)), document(5)]
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        with pytest.raises(SearchEngineError, match="the key 'k5' occurs twice"):
+        with pytest.raises(SearchEngineError, match=r"^document 611: the key 'k5' occurs twice"):
             engine.add(documents, commit_every=EVERY)
         assert stored(path) == EVERY
         assert engine.add(documents, commit_every=EVERY, skip_bad=True).bad.count == 1

@@ -153,6 +153,15 @@ def test_metadata_is_written_as_sqlite_writes_it(store: Store) -> None:
     assert store.read(sql, ['ü"']) == [(as_json({"n": 1, "name": 'ü"', "none": None}),)]
 
 
+def test_metadata_is_set_together_with_the_root(store: Store) -> None:
+    changes = Changes(store)
+    with store.transaction():
+        document = Document("k2", "text 2", "title 2", {"n": 9}, root="/folder")
+        changes.set_metadata([document], changes.known(["k2"]))
+    known = changes.known(["k2"])["k2"]
+    assert (known.metadata, known.source, known.root) == ('{"n":9}', None, "/folder")
+
+
 def test_commits_are_counted(store: Store) -> None:
     for expected in (1, 2, 3):
         with store.transaction():
