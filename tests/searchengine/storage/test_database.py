@@ -179,6 +179,17 @@ def test_the_log_has_a_size_while_it_is_there(store: Store) -> None:
     assert not Store.has_log(store.path) and store.log_bytes == 0
 
 
+@pytest.mark.parametrize(("free", "statements"), [(0, []), (25, []), (26, ["VACUUM"])])
+def test_a_file_is_rewritten_where_more_than_a_fourth_is_free(
+    store: Store, monkeypatch: pytest.MonkeyPatch, free: int, statements: list[str]
+) -> None:
+    executed: list[str] = []
+    monkeypatch.setattr(store, "read", lambda _: [(free, 100)])
+    monkeypatch.setattr(store, "execute", executed.append)
+    store.tidy()
+    assert executed == statements
+
+
 def test_documents_are_read_in_blocks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [document.key for document in store.all_documents()] == [f"k{i}" for i in range(COUNT)]
     statements: list[str] = []
