@@ -155,7 +155,7 @@ def test_a_damaged_segment_is_not_opened_again_and_again(
     assert len(opened) == 2  # the segments that are committed were the same both times
 
 
-def test_a_failed_transaction_closes_its_segments(engine: SearchEngine) -> None:
+def test_a_failed_transaction_closes_and_removes_its_segments(engine: SearchEngine) -> None:
     vectors = WordLengths().encode(["eeeee"])
     collection = engine.collection
     with (
@@ -166,6 +166,7 @@ def test_a_failed_transaction_closes_its_segments(engine: SearchEngine) -> None:
         writer.append([vectors])
         (segment,) = writer.opened.values()
         raise ZeroDivisionError
+    assert [folder.name for folder in (collection.path / "segments").iterdir()] == ["000001"]
     with pytest.raises(SegmentError, match="closed"):
         segment.search(vectors, 1)
     assert engine.search("ccc", 1)[0].key == "ccc"
