@@ -67,6 +67,8 @@ TESTS = {
         "searchengine/storage",
         "searchengine/ingest",
         "searchengine/query/test_engine.py",
+        "indexer/test_tuning.py",  # Writer.rebuild
+        "trainer/test_resume.py",  # commit_every
     ],
     "trainer": ["trainer"],
 }

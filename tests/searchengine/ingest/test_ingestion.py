@@ -8,7 +8,7 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.ingest import spool
+from searchengine.ingest import ingestion, spool
 from searchengine.ingest.settings import AddOptions
 
 
@@ -25,6 +25,41 @@ def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
         for i, text in enumerate(texts):
             best = engine.search(text, 1)[0]
             assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
+        summary = engine.add([{"_id": "first", "text": "g"}])
+        assert (summary.added, summary.changed) == (0, 1)
+
+
+def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        engine.add([{"_id": f"k{i}", "text": "a"} for i in range(3)], commit_every=1)
+        assert (engine.stats().documents, engine.stats().segments) == (3, 1)
+        for i in range(2):  # without commit_every a segment waits for its tier
+            engine.add([{"_id": f"more{i}", "text": "a"}])
+        assert engine.stats().segments == 3
+
+
+def test_a_block_ends_with_the_document_that_fills_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestion, "_FIRST_BLOCK", (100, 12))  # documents and characters
+    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (100, 24))
+    documents = [{"_id": f"k{i}", "title": "aa", "text": "bbbb"} for i in range(11)]
+    blocks: list[int] = []
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        engine.add(documents, progress=lambda read, _: blocks.append(read))
+    assert blocks == [2, 4, 4, 1]
+
+
+def test_an_add_that_ends_without_text_is_not_empty(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        engine.add([{"_id": "k0", "text": "a", "n": 0}])
+        documents = [
+            {"_id": "k0", "text": "a", "n": 1},
+            {"_id": "k1", "text": "bb"},
+            {"_id": "k2", "text": ""},
+        ]
+        summary = engine.add(documents, commit_every=1)
+        assert (summary.metadata_updated, summary.added, summary.without_text.count) == (1, 1, 1)
 
 
 def test_commit_every_is_one_document_or_more() -> None:

@@ -89,6 +89,33 @@ def test_what_comes_next_is_read_while_the_encoder_is_busy(path: Path) -> None:
     assert not encoding_threads()
 
 
+def test_one_batch_waits_for_the_encoder_and_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestion, "_FIRST_BLOCK", (4, 1 << 16))
+    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (4, 1 << 16))
+    third_block, fourth_block = threading.Event(), threading.Event()
+    begun: list[int] = []
+
+    def wait(call: int) -> None:
+        begun.append(call)
+        if call == 1:
+            assert third_block.wait(SOON), "no batch waits"
+            assert not fourth_block.wait(0.2), "two batches wait"
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for i in range(16):
+            if i == 11:
+                third_block.set()
+            if i == 12:
+                fourth_block.set()
+            yield document(i)
+
+    with SearchEngine.create(path, Hooked(wait), {"prefix": 4}) as engine:
+        assert engine.add(stream()).added == 16
+    assert begun == [1, 2, 3, 4]  # each when the one before has ended
+
+
 def test_the_next_commit_is_begun_before_this_one_is_built(path: Path) -> None:
     seen: dict[int, int] = {}
 
@@ -145,11 +172,18 @@ def test_a_failing_encoder_undoes_the_commit_that_it_failed(
 def test_a_stream_that_fails_ahead_of_a_commit_leaves_that_one(
     path: Path, error: Exception
 ) -> None:
+    failing = threading.Event()
+
+    def wait(call: int) -> None:
+        if call == 2:  # the last batch of the first commit is still to be waited for
+            assert failing.wait(SOON)
+
     def stream() -> Iterator[dict[str, Any]]:
         yield from map(document, range(EVERY + 10))
+        failing.set()
         raise error
 
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+    with SearchEngine.create(path, Hooked(wait), {"prefix": 4}) as engine:
         with pytest.raises(type(error)) as raised:
             engine.add(stream(), commit_every=EVERY)
         assert raised.value is error
@@ -160,7 +194,7 @@ def test_a_stream_that_fails_ahead_of_a_commit_leaves_that_one(
 def test_a_key_that_comes_twice_across_commits_is_that_commit_s_fault(path: Path) -> None:
     documents = [*map(document, range(EVERY + 10)), document(5)]
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        with pytest.raises(SearchEngineError, match="the key 'k5' occurs twice"):
+        with pytest.raises(SearchEngineError, match=r"^document 611: the key 'k5' occurs twice"):
             engine.add(documents, commit_every=EVERY)
         assert stored(path) == EVERY
         assert engine.add(documents, commit_every=EVERY, skip_bad=True).bad.count == 1

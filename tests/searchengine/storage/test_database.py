@@ -1,6 +1,8 @@
 """documents.db as a file: waiting for it, errors by name, copies, and what is read in blocks."""
 
 import errno
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -69,6 +71,57 @@ def test_an_error_that_ended_the_transaction_is_the_one_that_is_raised(store: St
         raise ZeroDivisionError
 
 
+def test_a_change_is_not_committed_to_a_file_that_was_replaced(store: Store) -> None:
+    count = len(store.settings())
+    with (
+        pytest.raises(CollectionError, match="was replaced by another folder"),
+        store.transaction(),
+    ):
+        Changes(store).set("name", "value")
+        store.path.rename(store.path.with_name("moved.db"))
+    with store.transaction():
+        pass  # no change that could be in the wrong file
+    assert not store.connection.in_transaction and len(store.settings()) == count
+
+
+def test_a_file_that_was_locked_alone_is_shared_again(store: Store) -> None:
+    with Store(store.path), pytest.raises(CollectionBusy), store.alone():
+        pytest.fail("another connection is open")
+    store.close()
+    with Store(store.path) as first:
+        with first.alone(), pytest.raises(CollectionBusy):
+            Store(store.path)
+        assert first.read("PRAGMA journal_mode") == [("wal",)]
+        assert not first.connection.in_transaction
+
+
+def test_a_file_replaced_while_it_is_opened_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    other = shutil.copy(store.path, store.path.with_name("other.db"))
+    connect = Store._connect
+
+    def late(self: Store, create: bool) -> None:
+        other.replace(self.path)
+        connect(self, create)
+
+    monkeypatch.setattr(Store, "_connect", late)
+    with pytest.raises(CollectionError, match="was replaced by another folder"):
+        Store(store.path)
+
+
+def test_a_change_while_a_frozen_file_is_read_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with Store(store.path, readers=1) as reader:
+        reader.connection.set_trace_callback(lambda _: os.utime(store.path, (0, 0)))
+        with pytest.raises(CollectionError, match="was changed since it was opened"):
+            reader.read("SELECT 1")
+
+
 def test_a_wrong_statement_is_not_taken_for_a_closed_database(store: Store) -> None:
     with pytest.raises(sqlite3.ProgrammingError, match="number of bindings"):
         store.read("SELECT ?")
@@ -124,6 +177,17 @@ def test_the_log_has_a_size_while_it_is_there(store: Store) -> None:
     assert store.log_bytes == store.path.with_name("documents.db-wal").stat().st_size > 0
     store.close()
     assert not Store.has_log(store.path) and store.log_bytes == 0
+
+
+@pytest.mark.parametrize(("free", "statements"), [(0, []), (25, []), (26, ["VACUUM"])])
+def test_a_file_is_rewritten_where_more_than_a_fourth_is_free(
+    store: Store, monkeypatch: pytest.MonkeyPatch, free: int, statements: list[str]
+) -> None:
+    executed: list[str] = []
+    monkeypatch.setattr(store, "read", lambda _: [(free, 100)])
+    monkeypatch.setattr(store, "execute", executed.append)
+    store.tidy()
+    assert executed == statements
 
 
 def test_documents_are_read_in_blocks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

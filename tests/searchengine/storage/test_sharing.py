@@ -822,6 +822,9 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
 
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.add([readme("one")])
+        commit = engine.stats().commit
+        assert engine.add([readme("one")]).unchanged == 1
+        assert engine.stats().commit == commit
         with pytest.raises(DuplicateKey, match=r"is that of a file of .*one; .*--key-prefix NAME/"):
             engine.add([readme("two")])
         summary = engine.add([readme("two"), *documents(range(40, 41))], skip_bad=True)

@@ -1,16 +1,25 @@
 """One committed state: how many rows it gives, and when it is let go of."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import WordLengths
 
+from indexer.config import FLAT_BELOW
+from indexer.errors import SegmentError
+from indexer.segment import Segment
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
+from searchengine.storage.documents import database
 from searchengine.storage.documents.changes import Changes
-from searchengine.storage.documents.store import Store
+from searchengine.storage.documents.connections import Pool
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.writer import misfit
 
 
 @pytest.fixture
@@ -101,3 +110,105 @@ def test_the_filters_used_last_are_kept(
     for year in (4, 2, 4):
         engine.search("a", where=f"year = {year}")
     assert asked[4:] == ["year = 4", "year = 2", "year = 4"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("DELETE FROM settings WHERE name = 'index'", "'index'"),
+        (
+            "UPDATE settings SET value = json_set(value, '$.prefix', 0) WHERE name = 'index'",
+            "prefix",
+        ),
+        ("UPDATE settings SET value = '\"x\"' WHERE name = 'commit'", "invalid literal"),
+        ("DELETE FROM settings WHERE name = 'encoder'", "'encoder'"),
+        (
+            "UPDATE settings SET value = json_remove(value, '$.source') WHERE name = 'encoder'",
+            "encoder",
+        ),
+        (
+            "UPDATE settings SET value = json_set(value, '$.dim', '16') WHERE name = 'encoder'",
+            "encoder",
+        ),
+    ],
+)
+def test_damaged_settings_are_refused_and_the_file_is_closed(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, damage: str, message: str
+) -> None:
+    engine.close()
+    path = engine.collection.path
+    with sqlite3.connect(path / "documents.db") as db:
+        db.execute(damage)
+    db.close()
+    pools: list[Pool] = []
+
+    def pool() -> Pool:
+        pools.append(Pool())
+        return pools[-1]
+
+    monkeypatch.setattr(database, "Pool", pool)
+    with pytest.raises(CollectionError, match=rf"is damaged \(in its settings: .*{message}"):
+        SearchEngine.open(path, WordLengths())
+    assert pools and all(pool.connections == () for pool in pools)
+
+
+def test_segments_that_are_replaced_while_they_are_opened(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has read which segments there are, and opens the newer ones instead."""
+    open_segment = Segment.open
+    opened: list[Path] = []
+
+    def replaced(folder: Path, **options: Any) -> Segment:
+        opened.append(folder)
+        if len(opened) == 1:
+            engine.optimize()
+            assert not folder.exists()
+        return open_segment(folder, **options)
+
+    monkeypatch.setattr(Segment, "open", replaced)
+    with SearchEngine.open(engine.collection.path, WordLengths()) as reader:
+        assert reader.search("ccc", 1)[0].key == "ccc"
+    assert opened[0] != opened[-1]
+
+
+def test_a_damaged_segment_is_not_opened_again_and_again(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_segment = Segment.open
+    opened: list[Path] = []
+
+    def counted(folder: Path, **options: Any) -> Segment:
+        opened.append(folder)
+        return open_segment(folder, **options)
+
+    monkeypatch.setattr(Segment, "open", counted)
+    path = engine.collection.path
+    shutil.rmtree(path / "segments" / "000001")
+    with pytest.raises(CollectionError, match="restore the folder"):
+        SearchEngine.open(path, WordLengths())
+    assert len(opened) == 2  # the segments that are committed were the same both times
+
+
+def test_a_failed_transaction_closes_and_removes_its_segments(engine: SearchEngine) -> None:
+    vectors = WordLengths().encode(["eeeee"])
+    collection = engine.collection
+    with (
+        pytest.raises(ZeroDivisionError),
+        collection.own_store() as store,
+        collection.writing(store) as writer,
+    ):
+        writer.append([vectors])
+        (segment,) = writer.opened.values()
+        raise ZeroDivisionError
+    assert [folder.name for folder in (collection.path / "segments").iterdir()] == ["000001"]
+    with pytest.raises(SegmentError, match="closed"):
+        segment.search(vectors, 1)
+    assert engine.search("ccc", 1)[0].key == "ccc"
+
+
+def test_a_rotation_can_be_misfit_from_flat_below_rows_on() -> None:
+    segment: Any = SimpleNamespace(manifest=SimpleNamespace(fitted_on=1))
+    row = SegmentRow(1, 0, FLAT_BELOW, "")
+    assert misfit({row: segment}) == row
+    assert misfit({SegmentRow(1, 0, FLAT_BELOW - 1, ""): segment}) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
-from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.changes import Changes, as_json
 from searchengine.storage.documents.store import Passage, SegmentRow, Store
 
 DOCUMENTS = [
@@ -148,6 +148,20 @@ def test_metadata_is_patched_as_rfc_7396_says(store: Store) -> None:
     assert store.documents([3])[0].metadata == {"tags": "one", "a": {"c": 2, "d": "ü"}}
 
 
+def test_metadata_is_written_as_sqlite_writes_it(store: Store) -> None:
+    sql = "SELECT json_object('n', 1, 'name', ?, 'none', NULL)"
+    assert store.read(sql, ['ü"']) == [(as_json({"n": 1, "name": 'ü"', "none": None}),)]
+
+
+def test_metadata_is_set_together_with_the_root(store: Store) -> None:
+    changes = Changes(store)
+    with store.transaction():
+        document = Document("k2", "text 2", "title 2", {"n": 9}, root="/folder")
+        changes.set_metadata([document], changes.known(["k2"]))
+    known = changes.known(["k2"])["k2"]
+    assert (known.metadata, known.source, known.root) == ('{"n":9}', None, "/folder")
+
+
 def test_commits_are_counted(store: Store) -> None:
     for expected in (1, 2, 3):
         with store.transaction():
@@ -166,6 +180,14 @@ def test_values_of_a_field(store: Store) -> None:
     values = store.values(range(4), "n")
     assert values[0] == values[1]
     assert len(set(values.values())) == 3  # those without the field are on their own
+
+
+def test_a_passage_that_is_missing_is_named_by_its_segment(store: Store) -> None:
+    store.connection.execute("DELETE FROM passages WHERE id = 7")
+    with pytest.raises(CollectionError, match="segment 000001 refers to row 7, which it does not"):
+        store.passages([0, 7])
+    with pytest.raises(CollectionError, match="passage 8 is missing"):
+        store.passages([8])
 
 
 def test_no_text_is_spliced_into_sql(store: Store) -> None:
