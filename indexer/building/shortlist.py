@@ -1,17 +1,19 @@
 """The shortlist of a segment whose config leaves it open: measured on its own rows.
 
 Some of the rows are searched for, and the shortlist is the shortest of a ladder that finds enough
-of their true neighbours. A small segment is searched exactly instead: its full-width rows are read
-in less time than a question takes to be encoded, and nothing is lost.
+of their true neighbours, or of rows that score as high. A small segment is searched exactly
+instead: its full-width rows are read in less time than a question takes to be encoded, and nothing
+is lost.
 """
 
 from itertools import count
 
 import numpy as np
 
-from indexer.arrays import RowNumbers, evenly
+from indexer.arrays import Floats, RowNumbers, evenly
 from indexer.config import SegmentConfig
-from indexer.search.cascade import CoarseIndex
+from indexer.search.cascade import CoarseIndex, rerank
+from indexer.search.exact import score_slack
 from indexer.storage.vectors import VectorFile
 
 EXACT_BYTES = 8 << 20
@@ -40,34 +42,36 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
     if file.nbytes <= EXACT_BYTES:
         return file.rows
     sample = evenly(file.rows, SAMPLE)
-    truth = _neighbours(file, sample)
+    queries = file.take(sample)
+    needed = _scores_needed(file, sample, queries)
     heads = file.take(sample, config.prefix)
     for step in count():
         size = min(round(_FIRST * _STEP**step), file.rows)
         # The row itself is found too, and is no neighbour.
         found = coarse.shortlist(heads, min(size + 1, file.rows), effort=config.effort)
-        shares = [np.isin(true, rows).mean() for true, rows in zip(truth, found, strict=True)]
-        if np.mean(shares) >= RECALL or size == file.rows:
+        found[found == sample[:, None]] = -1
+        best = rerank(file, queries, found, needed.shape[1]).scores
+        if np.mean(best >= needed) >= RECALL or size == file.rows:
             return size
     raise AssertionError("a shortlist of all rows finds all neighbours")
 
 
-def _neighbours(file: VectorFile, sample: RowNumbers) -> RowNumbers:
-    """The NEIGHBOURS nearest other rows of each row of the sample (s, NEIGHBOURS), any order."""
-    queries = file.take(sample)
-    best_rows = np.empty((len(sample), 0), np.int64)
-    best_scores = np.empty((len(sample), 0), np.float32)
+def _scores_needed(file: VectorFile, sample: RowNumbers, queries: Floats) -> Floats:
+    """The score that makes a row a neighbour of each row of the sample: (s, NEIGHBOURS), repeated.
+
+    It is the lowest of the NEIGHBOURS best scores of other rows. Rows are not compared: of many
+    equal ones, any will do.
+    """
+    best = np.empty((len(sample), 0), np.float32)
     start = 0
     for block in file.blocks():
         scores = queries @ block.T
-        numbers = np.arange(start, start + len(block))
         own = np.flatnonzero((sample >= start) & (sample < start + len(block)))
         scores[own, sample[own] - start] = -np.inf
-        scores = np.concatenate([best_scores, scores], axis=1)
-        rows = np.concatenate([best_rows, np.broadcast_to(numbers, (len(sample), len(block)))], 1)
+        scores = np.concatenate([best, scores], axis=1)
         kept = min(NEIGHBOURS, scores.shape[1])
-        top = np.argpartition(scores, -kept, axis=1)[:, -kept:]
-        best_scores = np.take_along_axis(scores, top, axis=1)
-        best_rows = np.take_along_axis(rows, top, axis=1)
+        best = np.partition(scores, -kept, axis=1)[:, -kept:]
         start += len(block)
-    return best_rows
+    needed = best.min(axis=1, keepdims=True)
+    needed -= 2 * score_slack(file.dim)  # a matrix product and `rerank` round differently
+    return np.broadcast_to(needed, best.shape)

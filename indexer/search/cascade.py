@@ -130,11 +130,13 @@ class CoarseIndex:
             case _:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
 
-    @staticmethod
-    def ef_search(size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Candidates of a walk. It also passes rows that are not allowed, so it keeps more."""
+    def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
+        """Candidates of a walk, at most all rows, because memory is reserved for them.
+
+        It also passes rows that are not allowed, so it keeps more.
+        """
         share = 1.0 if allowed is None else allowed.share
-        return int(max(effort or MIN_EF_SEARCH, size) / share)
+        return min(int(max(effort or MIN_EF_SEARCH, size) / share), self.rows)
 
     def shortlist(
         self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0

@@ -91,10 +91,10 @@ class Rows(NamedTuple):
         return len(self.array if self.of_document is None else self.of_document)
 
     def read(self, rows: Sequence[int]) -> Vectors:
-        """These rows, ascending, as float32. Raises QueryError for NaN, infinity and zeros."""
+        """These rows as float32. Raises QueryError for NaN, infinity and zeros."""
         if not rows:
             return np.empty((0, self.array.shape[1]), np.float32)
-        joined = rows[-1] - rows[0] + 1 == len(rows)
+        joined = bool((np.diff(rows) == 1).all())
         block = self.array[rows[0] : rows[-1] + 1] if joined else self.array[list(rows)]
         with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
             single: Vectors = np.ascontiguousarray(block, np.float32)

@@ -223,6 +223,14 @@ def test_more_effort_looks_wider() -> None:
     assert lists[0] < lists[1] <= lists[2] == 1
 
 
+def test_a_walk_keeps_no_more_candidates_than_there_are_rows() -> None:
+    index = built(Structure.HNSW, Code.INT8)
+    half = only(np.arange(0, index.rows, 2))
+    assert index.ef_search(10, 2**31 - 1) == index.ef_search(10, 2**31 - 1, half) == index.rows
+    parameters = index.search_parameters(10, 2**31 - 1, half)
+    assert parameters.efSearch == index.rows
+
+
 def test_the_lists_of_an_ivf_are_the_recipes() -> None:
     assert build(ROWS, Structure.IVF, Code.INT8, lists=9).lists == 9
     assert built(Structure.IVF, Code.INT8).lists == 37  # a fortieth of the rows, if 4 sqrt is more

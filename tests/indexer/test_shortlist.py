@@ -77,6 +77,14 @@ def test_fewer_rows_than_neighbours(
         assert segment.search(rows[:1], 3).rows[0, 0] == 0
 
 
+def test_equal_rows_do_not_make_it_longer(tmp_path: Path, rows: np.ndarray, large: None) -> None:
+    """Any ten of a thousand equal rows are the nearest."""
+    rows = rows.copy()
+    rows[::2] = rows[0]
+    with Segment.build(tmp_path / "s", rows, replace(OPEN, prefix=32)) as segment:
+        assert segment.config.shortlist == 25
+
+
 def test_it_is_measured_again_when_segments_are_merged(
     tmp_path: Path, rows: np.ndarray, large: None
 ) -> None:

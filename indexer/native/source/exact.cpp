@@ -1,11 +1,10 @@
 #include "exact.h"
+#include "run.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,28 +43,6 @@ std::vector<float> padded(const Pass& pass, int64_t stride) {
 }
 
 int64_t padded_dim(const Pass& pass) { return (pass.dim + kLanes - 1) / kLanes * kLanes; }
-
-// Runs `work(thread)` in so many threads, this one among them. `work` throws nothing but bad_alloc.
-template <class Work> void run(int threads, const Work& work) {
-    std::atomic<bool> failed{false};
-    auto guarded = [&](int thread) noexcept {
-        try {
-            work(thread);
-        } catch (const std::bad_alloc&) {
-            failed = true;
-        }
-    };
-    std::vector<std::thread> helpers;
-    helpers.reserve(threads);
-    try {
-        for (int i = 1; i < threads; i++) helpers.emplace_back(guarded, i);
-    } catch (const std::system_error&) {
-        // The system gives no more threads; those there are do the work.
-    }
-    guarded(0);
-    for (std::thread& helper : helpers) helper.join();
-    if (failed) throw std::bad_alloc();
-}
 
 void write(std::vector<Found>& best, int64_t k, int64_t* rows, float* scores) {
     std::sort_heap(best.begin(), best.end(), better);
@@ -130,7 +107,7 @@ void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, 
         for (int64_t i = 0; i < pass.k && rows[q * pass.k + i] >= 0; i++)
             offer(bests[0][q], pass.k, {scores[q * pass.k + i], rows[q * pass.k + i]});
     std::atomic<int64_t> next{pass.first};
-    run(threads, [&](int thread) {
+    run_in_threads(threads, [&](int thread) {
         Widened widened;
         int64_t first;
         while ((first = next.fetch_add(kBlock)) < pass.last)
@@ -150,7 +127,7 @@ void rerank(const Pass& pass, const Level& level, const int64_t* candidates, int
     const std::vector<float> queries = padded(pass, stride);
     const ScoreRow score = pass.half ? level.half : level.single;
     std::atomic<int64_t> next{0};
-    run(threads, [&](int) {
+    run_in_threads(threads, [&](int) {
         std::vector<Found> best;
         int64_t q;
         while ((q = next.fetch_add(1)) < pass.count) {

@@ -1,5 +1,6 @@
-// The C interface, and the threads of one call. No exception crosses it.
+// The C interface. No exception crosses it.
 #include "exact.h"
+#include "run.h"
 #include "walk.h"
 
 #include <algorithm>
@@ -9,8 +10,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 namespace kernel {
@@ -45,28 +44,13 @@ class Searcher {
     // Returns the number of queries with fewer than k rows. Throws std::bad_alloc.
     int64_t search(const Request& request, int threads) {
         std::atomic<int64_t> taken{0}, incomplete{0};
-        std::atomic<bool> failed{false};
         const int64_t share = (request.count + threads - 1) / threads;
         const int64_t slice = std::max<int64_t>(1, std::min(kSlice, share / 4));
-        auto work = [&]() noexcept {
-            try {
-                std::unique_ptr<Scratch> scratch = take();
-                incomplete += run(*scratch, request, taken, slice);
-                give(std::move(scratch));
-            } catch (const std::bad_alloc&) {
-                failed = true;
-            }
-        };
-        std::vector<std::thread> helpers;
-        helpers.reserve(threads);
-        try {
-            for (int i = 1; i < threads; i++) helpers.emplace_back(work);
-        } catch (const std::system_error&) {
-            // The system gives no more threads; those there are do the work.
-        }
-        work();
-        for (std::thread& helper : helpers) helper.join();
-        if (failed) throw std::bad_alloc();
+        run_in_threads(threads, [&](int) {
+            std::unique_ptr<Scratch> scratch = take();
+            incomplete += run(*scratch, request, taken, slice);
+            give(std::move(scratch));
+        });
         return incomplete;
     }
 

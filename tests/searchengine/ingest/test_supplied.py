@@ -631,3 +631,19 @@ def test_a_folder_replaced_underneath(engine: SearchEngine, path: Path, tmp_path
     with pytest.raises(EncoderMismatch, match=re.escape("got one of 6 with fingerprint none")):
         engine.refresh()
     assert list(engine.keys()) == ["z", "y"]
+
+
+def test_a_repeated_document_does_not_hide_changes_of_its_vectors(path: Path) -> None:
+    """Rows of a key that occurs twice, and a row that no document uses, look like one range."""
+    keys = ("a", "a", "unused", "unused", "b")
+    passages = [{"key": key, "start": 0, "end": 4} for key in keys]
+    a, b = ({"_id": key, "text": "some text"} for key in "ab")
+    vectors = random(5)
+    changed = vectors.copy()
+    changed[1] = -vectors[1]
+    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
+        engine.add([a, a, b], vectors, passages=passages, skip_bad=True)
+        summary = engine.add([a, a, b], changed, passages=passages, skip_bad=True)
+        assert (summary.changed, summary.unchanged) == (1, 1)
+        assert engine.search(changed[1], k=1)[0].score == pytest.approx(1, abs=1e-3)
+        assert engine.add([a, b], changed, passages=passages, skip_bad=True).changed == 0
