@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, evenly
-from indexer.config import SegmentConfig
+from indexer.config import SegmentConfig, Structure
 from indexer.search.cascade import CoarseIndex, rerank
 from indexer.search.exact import score_slack
 from indexer.storage.vectors import VectorFile
@@ -29,6 +29,7 @@ SAMPLE = 400
 """Rows that are searched for: 4,000 neighbours."""
 
 _FIRST, _STEP = 25, 1.25  # the ladder: 25, 32, 40, 49, … rows
+_LOSS = 0.001  # of recall that is given for a shorter one, where none finds enough
 
 
 def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentConfig) -> int:
@@ -45,15 +46,31 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
     queries = file.take(sample)
     needed = _scores_needed(file, sample, queries)
     heads = file.take(sample, config.prefix)
+    most = _reached(coarse, config)
+    recalls: dict[int, float] = {}
     for step in count():
-        size = min(round(_FIRST * _STEP**step), file.rows)
+        size = min(round(_FIRST * _STEP**step), most)
         # The row itself is found too, and is no neighbour.
         found = coarse.shortlist(heads, min(size + 1, file.rows), effort=config.effort)
         found[found == sample[:, None]] = -1
         best = rerank(file, queries, found, needed.shape[1]).scores
-        if np.mean(best >= needed) >= RECALL or size == file.rows:
+        recalls[size] = float(np.mean(best >= needed))
+        if recalls[size] >= RECALL:
             return size
+        if size == most:
+            return next(s for s, recall in recalls.items() if recall >= recalls[most] - _LOSS)
     raise AssertionError("a shortlist of all rows finds all neighbours")
+
+
+def _reached(coarse: CoarseIndex, config: SegmentConfig) -> int:
+    """Rows that a search compares: of an IVF those of the lists that it probes, on average.
+
+    A longer shortlist would be filled by a scan of all rows, each time.
+    """
+    if coarse.structure is not Structure.IVF:
+        return coarse.rows
+    probed = int(coarse.search_parameters(1, config.effort).nprobe)
+    return max(1, coarse.rows * probed // coarse.lists)
 
 
 def _scores_needed(file: VectorFile, sample: RowNumbers, queries: Floats) -> Floats:

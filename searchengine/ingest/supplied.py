@@ -161,11 +161,11 @@ class SuppliedIngestion(Ingestion):
             if not self._options.skip_bad:
                 self._table.check_used(self._spool.seen)
         elif self._position != self._rows.documents:
-            raise self._other_number(f"{self._position} documents")
+            raise self._other_number(str(self._position))
 
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
-            f"every document needs one row of the vectors, got {documents} and "
+            f"every document needs one row of the vectors, got {documents} documents and "
             f"{self._rows.documents} rows; nothing was added since the last commit"
         )
 
@@ -176,7 +176,7 @@ class SuppliedIngestion(Ingestion):
             spans = self._table.of(documents)
         else:
             if self._position > self._rows.documents:
-                raise self._other_number("more documents")
+                raise self._other_number(f"more than {self._rows.documents}")
             numbers = np.arange(first, self._position)
             if self._rows.of_document is not None:
                 numbers = self._rows.of_document[first : self._position]

@@ -90,7 +90,7 @@ class Documents:
 
     def __contains__(self, key: object) -> bool:
         with self.collection.reading() as snapshot:
-            return bool(snapshot.store.ids_of([checked_key(key)]))
+            return isinstance(key, str) and bool(snapshot.store.ids_of([checked_key(key)]))
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""

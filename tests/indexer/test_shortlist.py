@@ -56,7 +56,7 @@ def test_a_small_segment_is_searched_exactly(
         np.testing.assert_array_equal(result.rows, segment.exact(rows[:5], 10).rows)
 
 
-@pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw"])
+@pytest.mark.parametrize("structure", ["flat", "hnsw"])
 def test_the_shortest_of_the_ladder_that_finds_enough(
     build: Callable[[SegmentConfig], Segment], large: None, structure: str
 ) -> None:
@@ -112,3 +112,12 @@ def test_a_view_takes_the_measured_one(
 def test_a_funnel_needs_a_shortlist() -> None:
     with pytest.raises(SegmentConfigError, match="stages need a shortlist, got 0"):
         SegmentConfig(prefix=8, shortlist=0, stages=((16, 5),))
+
+
+def test_a_shortlist_is_no_longer_than_what_an_ivf_probes(
+    build: Callable[[SegmentConfig], Segment], large: None
+) -> None:
+    """Most neighbours are in lists that are not probed: a scan of all rows would find them."""
+    values = {"structure": "ivf", "lists": 40, "effort": 2}
+    with build(SegmentConfig.from_dict({**OPEN.as_dict(), **values})) as segment:
+        assert 25 <= segment.config.shortlist <= 2000 * 2 // 40

@@ -165,7 +165,10 @@ def with_row(i: int, value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (random(7), "every document needs one row of the vectors, got more documents and 7 rows"),
+        (
+            random(7),
+            "every document needs one row of the vectors, got more than 7 documents and 7 rows",
+        ),
         (random(9), "every document needs one row of the vectors, got 8 documents and 9 rows"),
         (
             random(8)[:, :5],
@@ -179,7 +182,7 @@ def with_row(i: int, value: float) -> np.ndarray:
         (random(8).astype(object), "got object"),
         ([[1, 2], [3]], r"vectors must be an array of shape \(n, 6\)"),
         ("vectors.npy", "vectors must be numbers"),
-        (np.empty((0, DIM)), "got more documents and 0 rows"),
+        (np.empty((0, DIM)), "got more than 0 documents and 0 rows"),
         (with_row(5, np.nan), r"row 5 of the vectors \(from 0\) holds NaN, infinity or only zeros"),
         (with_row(0, np.inf), "row 0 of the vectors"),
         (with_row(7, 0), "row 7 of the vectors"),

@@ -66,12 +66,12 @@ def test_a_key_that_is_no_text_is_refused(engine: SearchEngine, key: Any) -> Non
 
 
 def test_contains_length_and_iteration(engine: SearchEngine) -> None:
-    assert "a" in engine and "?" not in engine
+    assert "a" in engine and "?" not in engine and 5 not in engine
     assert len(engine) == engine.count() == 4
     assert [document.key for document in engine] == list(engine.keys()) == ["a", "b", "c", "d"]
     assert list(engine)[2].title == "whale"
     with pytest.raises(QueryError, match="a key must be text"):
-        _ = 5 in engine
+        _ = "\ud800" in engine
 
 
 def test_an_empty_collection(tmp_path: Path) -> None:
