@@ -297,7 +297,7 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
     (
         "c.jsonl",
         '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "", "x": ' + "[" * 985 + "]" * 985 + "}\n",
-        r":2: (not JSON|metadata cannot)",
+        r":2: (not JSON|metadata cannot|metadata is nested)",
     ),
     ("c.jsonl", b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n', r":2: not UTF-8"),
     ("c.csv", "_id,text\n1,a\n2,b,c\n", r"c\.csv:3: expected 2 fields, as in the header, got 3"),

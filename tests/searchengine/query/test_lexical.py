@@ -239,7 +239,7 @@ change = st.one_of(
     st.tuples(st.just("optimize")),
 )
 _UPSERT = (
-    "INSERT INTO documents VALUES (?, 'k' || ?1, ?, ?, '{}') "
+    "INSERT INTO documents VALUES (:id, 'k' || :id, :title, :text, '{}') "
     "ON CONFLICT (id) DO UPDATE SET title = excluded.title, text = excluded.text"
 )
 
@@ -248,15 +248,15 @@ _UPSERT = (
 def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokenizer: str) -> None:
     connection = database([("ash", "elm oak")], Tokenizer(tokenizer))
     for name, *values in changes:
+        document = dict(zip(("id", "title", "text"), values, strict=False))
         if name == "put":
-            connection.execute(_UPSERT, values)
+            connection.execute(_UPSERT, document)
         elif name == "update":
-            sql = "UPDATE documents SET title = ?2, text = ?3 WHERE id = ?1"
-            connection.execute(sql, values)
+            sql = "UPDATE documents SET title = :title, text = :text WHERE id = :id"
+            connection.execute(sql, document)
         elif name == "move":
-            connection.execute(
-                "UPDATE OR IGNORE documents SET id = ?2, key = 'k' || ?2 WHERE id = ?1", values
-            )
+            sql = "UPDATE OR IGNORE documents SET id = :to, key = 'k' || :to WHERE id = :id"
+            connection.execute(sql, dict(zip(("id", "to"), values, strict=True)))
         elif name == "delete":
             connection.execute("DELETE FROM documents WHERE id = ?", values)
         else:
