@@ -131,10 +131,7 @@ class CoarseIndex:
                 return None if selector is None else faiss.SearchParameters(sel=selector)
 
     def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Candidates of a walk, at most all rows, because memory is reserved for them.
-
-        It also passes rows that are not allowed, so it keeps more.
-        """
+        """Candidates of a walk, which also passes rows that are not allowed; at most all rows."""
         share = 1.0 if allowed is None else allowed.share
         return min(int(max(effort or MIN_EF_SEARCH, size) / share), self.rows)
 

@@ -56,15 +56,19 @@ class Spool:
         self._folder = folder
         self._pool = Pool()
         self._rows = self._dim = self._expected = 0
-        with forks.guarded(self._pool), room(TEMPORARY):
-            self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
-            self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
-            self._run(
-                "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
-                "metadata, origin, root, spans, row, vectors)"
-            )
         with room(folder):
             self._file = TemporaryFile(dir=folder, buffering=0)
+        try:
+            with forks.guarded(self._pool), room(TEMPORARY):
+                self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+                self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
+                self._run(
+                    "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
+                    "metadata, origin, root, spans, row, vectors)"
+                )
+        except BaseException:
+            self.close()
+            raise
 
     def seen(self, keys: Sequence[str]) -> set[str]:
         """The keys among these that were remembered."""

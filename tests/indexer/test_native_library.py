@@ -118,6 +118,7 @@ def test_without_a_library_faiss_searches(built: Path, monkeypatch: pytest.Monke
         queries = segment.vectors(np.arange(0, 3000, 20))
         expected = segment.search(queries, 10, 80)
     monkeypatch.setattr(library, "load", lambda: None)
+    monkeypatch.delenv("SEARCHENGINE_KERNEL", raising=False)
     assert library.levels() == []
     assert library.description().startswith("faiss (no compiled kernel")
     with Segment.open(built) as segment:

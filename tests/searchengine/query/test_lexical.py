@@ -4,7 +4,7 @@ import math
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,10 +24,21 @@ TEXTS = [
 ]
 
 
+_OPEN: list[sqlite3.Connection] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
 def database(
     texts: Sequence[tuple[str, str]] = TEXTS, tokenizer: Tokenizer = Tokenizer.PORTER
 ) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
+    _OPEN.append(connection)
     connection.execute(
         "CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
         "title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"

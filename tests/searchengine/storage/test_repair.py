@@ -223,8 +223,8 @@ def test_a_damaged_page_costs_its_own_rows_at_most(path: Path, holding: bytes) -
     }
     data[start : start + size] = b"\xff" * size
     database.write_bytes(data)
-    with pytest.raises(CollectionError):
-        SearchEngine.open(path, WordLengths()).verify()
+    with pytest.raises(CollectionError), SearchEngine.open(path, WordLengths()) as damaged:
+        damaged.verify()
     planned = repair(path, WordLengths(), dry_run=True)
     assert not planned.whole and not (path / "documents.db.damaged").exists()
     assert database.read_bytes() == data
