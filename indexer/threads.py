@@ -34,7 +34,7 @@ class ThreadBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = at_least_one("threads", limit)
-        self._used = self._singles = 0
+        self._used = self._singles = self._overdue = 0
         self._freed = Condition()
 
     def after_fork(self) -> None:
@@ -44,7 +44,7 @@ class ThreadBudget:
         them for ever. A higher limit set afterwards is at the caller's risk.
         """
         self._freed = Condition()
-        self._limit, self._used, self._singles = 1, 0, 0
+        self._limit, self._used, self._singles, self._overdue = 1, 0, 0, 0
 
     @property
     def limit(self) -> int:
@@ -71,13 +71,17 @@ class ThreadBudget:
             if limit <= 1:
                 self._singles += 1
                 try:
-                    self._freed.wait_for(self._free)
+                    self._freed.wait_for(lambda: self._free() and not self._overdue)
                 finally:
                     self._singles -= 1
                     self._freed.notify_all()
-            else:
-                self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE)
-                self._freed.wait_for(self._free)
+            elif not self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE):
+                self._overdue += 1  # whoever returns a thread would else take it again at once
+                try:
+                    self._freed.wait_for(self._free)
+                finally:
+                    self._overdue -= 1
+                    self._freed.notify_all()
             taken = max(1, min(limit, self._limit - self._used))
             self._used += taken
         try:
