@@ -1,6 +1,7 @@
 """Rows scored by the compiled kernel: all of them in one pass for a batch, or candidates."""
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,22 @@ class NativeRows:
     """
 
     def __init__(
-        self, owner: Any, address: int, rows: int, dim: int, *, half: bool, level: int
+        self,
+        owner: Any,
+        address: int,
+        rows: int,
+        dim: int,
+        *,
+        half: bool,
+        level: int,
+        read_ahead: Callable[[slice], None] = lambda _: None,
     ) -> None:
-        """`owner` keeps what is at `address` alive. `level`: from library.chosen_level."""
+        """`owner` keeps what is at `address` alive. `level`: from library.chosen_level.
+
+        `read_ahead` is called with the rows that a pass will read: from a cold file they would
+        else be fetched page by page.
+        """
+        self._read_ahead = read_ahead
         self.rows, self.dim = rows, dim
         self._owner, self._address, self._half, self._level = owner, address, half, level
         self._library = load()
@@ -80,6 +94,8 @@ class NativeRows:
         into = best.ctypes.data, scores.ctypes.data
         for piece in slices(self.rows if rows is None else rows.size, _LEAST, _MOST):
             part.first, part.last = piece.start, piece.stop
+            if rows is None:
+                self._read_ahead(piece)
             with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
                 failed = self._library.kernel_add_best(
                     self._level, ctypes.byref(part), count, *into

@@ -104,7 +104,15 @@ class NativeScan:
 
     def __init__(self, file: VectorFile, level: int) -> None:
         half = file.storage is Storage.FLOAT16
-        self._full = NativeRows(file, file.address, file.rows, file.dim, half=half, level=level)
+        self._full = NativeRows(
+            file,
+            file.address,
+            file.rows,
+            file.dim,
+            half=half,
+            level=level,
+            read_ahead=file.read_ahead,
+        )
 
     def exact(self, rotated: Floats, k: int, within: Allowed | None) -> SearchResult:
         """The true best k of all (allowed) rows."""

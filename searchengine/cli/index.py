@@ -233,7 +233,7 @@ def _show_json(
 def _show(
     collection: Path, summary: Any, malformed: LeftOut, documents: int, seconds: float
 ) -> None:
-    """Print what was added, and what was left out."""
+    """Print the numbers of documents added and left out."""
     from searchengine.cli.console import counted, note
 
     counts = {name: getattr(summary, name) for name in _COUNTS}

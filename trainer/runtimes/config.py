@@ -179,7 +179,7 @@ def gpu_here() -> bool:
 def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's).
 
-    Not where oneDNN, with which both runtimes multiply, is told to do without those instructions.
+    False where ONEDNN_MAX_CPU_ISA forbids those instructions: both runtimes multiply with oneDNN.
     """
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in ONEDNN_WITHOUT_BF16:
         return False
