@@ -127,8 +127,18 @@ class Spool:
             while left:
                 left = left[self._file.write(left) :]
 
-    def vectors(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Vectors]:
-        """The rows of ranges [start, end), in blocks."""
+    def vectors(self, ranges: Sequence[tuple[int, int]]) -> Vectors | Iterator[Vectors]:
+        """The rows of ranges [start, end): one range mapped, several in blocks.
+
+        What is mapped can be read twice, so that a segment needs no copy of it to fit a rotation.
+        """
+        if len(ranges) == 1:
+            with room(self._folder):
+                mapped = np.memmap(self._file, np.float32, "r", shape=(self._rows, self._dim))
+            return mapped[slice(*ranges[0])]
+        return self._blocks(ranges)
+
+    def _blocks(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Vectors]:
         for start, end in ranges:
             for first in range(start, end, _BLOCK):
                 count = min(_BLOCK, end - first)

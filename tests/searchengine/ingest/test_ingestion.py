@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import WordLengths
 
+from indexer.building import build
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.ingest import ingestion, spool
@@ -27,6 +29,29 @@ def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
             assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
         summary = engine.add([{"_id": "first", "text": "g"}])
         assert (summary.added, summary.changed) == (0, 1)
+
+
+def test_spooled_vectors_are_read_in_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_BLOCK", 3)
+    rows = np.arange(20, dtype=np.float32).reshape(10, 2)
+    spooled = spool.Spool(tmp_path)
+    for part in (rows[:4], rows[4:]):
+        spooled.add_vectors(part)
+    whole = spooled.vectors([(2, 9)])
+    assert isinstance(whole, np.ndarray)  # can be read twice
+    np.testing.assert_array_equal(whole, rows[2:9])
+    blocks = list(spooled.vectors([(0, 4), (6, 7)]))
+    assert [len(block) for block in blocks] == [3, 1, 1]
+    np.testing.assert_array_equal(np.concatenate(blocks), rows[[0, 1, 2, 3, 6]])
+    spooled.close()
+
+
+def test_vectors_are_spooled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(build, "_Spool")  # of a segment whose rows can be read only once
+    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
+        assert engine.add([{"_id": "a", "text": "a b"}]).added == 1
 
 
 def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
