@@ -175,17 +175,17 @@ def time_saved(
         return float(recall(effort)[JUDGED].mean())
 
     def signs(effort: int) -> Array:  # the K-th and the last coarse and the K-th exact score
-        asked = faiss.SearchParametersHNSW(efSearch=effort)
-        coarse = graph.search(heads, min(effort, SCORED), params=asked)[0][:, [K - 1, -1]]
+        parameters = faiss.SearchParametersHNSW(efSearch=effort)
+        coarse = graph.search(heads, min(effort, SCORED), params=parameters)[0][:, [K - 1, -1]]
         return np.insert(coarse, 0, search(effort).scores[:, -1], axis=1)
 
     rounds = [[timed(search, effort, CALIBRATION) for effort in EFFORTS] for _ in range(4)]
     costs = np.polyval(np.polyfit(EFFORTS, np.min(rounds, axis=0), 1), EFFORTS)
     recalls = [recall(effort) for effort in EFFORTS]
-    told = [signs(effort) for effort in EFFORTS]
+    signals = [signs(effort) for effort in EFFORTS]
     lines = []
     for target in TARGETS:
-        low, high, hard = two_walks(recalls, costs, told, target)
+        low, high, hard = two_walks(recalls, costs, signals, target)
         reached = np.where(hard, recalls[high], recalls[low])[JUDGED].mean()
         again = JUDGED.start + np.flatnonzero(hard[JUDGED])
         twice = [(EFFORTS[low], JUDGED), (EFFORTS[high], again)]
@@ -202,13 +202,13 @@ def time_saved(
 
 
 def two_walks(
-    recalls: list[Array], costs: Array, told: list[Array], target: float
+    recalls: list[Array], costs: Array, signals: list[Array], target: float
 ) -> tuple[int, int, Array]:
     """The cheapest pair of efforts, as places in EFFORTS, and which queries are walked twice."""
     ways = []
     for low, high in combinations(range(len(EFFORTS)), 2):
         gains = (recalls[high] - recalls[low])[CALIBRATION]
-        inputs = np.insert(told[low], 0, 1, axis=1)
+        inputs = np.insert(signals[low], 0, 1, axis=1)
         hardness = inputs @ np.linalg.lstsq(inputs[CALIBRATION], gains, rcond=None)[0]
         order = np.argsort(-hardness[CALIBRATION], kind="stable")
         reached = recalls[low][CALIBRATION].mean() + gains[order].cumsum() / len(gains)

@@ -47,16 +47,16 @@ def main(vectors: Path | None, rows: int, queries: int, k: int, widths: str, pan
     """Time exact search by scans and by bounds, print a table and record it."""
     if vectors is None or not vectors.is_file():
         raise click.UsageError("--vectors must name an .npy file of (n, D) rows; encode some first")
-    given = np.load(vectors, mmap_mode="r")
-    if given.ndim != 2 or len(given) < rows + queries:
+    matrix = np.load(vectors, mmap_mode="r")
+    if matrix.ndim != 2 or len(matrix) < rows + queries:
         raise click.UsageError(
-            f"{vectors} has shape {given.shape}, expected {rows} rows and {queries} queries: "
+            f"{vectors} has shape {matrix.shape}, expected {rows} rows and {queries} queries; "
             "lower --rows or --queries"
         )
     faiss.omp_set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        store, asked = stored(given, rows, queries, Path(scratch) / "vectors")
-        figures = compare(store, asked, k, numbers(widths), numbers(panorama))
+        store, query_vectors = stored(matrix, rows, queries, Path(scratch) / "vectors")
+        figures = compare(store, query_vectors, k, numbers(widths), numbers(panorama))
     for name, figure in figures.items():
         click.echo(f"{name:24} {json.dumps(figure)}")
     record("certified", {"rows": rows, "dim": store.dim, "k": k, **figures})
@@ -67,23 +67,23 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def stored(given: Floats, rows: int, queries: int, path: Path) -> tuple[VectorFile, Floats]:
+def stored(vectors: Floats, rows: int, queries: int, path: Path) -> tuple[VectorFile, Floats]:
     """The rotated rows in a file, and the rotated queries."""
     starts = range(0, rows, BLOCK_ROWS)
-    turn = pca(given[start : min(start + BLOCK_ROWS, rows)] for start in starts[::4])
-    with VectorWriter(path, given.shape[1], Storage.FLOAT16) as writer:
+    turn = pca(vectors[start : min(start + BLOCK_ROWS, rows)] for start in starts[::4])
+    with VectorWriter(path, vectors.shape[1], Storage.FLOAT16) as writer:
         for start in starts:
-            writer.append(given[start : min(start + BLOCK_ROWS, rows)] @ turn)
+            writer.append(vectors[start : min(start + BLOCK_ROWS, rows)] @ turn)
         writer.seal()
-    asked = unit_rows(given[rows : rows + queries] @ turn)
-    return VectorFile(path, rows, given.shape[1], Storage.FLOAT16), asked
+    query_vectors = unit_rows(vectors[rows : rows + queries] @ turn)
+    return VectorFile(path, rows, vectors.shape[1], Storage.FLOAT16), query_vectors
 
 
 def compare(
-    store: VectorFile, asked: Floats, k: int, widths: list[int], levels: list[int]
+    store: VectorFile, query_vectors: Floats, k: int, widths: list[int], levels: list[int]
 ) -> dict[str, Any]:
     """Milliseconds of every side, with the share of rows read by those that certify."""
-    found = first_answer(store, asked, k)
+    found = first_answer(store, query_vectors, k)
     full = open_coarse(store.path, mapped=True)
     sample = store.take(np.linspace(0, store.rows - 1, min(store.rows, 20_000)).astype(np.int64))
     bounds = {width: Bounds.build(store.blocks(), width, sample) for width in widths}
@@ -97,8 +97,8 @@ def compare(
     times: dict[str, list[float]] = {}
     touched: dict[int, list[float]] = {width: [] for width in widths}
     agree = dict.fromkeys(widths, 0)
-    for i in range(len(asked)):
-        query = asked[i : i + 1]
+    for i in range(len(query_vectors)):
+        query = query_vectors[i : i + 1]
         for name, scan in scans.items():
             timed(times, name, lambda scan=scan, query=query: scan.search(query, k))
         expected: SearchResult = timed(
@@ -129,7 +129,7 @@ def compare(
     return figures
 
 
-def first_answer(store: VectorFile, asked: Floats, k: int) -> Any:
+def first_answer(store: VectorFile, query_vectors: Floats, k: int) -> Any:
     """Rows (q, k) of an ordinary search."""
     width = min(START, store.dim)
     coarse = faiss.index_factory(width, "SQ8", faiss.METRIC_INNER_PRODUCT)
@@ -137,8 +137,8 @@ def first_answer(store: VectorFile, asked: Floats, k: int) -> Any:
         if not coarse.is_trained:
             coarse.train(prefix(block, width))
         coarse.add(prefix(block, width))
-    _, shortlist = coarse.search(prefix(asked, width), 100)
-    return rerank(store, asked, shortlist, k).rows
+    _, shortlist = coarse.search(prefix(query_vectors, width), 100)
+    return rerank(store, query_vectors, shortlist, k).rows
 
 
 def timed(times: dict[str, list[float]], name: str, call: Callable[[], Any]) -> Any:

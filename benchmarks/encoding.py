@@ -202,9 +202,9 @@ class Judged:
 
     def score(self, side: Side, documents: Path) -> float:
         """Encode the questions by the same side and rank all documents by inner product."""
-        asked = written(documents.with_suffix(".questions.json"), [*self.questions.values()])
+        questions = written(documents.with_suffix(".questions.json"), [*self.questions.values()])
         vectors = documents.with_suffix(".questions.npy")
-        side.ask(texts=str(asked), keep=str(vectors), role="query")
+        side.ask(texts=str(questions), keep=str(vectors), role="query")
         return self.ranked(np.load(vectors), np.load(documents))
 
     def ranked(self, questions: Vectors, documents: Vectors) -> float:

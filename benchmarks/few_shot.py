@@ -67,7 +67,7 @@ def sets(data: Path) -> dict[str, tuple[Labelled, Labelled]]:
     return chosen
 
 
-def drawn(rows: Labelled, count: int, seed: int) -> tuple[Labelled, Labelled]:
+def sample(rows: Labelled, count: int, seed: int) -> tuple[Labelled, Labelled]:
     """`count` texts, the classes as even as they allow, and DEV others."""
     rows = random.Random(seed).sample(rows, len(rows))
     by_label: dict[str, Labelled] = {}
@@ -109,13 +109,15 @@ def main(data: Path, labels: str, seeds: str, only: tuple[str, ...], baselines: 
                 continue
             found: dict[str, list[float]] = {}
             for seed in range(draws):
-                chosen, dev = drawn(training, count, seed)
+                chosen, dev = sample(training, count, seed)
                 for loss, settings in losses.items():
                     model = run(chosen, dev, {**settings, "seed": seed, "max_steps": STEPS[count]})
-                    asked = {loss: test}
+                    test_sets = {loss: test}
                     if name == "SST-2" and loss in LOSSES:
-                        asked |= {f"{loss} → {other}": rows for other, rows in elsewhere.items()}
-                    for place, rows in asked.items():
+                        test_sets |= {
+                            f"{loss} → {other}": rows for other, rows in elsewhere.items()
+                        }
+                    for place, rows in test_sets.items():
                         right = 100 * accuracy(model, rows)[0].accuracy
                         found.setdefault(place, []).append(round(right, 2))
             for place, scores in found.items():

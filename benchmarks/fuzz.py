@@ -131,9 +131,9 @@ def watched(target: str, seconds: int, folder: Path) -> dict[str, Any]:
 def _why(log: Path, code: int) -> str:
     """The line in which libFuzzer says what happened, and the first place in a library."""
     lines = log.read_text(errors="replace").splitlines()
-    said = next((line for line in lines if "ERROR: libFuzzer" in line), f"exit status {code}")
+    reason = next((line for line in lines if "ERROR: libFuzzer" in line), f"exit status {code}")
     place = next((line for line in lines if line.strip().startswith("#") and "faiss" in line), "")
-    return f"{said.split('libFuzzer: ')[-1]} {place.strip()[:120]}".strip()
+    return f"{reason.split('libFuzzer: ')[-1]} {place.strip()[:120]}".strip()
 
 
 @click.command()

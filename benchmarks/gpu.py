@@ -45,8 +45,8 @@ def main(data: Path, repeats: int, documents: int, sentences: int, questions: in
     if not torch.cuda.is_available():
         click.echo("There is no CUDA device here: nothing was measured.")
         return
-    drawn = mixed(data, sentences + questions // BLOCK * (BLOCK + LEAD))
-    texts = {"scifact": scifact(data, documents), "sentences": drawn[:sentences]}
+    mixed_texts = mixed(data, sentences + questions // BLOCK * (BLOCK + LEAD))
+    texts = {"scifact": scifact(data, documents), "sentences": mixed_texts[:sentences]}
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name()}
     started = {name: {"device": "cuda", **what} for name, what in SIDES.items()}
     started["matmul"] = {"tool": "matmul", "device": "cuda"}
@@ -57,7 +57,7 @@ def main(data: Path, repeats: int, documents: int, sentences: int, questions: in
         for name, some in texts.items():
             path = written(Path(scratch) / f"{name}.json", some)
             figures[name] = rates(found, matmul, path, repeats)
-        figures["one question"] = one_by_one(found, drawn[sentences:])
+        figures["one question"] = one_by_one(found, mixed_texts[sentences:])
     click.echo(json.dumps(figures, indent=2))
     record("gpu", figures)
 
@@ -78,12 +78,12 @@ def rates(found: Mapping[str, Side], matmul: Side, path: Path, repeats: int) -> 
     return shown
 
 
-def one_by_one(found: Mapping[str, Side], asked: list[str]) -> dict[str, Any]:
+def one_by_one(found: Mapping[str, Side], questions: list[str]) -> dict[str, Any]:
     """Milliseconds of a question; how many times as long theirs takes."""
     seconds: dict[str, list[float]] = {name: [] for name in found}
     size = BLOCK + LEAD
-    for turn in range(len(asked) // size):
-        some = asked[turn * size : (turn + 1) * size]
+    for turn in range(len(questions) // size):
+        some = questions[turn * size : (turn + 1) * size]
         for name in in_turn([*found], turn):
             seconds[name] += found[name].ask(alone=some)[LEAD:]
     theirs = seconds[THEIRS]

@@ -47,10 +47,10 @@ def main(data: Path, training: bool) -> None:
 def measure(encoder: Encoder, folder: Path, split: str, passages: bool) -> dict[str, float]:
     """nDCG@10 by the way of ranking."""
     qrels = read_qrels(folder / "qrels" / f"{split}.tsv")
-    asked = {
+    judged = {
         key: text for key, text in read_queries(folder / "queries.jsonl.gz").items() if key in qrels
     }
-    questions = list(asked.values())
+    questions = list(judged.values())
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "c"
         with SearchEngine.create(path, encoder, passages=passages) as engine:
@@ -61,7 +61,7 @@ def measure(encoder: Encoder, folder: Path, split: str, passages: bool) -> dict[
             both = _keys(engine.search_batch(questions, 10, mode="hybrid"))
     fused = [_by_rank(*pair) for pair in zip(near, worded, strict=True)]
     ways = {"vector": near, "text": worded, "reciprocal rank": fused, "hybrid": both}
-    return {way: ndcg(list(asked), ranked, qrels) for way, ranked in ways.items()}
+    return {way: ndcg(list(judged), ranked, qrels) for way, ranked in ways.items()}
 
 
 def _keys(hits: Sequence[Sequence[object]]) -> list[list[str]]:
@@ -76,14 +76,14 @@ def _by_rank(*rankings: Sequence[str]) -> list[str]:
     return [keys[i] for i, _ in fused]
 
 
-def ndcg(asked: Sequence[str], ranked: Sequence[Sequence[str]], qrels: Qrels) -> float:
+def ndcg(keys: Sequence[str], ranked: Sequence[Sequence[str]], qrels: Qrels) -> float:
     """Mean nDCG@10 over the questions, of documents best first."""
     run = {
         key: {document: -float(rank) for rank, document in enumerate(found[:10])}
-        for key, found in zip(asked, ranked, strict=True)
+        for key, found in zip(keys, ranked, strict=True)
     }
     measured = ir_measures.nDCG @ 10
-    judged = {key: qrels[key] for key in asked}
+    judged = {key: qrels[key] for key in keys}
     return float(ir_measures.calc_aggregate([measured], judged, run)[measured])
 
 

@@ -95,7 +95,7 @@ def flow(
     standard = (rows - mean) / scale
     with torch.random.fork_rng(devices=[]):  # the masks and first weights; the caller's stay
         torch.manual_seed(seed)
-        made = zuko.flows.NICE(
+        model = zuko.flows.NICE(
             dim,
             transforms=couplings,
             randmask=True,
@@ -103,17 +103,17 @@ def flow(
             shapes=[()],
             hidden_features=(hidden, hidden),
         )
-    optimizer = torch.optim.Adam(made.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     constant = float(scale.log().sum())
     for step, batch in enumerate(row_batches(len(rows), batch_size, steps, seed), 1):
-        loss = -made().log_prob(standard[batch]).mean()
+        loss = -model().log_prob(standard[batch]).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if report is not None:
             report(step, loss.item() + constant)
-    made.eval().requires_grad_(False)
-    whole = FlowMap(made, mean, scale, LinearMap("identity", np.eye(dim, dtype=np.float32)))
+    model.eval().requires_grad_(False)
+    whole = FlowMap(model, mean, scale, LinearMap("identity", np.eye(dim, dtype=np.float32)))
     return replace(whole, axes=pca(whole.latents(rows.numpy()), width))
 
 

@@ -22,10 +22,10 @@ from searchengine.report.plots.vectors import prefix_scores
 def main(results: Path) -> None:
     """Draw what the results hold."""
     found = json.loads(results.read_text())
-    drawn = {}
+    pictures = {}
     if {"posthoc", "matryoshka_finetune"} <= set(found):
-        drawn["prefixes.svg"] = prefixes(found["posthoc"], found["matryoshka_finetune"])
-    for name, figure in drawn.items():
+        pictures["prefixes.svg"] = prefixes(found["posthoc"], found["matryoshka_finetune"])
+    for name, figure in pictures.items():
         path = save(figure, REPOSITORY / "docs" / name)
         click.echo(f"drawn to {path.relative_to(REPOSITORY)}")
 

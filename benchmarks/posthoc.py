@@ -68,9 +68,9 @@ def main(data: Path, texts: int, methods: tuple[str, ...]) -> None:
     """Fit every map, and report Spearman by width and seconds to fit."""
     tests = [data / f"sts/{name}.tsv" for name in TESTS]
     examples = read_examples([data / "nli/nli_triplets_en.tsv.gz"], exclude=tests).examples
-    drawn = random.Random("posthoc").sample([both for _, both in examples], texts // 2)
+    sampled = random.Random("posthoc").sample([both for _, both in examples], texts // 2)
     encoder = Encoder.load(ENCODER)
-    a, p = (encoder.encode([both[i] for both in drawn]) for i in (0, 1))
+    a, p = (encoder.encode([both[i] for both in sampled]) for i in (0, 1))
     pairs = read_sts([data / "sts/stsb_dev.tsv"])
     sentences = list(dict.fromkeys(text for _, *both in pairs for text in both))
     places = {text: i for i, text in enumerate(sentences)}

@@ -52,7 +52,7 @@ WAYS = {
     "txtai, batchsearch": (TOOLS[1], "batch"),
     "sentence-transformers, one call": (TOOLS[2], "batch"),
 }
-Asked = tuple[list[float], list[list[str]]]
+Timings = tuple[list[float], list[list[str]]]
 
 
 @click.command()
@@ -72,14 +72,16 @@ def main(
     """Index where that is still to do, ask in turns, and compare."""
     blocks = -(-questions // BLOCK)
     alone, at_once = blocks * (BLOCK + LEAD), repeats * (batch + WARM)
-    texts, asked = mixed(data, documents), real(data)
-    if len(asked) < alone + at_once:
-        raise click.UsageError(f"there are {len(asked)} questions, of {alone + at_once} wanted")
+    texts, real_questions = mixed(data, documents), real(data)
+    if len(real_questions) < alone + at_once:
+        raise click.UsageError(
+            f"there are {len(real_questions)} questions, of {alone + at_once} wanted"
+        )
     with nullcontext(work) if work else tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder, texts)
-        figures = {"documents": documents, **one_by_one(folder, asked[:alone])}
-        many = asked[alone : alone + at_once]
+        figures = {"documents": documents, **one_by_one(folder, real_questions[:alone])}
+        many = real_questions[alone : alone + at_once]
         figures["throughput"] = throughput(folder, many, batch, repeats)
     click.echo(json.dumps(figures, indent=2))
     record("questions", figures)
@@ -97,22 +99,22 @@ def real(data: Path) -> list[str]:
     return found
 
 
-def one_by_one(work: Path, asked: list[str]) -> dict[str, Any]:
+def one_by_one(work: Path, questions: list[str]) -> dict[str, Any]:
     """Milliseconds of distinct questions and of repeated ones, and the hits in common."""
     seconds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
     again: dict[str, list[float]] = {tool: [] for tool in TOOLS}
     keys: dict[str, list[list[str]]] = {tool: [] for tool in TOOLS}
     size = BLOCK + LEAD
     with running(__file__, {tool: {"tool": tool, "work": str(work)} for tool in TOOLS}) as found:
-        for turn in range(len(asked) // size):
-            some = asked[turn * size : (turn + 1) * size]
+        for turn in range(len(questions) // size):
+            some = questions[turn * size : (turn + 1) * size]
             for tool in in_turn(TOOLS, turn):
                 took, hits = found[tool].ask(questions=some)
                 seconds[tool] += took[LEAD:]
                 keys[tool] += hits[LEAD:]
         for turn in range(PASSES):
             for tool in in_turn(TOOLS, turn):
-                again[tool] += found[tool].ask(questions=asked[-AGAIN:])[0][LEAD:]
+                again[tool] += found[tool].ask(questions=questions[-AGAIN:])[0][LEAD:]
     exact = keys[TOOLS[2]]
     common = {tool: shared(hits, exact) for tool, hits in keys.items()}
     click.echo(f"hits in common with exact search: {common}", err=True)
@@ -139,7 +141,7 @@ def shared(hits: list[list[str]], exact: list[list[str]]) -> float:
     return float(np.mean([len({*some} & {*best}) / len(best) for some, best in pairs]))
 
 
-def throughput(work: Path, asked: list[str], batch: int, repeats: int) -> dict[str, Any]:
+def throughput(work: Path, questions: list[str], batch: int, repeats: int) -> dict[str, Any]:
     """Questions per second, other questions each turn, and how many times txtai's.
 
     Each way has a process of its own: this engine's two ways get the same questions, and neither
@@ -150,7 +152,7 @@ def throughput(work: Path, asked: list[str], batch: int, repeats: int) -> dict[s
     sides = {name: {"tool": tool, "work": str(work)} for name, (tool, _) in WAYS.items()}
     with running(__file__, sides) as found:
         for turn in range(repeats):
-            some = asked[turn * size : (turn + 1) * size]
+            some = questions[turn * size : (turn + 1) * size]
             lead, some = some[:WARM], some[WARM:]
             for name in in_turn([*WAYS], turn):
                 found[name].ask(questions=lead, how=WAYS[name][1])
@@ -235,22 +237,22 @@ def be(tool: str, work: str, **rest: Any) -> tuple[Callable[..., Any], dict[str,
     folder = Path(work)
     if tool == "build":
         return building(folder, **rest), {}
-    asked, together = {
+    ask_one, ask_many = {
         "searchengine": searchengine,
         "txtai": txtai,
         "sentence-transformers": sentence_transformers,
     }[tool](folder)
-    asked("A question that comes before the others.")
+    ask_one("A question that comes before the others.")
 
     def answer(questions: list[str], how: str = "one by one") -> Any:
         if how == "one by one":
-            return timed(asked, questions)
+            return timed(ask_one, questions)
         start = time.perf_counter()
         if how == "threads":
             with ThreadPoolExecutor(THREADS) as pool:
-                found = list(pool.map(asked, questions))
+                found = list(pool.map(ask_one, questions))
         else:
-            found = together(questions)
+            found = ask_many(questions)
         seconds = time.perf_counter() - start
         assert len(found) == len(questions)
         return seconds
@@ -258,12 +260,12 @@ def be(tool: str, work: str, **rest: Any) -> tuple[Callable[..., Any], dict[str,
     return answer, {}
 
 
-def timed(asked: Callable[[str], list[tuple[str, str]]], questions: list[str]) -> Asked:
+def timed(ask: Callable[[str], list[tuple[str, str]]], questions: list[str]) -> Timings:
     """Seconds of every question, and the keys of its hits."""
     seconds, keys = [], []
     for question in questions:
         start = time.perf_counter()
-        hits = asked(question)
+        hits = ask(question)
         seconds.append(time.perf_counter() - start)
         assert len(hits) == K and all(text for _, text in hits)
         keys.append([key for key, _ in hits])

@@ -103,15 +103,15 @@ def papers(data: Path, place: Path) -> tuple[str | Path, ...]:
 def synthetic(_: Path, place: Path) -> tuple[str | Path, ...]:
     """A file of rows, and one of queries."""
     rows, queries = place / "synthetic.npy", place / "queries.npy"
-    made = Synthetic()
+    source = Synthetic()
     if not queries.exists():
-        file = np.lib.format.open_memmap(rows, "w+", np.float32, (ROWS, made.dim))
+        file = np.lib.format.open_memmap(rows, "w+", np.float32, (ROWS, source.dim))
         start = 0
-        for block in made.blocks(ROWS):
+        for block in source.blocks(ROWS):
             file[start : start + len(block)] = block
             start += len(block)
         del file
-        np.save(queries, made.queries(QUERIES))
+        np.save(queries, source.queries(QUERIES))
     return "--vectors", rows, "--query-vectors", queries
 
 

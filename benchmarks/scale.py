@@ -47,8 +47,8 @@ def recipe(structure: str, **point: int) -> SegmentConfig:
 def source(rows: int, vectors: str) -> tuple[Iterator[Any], Any]:
     """Blocks of rows, and queries that are none of them."""
     if not vectors:
-        made = Synthetic()
-        return made.blocks(rows), made.queries(QUERIES)
+        synthetic = Synthetic()
+        return synthetic.blocks(rows), synthetic.queries(QUERIES)
     stored = np.load(vectors, mmap_mode="r")
     blocks = (np.array(stored[i : min(i + 16384, rows)]) for i in range(0, rows, 16384))
     return blocks, np.array(stored[-QUERIES:])

@@ -81,8 +81,8 @@ class Synthetic:
         """(count, D) float32 unit rows; fewer queries are the first of more."""
         parts = _Parts(self)
         numbers = range(-(-count // BLOCK_ROWS))
-        drawn = [parts.draw(np.random.default_rng((self.seed, 1, number))) for number in numbers]
-        return np.concatenate(drawn)[:count]
+        samples = [parts.draw(np.random.default_rng((self.seed, 1, number))) for number in numbers]
+        return np.concatenate(samples)[:count]
 
 
 class _Parts:

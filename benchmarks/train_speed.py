@@ -154,15 +154,15 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
         def on_step_end(self, *_: Any, **__: Any) -> None:
             watch.end(found.pop().item())
 
-    def in_order(rows: Rows[Any], **given: Any) -> DefaultBatchSampler:
-        return DefaultBatchSampler(SequentialSampler(rows), **given)  # type: ignore[arg-type]
+    def in_order(rows: Rows[Any], **options: Any) -> DefaultBatchSampler:
+        return DefaultBatchSampler(SequentialSampler(rows), **options)  # type: ignore[arg-type]
 
     model = SentenceTransformer(str(starter_folder()), device="cpu")
     model.max_seq_length = MAX_TOKENS
     loss: torch.nn.Module = MultipleNegativesRankingLoss(model, scale=20)
     if nested:
         loss = MatryoshkaLoss(model, loss, PREFIXES)
-    loss.register_forward_hook(lambda module, given, value: found.append(value.detach()))
+    loss.register_forward_hook(lambda module, _inputs, value: found.append(value.detach()))
     with tempfile.TemporaryDirectory() as scratch:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=scratch,

@@ -26,7 +26,7 @@ from indexer.tuning.tune import Goal, Tuning, tune
 from searchengine.errors import QueryError
 from searchengine.maintenance.tuning import check_enough, queries_of
 
-GIVEN = 600
+QUERIES = 600
 
 
 @dataclass
@@ -76,18 +76,18 @@ def main(rows: str, runs: str, dim: int, target: float, confidence: float, judge
 def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int) -> float | str:
     """The judges' recall with what was tuned; "refused" before measuring, "failed" after it."""
     # Given questions are what varies, or else the rows: those of the run's own source.
-    made = Synthetic(dim, seed=run if source == "documents" else 0)
-    queries = made.queries(judges + (run + 1) * GIVEN)
-    asked = queries[judges + run * GIVEN :] if source == "given" else None
+    synthetic = Synthetic(dim, seed=run if source == "documents" else 0)
+    queries = synthetic.queries(judges + (run + 1) * QUERIES)
+    own_queries = queries[judges + run * QUERIES :] if source == "given" else None
     with tempfile.TemporaryDirectory() as scratch:
-        blocks = np.concatenate(list(made.blocks(size)))
+        blocks = np.concatenate(list(synthetic.blocks(size)))
         with Segment.build(Path(scratch) / "s", blocks, SegmentConfig(prefix=32)) as segment:
             try:
-                check_enough(Path("rows"), size, goal, asked)  # type: ignore[arg-type]
+                check_enough(Path("rows"), size, goal, own_queries)  # type: ignore[arg-type]
             except (QueryError, TuneError):
                 return "refused"
             try:
-                tuned = tuned_on(segment, asked, goal)
+                tuned = tuned_on(segment, own_queries, goal)
             except TuneError:
                 return "failed"
             view = segment.over(tuned.config)
@@ -97,12 +97,12 @@ def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int)
             return recall(found, truth)
 
 
-def tuned_on(segment: Segment, asked: Floats | None, goal: Goal) -> Tuning:
+def tuned_on(segment: Segment, tuning_queries: Floats | None, goal: Goal) -> Tuning:
     """What SearchEngine.tune finds for one segment."""
     own: RowNumbers | None = None
-    if asked is None:
-        asked, own = queries_of([segment], [None], goal)
-    return tune([segment], asked, goal, self_queries=own)
+    if tuning_queries is None:
+        tuning_queries, own = queries_of([segment], [None], goal)
+    return tune([segment], tuning_queries, goal, self_queries=own)
 
 
 if __name__ == "__main__":

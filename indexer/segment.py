@@ -304,9 +304,9 @@ class Segment:
             size = min(max(k, self._config.shortlist), available)
             start = self._shortlist(rotated, size, only)
             proof = certify(parts.bounds, parts.rerank, parts.full, rotated, k, start, within)
-            return replace(proof.result, proven=True, read=proof.read)
+            return replace(proof.result, exact=True, read=proof.read)
         result = parts.exact(rotated, k, only)
-        return replace(result, proven=True, read=np.full(len(rotated), available))
+        return replace(result, exact=True, read=np.full(len(rotated), available))
 
     def prefix_rows(self, p: int) -> Prefixes:
         """The re-normalised prefixes of all rows."""

@@ -276,26 +276,26 @@ class SearchEngine(Searching):
             goal = None if stored is None else Goal(**stored["goal"])
             self.tune(goal=goal, building=progress)
 
-    def _answered(self, asked: Query, queries: Questions) -> HitsBatch:
+    def _answered(self, request: Query, queries: Questions) -> HitsBatch:
         dim = self.collection.settings["encoder"]["dim"]
-        questions, vectors = split(queries, asked, dim)
+        questions, vectors = split(queries, request, dim)
         if not questions and vectors is None:
             return HitsBatch()
-        if questions and not asked.by_words:
-            vectors = self._encoder.questions(asked.layers).encode(questions)
+        if questions and not request.by_words:
+            vectors = self._encoder.questions(request.layers).encode(questions)
         with self.collection.reading() as snapshot:
-            rankings = rank(snapshot, asked, questions, vectors)
-            return HitsBatch(hits(snapshot, asked, rankings, questions))
+            rankings = rank(snapshot, request, questions, vectors)
+            return HitsBatch(hits(snapshot, request, rankings, questions))
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
 
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
-        asked = Query.of(k, options)
+        request = Query.of(k, options)
         with self.collection.reading() as snapshot:
-            rankings = nearest_to(snapshot, asked, checked_key(key))
-            return hits(snapshot, asked, rankings, None)[0]
+            rankings = nearest_to(snapshot, request, checked_key(key))
+            return hits(snapshot, request, rankings, None)[0]
 
     def tune(
         self,

@@ -65,8 +65,8 @@ class Bench:
         self.begun = -1 if scenario.creates else 0
         self.base.mkdir()
         if not scenario.creates:
-            made = in_child(lambda say: self._make())
-            assert made.problem is None, made.problem
+            outcome = in_child(lambda say: self._make())
+            assert outcome.problem is None, outcome.problem
 
     def _make(self) -> None:
         with create(self.base / self.path.name) as engine:

@@ -20,7 +20,7 @@ def times(factor: float, rounds: tuple[float, ...] = FIVE) -> tuple[float, ...]:
     return tuple(factor * each for each in rounds)
 
 
-def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **given: Any) -> Row:
+def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **fields: Any) -> Row:
     """A row by hand: a cascade that holds 0.95, unless told otherwise."""
     latency = Spread.of(rounds)
     values: dict[str, Any] = {
@@ -52,10 +52,10 @@ def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **given: Any) ->
         "cold_bytes": 2**24,
         "build_s": 1.0,
     }
-    return Row(name=name, **(values | given))
+    return Row(name=name, **(values | fields))
 
 
-def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **given: Any) -> Row:
+def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **fields: Any) -> Row:
     """Exact search by hand."""
     values: dict[str, Any] = {
         "kind": Kind.EXACT,
@@ -71,13 +71,13 @@ def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **given: Any) -> Row:
         "hot_bytes": 0,
         "build_s": None,
     }
-    return row("exact", rounds, **(values | given))
+    return row("exact", rounds, **(values | fields))
 
 
-def results(*rows: Row, **given: Any) -> Results:
+def results(*rows: Row, **fields: Any) -> Results:
     """Results by hand, of these rows."""
-    made = plausible(growth=False)
-    return replace(made, rows=rows, **({"missing": {}} | given))
+    sample = plausible(growth=False)
+    return replace(sample, rows=rows, **({"missing": {}} | fields))
 
 
 def plausible(
@@ -90,8 +90,10 @@ def plausible(
     """
     generator = np.random.default_rng(seed)
     slowed = np.exp(np.abs(generator.normal(0, busy, rounds)))
-    made = [_measured(one, ms, generator.normal(0, noise, rounds), slowed) for one, ms in _points()]
-    made = [_against(one, made[0]) for one in made]
+    measured_rows = [
+        _measured(one, ms, generator.normal(0, noise, rounds), slowed) for one, ms in _points()
+    ]
+    measured_rows = [_against(one, measured_rows[0]) for one in measured_rows]
     return Results(
         made="2026-01-02T03:04:05+00:00",
         complete=True,
@@ -124,8 +126,8 @@ def plausible(
             "target": 0.95,
         },
         encode_ms=Spread(1.42, 1.38, 1.51),
-        rows=tuple(made),
-        growth=_growth(made) if growth else (),
+        rows=tuple(measured_rows),
+        growth=_growth(measured_rows) if growth else (),
         missing={"chroma": "chroma.py needs chromadb, not installed: pip install chromadb"},
     )
 
@@ -149,10 +151,10 @@ def _points() -> list[tuple[Row, float]]:
         ("usearch: expansion 64", 0.38, 0.93),
         ("sentence-transformers", 19.0, 1.0),
     ):
-        told = {"kind": Kind.PEER, "structure": "HNSW", "code": "float32", "shortlist": 0}
+        fields = {"kind": Kind.PEER, "structure": "HNSW", "code": "float32", "shortlist": 0}
         unknown = dict.fromkeys(("multiply_adds", "bytes_read", "theoretical", "cold_bytes"))
         settings = {"index": "HNSW", "numbers": "float32", "threads": 1, "point": name}
-        shared = told | _share(recall) | unknown | {"settings": settings}
+        shared = fields | _share(recall) | unknown | {"settings": settings}
         points.append((row(name, prefix=0, **shared), ms))
     return points
 
@@ -220,8 +222,8 @@ def _against(one: Row, scan: Row) -> Row:
     return replace(one, measured=Spread.of(times), theoretical=fewer)
 
 
-def _growth(made: list[Row]) -> tuple[Growth, ...]:
-    chosen = [one for one in made if one.structure == "hnsw" and one.shortlist == 200][:3]
+def _growth(measured_rows: list[Row]) -> tuple[Growth, ...]:
+    chosen = [one for one in measured_rows if one.structure == "hnsw" and one.shortlist == 200][:3]
     return tuple(
         Growth(
             one.name,

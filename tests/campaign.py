@@ -180,40 +180,40 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--once", action="store_true", help="for fail: only one call fails")
     parser.add_argument("--unsynced", action="store_true", help="our own syncs do nothing")
     parser.add_argument("--file", default="", help="for damage: only files named like this")
-    asked = parser.parse_args(arguments)
-    if asked.unsynced:
+    options = parser.parse_args(arguments)
+    if options.unsynced:
         os.fsync = lambda descriptor: None
     gc.freeze()  # collecting would copy every page that a child shares
-    results = Results(asked.results)
-    if asked.summary:
+    results = Results(options.results)
+    if options.summary:
         print(results.summary())
         return 0
-    named = {name: getattr(asked, name) for name in _NAMED}
+    named = {name: getattr(options, name) for name in _NAMED}
     failed = False
     for seed in results.unfinished(
-        _CAMPAIGN, named, asked.seeds or range(asked.seed, asked.seed + 1)
+        _CAMPAIGN, named, options.seeds or range(options.seed, options.seed + 1)
     ):
         begun = time.monotonic()
-        tally = run(asked, seed)
+        tally = run(options, seed)
         results.append(_piece(tally, named, seed, time.monotonic() - begun))
-        indent = None if asked.seeds else 1
+        indent = None if options.seeds else 1
         print(json.dumps(vars(tally), indent=indent, ensure_ascii=False), flush=True)
         failed |= bool(tally.problems)
     return 1 if failed else 0
 
 
-def run(asked: argparse.Namespace, seed: int) -> Tally:
+def run(options: argparse.Namespace, seed: int) -> Tally:
     """One seed of a campaign."""
     with tempfile.TemporaryDirectory(prefix="campaign-") as name:
-        folder, sample = Path(name), Sample(asked.points, seed)
-        if asked.what == "kill":
-            return kill(asked.scenario, folder, sample)
-        if asked.what == "cut":
-            return cut(asked.scenario, folder, sample)
-        if asked.what == "fail":
-            error = getattr(errno, asked.errno)
-            return fail(asked.scenario, folder, sample, error, once=asked.once)
-        return damage(folder, sample, asked.file)
+        folder, sample = Path(name), Sample(options.points, seed)
+        if options.what == "kill":
+            return kill(options.scenario, folder, sample)
+        if options.what == "cut":
+            return cut(options.scenario, folder, sample)
+        if options.what == "fail":
+            error = getattr(errno, options.errno)
+            return fail(options.scenario, folder, sample, error, once=options.once)
+        return damage(folder, sample, options.file)
 
 
 def _piece(tally: Tally, named: dict[str, Any], seed: int, seconds: float) -> Piece:

@@ -31,8 +31,8 @@ def damage(folder: Path, sample: Sample, only: str = "") -> Tally:
     scenario = SCENARIOS["adds"]
     bench = Bench(scenario, folder)
     tally = Tally("adds")
-    made = in_child(lambda say: _make_wal(bench, folder / "wal"))
-    assert made.problem is None, made.problem
+    child = in_child(lambda say: _make_wal(bench, folder / "wal"))
+    assert child.problem is None, child.problem
     sources = [(bench.base, file) for file in _files(bench.base)]
     sources += [(folder / "wal", file) for file in _files(folder / "wal") if file.endswith("-wal")]
     flips = sample.points or 100

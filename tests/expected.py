@@ -233,12 +233,12 @@ class State:
                 return f"{key} is {(title, text, metadata)}, not {self.rows[key]}"
             if abs(score - scores[key]) > off:
                 return f"{key} has the score {score}, not {scores[key]}"
-        given = [row[1] for row in answer]
-        if given != sorted(given, reverse=True):
+        answer_scores = [row[1] for row in answer]
+        if answer_scores != sorted(answer_scores, reverse=True):
             return "the hits are not in order"
         left = [score for key, score in scores.items() if key not in set(keys)]
-        if left and max(left) - off > given[-1]:
-            return f"a score of {max(left)} was left out, the last hit has {given[-1]}"
+        if left and max(left) - off > answer_scores[-1]:
+            return f"a score of {max(left)} was left out, the last hit has {answer_scores[-1]}"
         return None
 
 

@@ -79,15 +79,15 @@ def campaign(*arguments: str, seconds: int = 600) -> dict[str, Any]:
 
     The environment's FAULT_POINTS, a number, stands in for every --points.
     """
-    asked = list(arguments)
-    if "FAULT_POINTS" in os.environ and "--points" in asked:
-        asked[asked.index("--points") + 1] = os.environ["FAULT_POINTS"]
+    options = list(arguments)
+    if "FAULT_POINTS" in os.environ and "--points" in options:
+        options[options.index("--points") + 1] = os.environ["FAULT_POINTS"]
     driver = str(SOURCE.with_name("campaign.py"))
     done = subprocess.run(
-        [sys.executable, driver, *asked], capture_output=True, text=True, timeout=seconds
+        [sys.executable, driver, *options], capture_output=True, text=True, timeout=seconds
     )
     if not done.stdout:
-        raise AssertionError(f"{asked} ended with status {done.returncode}: {done.stderr}")
+        raise AssertionError(f"{options} ended with status {done.returncode}: {done.stderr}")
     tally: dict[str, Any] = json.loads(done.stdout)
     return tally
 

@@ -165,8 +165,8 @@ VECTORS = np.random.default_rng(7).standard_normal((_ROWS, _DIM)).astype(np.floa
 @cache
 def segment() -> dict[str, bytes]:
     """The files of a small valid segment, by name."""
-    with TemporaryDirectory() as made:
-        path = Path(made) / "segment"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "segment"
         Segment.build(path, VECTORS, SegmentConfig(prefix=4, shortlist=10)).close()
         return {file.name: file.read_bytes() for file in path.iterdir()}
 
@@ -241,14 +241,14 @@ def _indexes() -> list[bytes]:
         (Structure.FLAT, Code.FASTSCAN),
         (Structure.FLAT, Code.RABITQ),
     ]
-    made = [segment()["coarse.faiss"]]
+    files = [segment()["coarse.faiss"]]
     for structure, code in kinds:
         config = SegmentConfig(prefix=4, structure=structure, code=code, hnsw_m=4, lists=2)
         index = faiss.index_factory(4, config.factory(_ROWS), faiss.METRIC_INNER_PRODUCT)
         index.train(heads)
         index.add(heads)
-        made.append(faiss.serialize_index(index).tobytes())
-    return made
+        files.append(faiss.serialize_index(index).tobytes())
+    return files
 
 
 # --- documents.db -------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ def _indexes() -> list[bytes]:
 
 @cache
 def _collection() -> dict[str, bytes]:
-    with TemporaryDirectory() as made:
-        path = Path(made) / "c"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "c"
         documents = [Document(str(i), f"a bee {'x' * i}", "t", {"n": i}) for i in range(5)]
         engine = SearchEngine.create(path, encoder=WordLengths())
         engine.add(documents)

@@ -171,8 +171,8 @@ def every_mutant(module: str) -> Iterator[Mutant]:
                 if len(after) == len(lines) and len(differ) == 1:
                     yield mutant(differ[0], after[differ[0] - 1], name.partition("/")[2])
     for node in ast.walk(ast.parse(source)):
-        told = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Yield)
-        if isinstance(node, ast.Expr | ast.Raise | ast.AugAssign | ast.Delete) and not told:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Yield)
+        if isinstance(node, ast.Expr | ast.Raise | ast.AugAssign | ast.Delete) and not is_text:
             if node.lineno == node.end_lineno:
                 indent = lines[node.lineno - 1][: node.col_offset]
                 yield mutant(node.lineno, f"{indent}pass", "LeaveOutStatement")
@@ -184,11 +184,11 @@ def sample(group: str, size: int, seed: int) -> None:
     others = [mutant for mutant in mutants if mutant.kind != "NumberReplacer"]
     draw = random.Random(seed)
     # Numbers are most of all, and many are but a block's size.
-    drawn = draw.sample(numbers, size // 4) + draw.sample(others, size - size // 4)
-    draw.shuffle(drawn)
+    sampled = draw.sample(numbers, size // 4) + draw.sample(others, size - size // 4)
+    draw.shuffle(sampled)
     KEPT.mkdir(exist_ok=True)
     with open(KEPT / f"{group}.jsonl", "w") as file:
-        file.writelines(json.dumps(asdict(mutant), ensure_ascii=False) + "\n" for mutant in drawn)
+        file.writelines(json.dumps(asdict(mutant), ensure_ascii=False) + "\n" for mutant in sampled)
     print(f"{size} of {len(mutants)} mutants of {group}")
 
 
@@ -368,13 +368,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=220)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    if given.what == "sample":
-        sample(given.group, given.count, given.seed)
-    elif given.what == "run":
-        run(given.group, given.folder)
+    options = parser.parse_args()
+    if options.what == "sample":
+        sample(options.group, options.count, options.seed)
+    elif options.what == "run":
+        run(options.group, options.folder)
     else:
-        report(given.folder)
+        report(options.folder)
 
 
 if __name__ == "__main__":

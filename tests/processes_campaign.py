@@ -210,7 +210,7 @@ class Campaign:
 
     def _probe(self) -> None:
         """Every open engine answers a question; a forked one is left alone for a while."""
-        asked = []
+        searches = []
         for member in self.members:
             if member.engine is None:
                 continue
@@ -218,8 +218,8 @@ class Campaign:
                 continue
             question = self._question()
             member.process.send("search", question)
-            asked.append((member, question))
-        for member, question in asked:
+            searches.append((member, question))
+        for member, question in searches:
             self._judge(member, question, self._value(member, "probe"))
 
     def _finish(self) -> None:
@@ -238,8 +238,8 @@ class Campaign:
 
         def integrity() -> None:
             with closing(sqlite3.connect(self.path / "documents.db")) as connection:
-                said = connection.execute("PRAGMA integrity_check").fetchall()
-            assert said == [("ok",)], said
+                report = connection.execute("PRAGMA integrity_check").fetchall()
+            assert report == [("ok",)], report
 
         self._check([self.current], verify=True)
         self._in_fresh_process(last_writer)
@@ -276,7 +276,7 @@ class Campaign:
         """The value of a reply. Raises Found when it is an error, or when anything was logged."""
         reply = member.process.receive()
         if reply.error is not None:
-            raise Found("error", f"{member.name} {doing}: {_told(reply)}")
+            raise Found("error", f"{member.name} {doing}: {_error_text(reply)}")
         if reply.warnings:
             raise Found("error", f"{member.name} {doing} logged {reply.warnings}")
         return reply.value
@@ -358,7 +358,7 @@ class Campaign:
         fault: Callable[[State], str | None],
     ) -> list[State]:
         faults = [fault(state) for state in candidates]
-        fitting = [s for s, said in zip(candidates, faults, strict=True) if said is None]
+        fitting = [s for s, message in zip(candidates, faults, strict=True) if message is None]
         if not fitting:
             states = [*self.history, *candidates]
             kind = kind_of(answer or (), states, lambda state: fault(state) is None)
@@ -419,11 +419,14 @@ class Campaign:
             return [key for key in keys if now.get(key) != state.rows.get(key)]
 
         nearest = min(allowed, key=lambda state: len(different(state)))
-        told = [f"{k}: {now.get(k)}, not {nearest.rows.get(k)}" for k in different(nearest)[:3]]
+        examples = [f"{k}: {now.get(k)}, not {nearest.rows.get(k)}" for k in different(nearest)[:3]]
         acknowledged = set.intersection(*(set(_items(state)) for state in allowed))
         lost = acknowledged - {_item(key, value) for key, value in now.items()}
         former = any(now == state.rows for state in self.history)
-        return "lost" if lost or former else "mixed", f"{self.path.name} holds {'; '.join(told)}"
+        return (
+            "lost" if lost or former else "mixed",
+            f"{self.path.name} holds {'; '.join(examples)}",
+        )
 
     def _settle(self, allowed: Sequence[State], *, verify: bool = False) -> None:
         """A write has ended: look which state is there now."""
@@ -761,7 +764,7 @@ class Campaign:
         self.counts["kills"] += 1
         self.counts["kills within a command"] += reply is None
         if reply is not None and reply.error is not None:
-            raise Found("error", f"{member.name} {write.name}: {_told(reply)}")
+            raise Found("error", f"{member.name} {write.name}: {_error_text(reply)}")
         self._replace(member)
         self._settle(states if reply is None else states[-1:], verify=True)
         self._decide()
@@ -871,7 +874,9 @@ class Campaign:
                     # Earlier commits of it may stand; the one that found the other did not.
                     high += max(0, len(write.commits) - 1)
                 else:
-                    raise Found("error", f"{members[i].name} {write.name}: {_told(got[position])}")
+                    raise Found(
+                        "error", f"{members[i].name} {write.name}: {_error_text(got[position])}"
+                    )
             if len(got) < len(script) and i != victim:
                 raise Found("error", f"{members[i].name} died by itself: {self._stacks()}")
             done.append(low)
@@ -953,8 +958,8 @@ class Campaign:
     def _pause(self, member: Member, texts: list[Text]) -> None:
         """Begin to add; the last document is not read yet."""
         self._used(member)
-        said = self._call(member, "add", texts, None, True)
-        assert said == "paused", said
+        reply = self._call(member, "add", texts, None, True)
+        assert reply == "paused", reply
 
     # ---- another folder at the path ----
 
@@ -974,17 +979,17 @@ class Campaign:
 
     def _step_rebuild(self) -> None:
         """A collection made elsewhere takes the place of the folder."""
-        made = self.folder / f"made-{next(self._serial)}"
+        copy = self.folder / f"made-{next(self._serial)}"
         texts = self._new_texts(self.random.randint(5, 40))
         self._note(f"rebuild with {len(texts)} documents")
 
         def build() -> None:
-            with SearchEngine.open(made, WordLengths()) as engine:
+            with SearchEngine.open(copy, WordLengths()) as engine:
                 engine.add([Document(key, text, title, m) for key, title, text, m in texts])
 
-        shutil.copytree(self.templates / "empty", made)
+        shutil.copytree(self.templates / "empty", copy)
         self._in_fresh_process(build)
-        self._put(made, State({k: added(None, title, text, m) for k, title, text, m in texts}))
+        self._put(copy, State({k: added(None, title, text, m) for k, title, text, m in texts}))
 
     def _put(self, folder: Path, state: State) -> Path:
         """Rename the folder away, and another into its place; where the former is, if kept."""
@@ -1027,24 +1032,24 @@ class Campaign:
 
     def _step_foreign(self) -> None:
         """For a while another encoder's collection lies there: reading goes on, nothing else."""
-        made = self.folder / f"made-{next(self._serial)}"
-        shutil.copytree(self.templates / "foreign", made)
-        self._away(made)
+        copy = self.folder / f"made-{next(self._serial)}"
+        shutil.copytree(self.templates / "foreign", copy)
+        self._away(copy)
 
     def _step_gone(self) -> None:
         """For a while there is no folder: reading goes on, nothing else."""
         self._away(None)
 
-    def _away(self, made: Path | None) -> None:
+    def _away(self, folder: Path | None) -> None:
         old = self.folder / f"old-{next(self._serial)}"
         members = [self._member() for _ in range(2)]
         for member in members:
             self._used(member)
             self._call(member, "stats")
-        self._note("the folder is gone" if made is None else "another encoder's folder is there")
+        self._note("the folder is gone" if folder is None else "another encoder's folder is there")
         self.path.rename(old)
-        if made is not None:
-            made.rename(self.path)
+        if folder is not None:
+            folder.rename(self.path)
         self.counts["folders away for a while"] += 1
         for member in members:
             doing = self.random.choice(["refresh", "add", "refresh and add"])
@@ -1055,7 +1060,7 @@ class Campaign:
                 self._refused(member, command)
             question = self._question()
             self._judge(member, question, self._call(member, "search", question))
-        if made is None:
+        if folder is None:
             if self.path.exists():
                 raise Found("wrong", f"{self.path.name} was made by a write that failed")
         else:
@@ -1070,7 +1075,7 @@ class Campaign:
         if reply.error is None:
             raise Found("wrong", f"{member.name} {doing} succeeded")
         if reply.error[0] not in ("CollectionError", "EncoderMismatch"):
-            raise Found("error", f"{member.name} {doing}: {_told(reply)}")
+            raise Found("error", f"{member.name} {doing}: {_error_text(reply)}")
         self.counts["refused"] += 1
 
 
@@ -1106,7 +1111,7 @@ def _replies(member: Member, count: int) -> list[Reply]:
     return replies
 
 
-def _told(reply: Reply) -> str:
+def _error_text(reply: Reply) -> str:
     assert reply.error is not None
     kind, message, where = reply.error
     return f"{kind}: {message}\n{where}"
@@ -1220,8 +1225,8 @@ def main(arguments: Sequence[str]) -> int:
             results.append(piece)
             total.update(piece.counts)
             problems += len(piece.problems)
-            told = {"seed": piece.seed, "steps": piece.counts["steps"], "seconds": piece.seconds}
-            print(json.dumps({**told, "problems": piece.problems}), flush=True)
+            record = {"seed": piece.seed, "steps": piece.counts["steps"], "seconds": piece.seconds}
+            print(json.dumps({**record, "problems": piece.problems}), flush=True)
     seconds = time.monotonic() - begun
     print(json.dumps({"seconds": round(seconds, 1), "problems": problems, "counts": total}))
     return 1 if problems else 0

@@ -167,10 +167,10 @@ def read(path: Path, seed: int, news: Any) -> None:
 
     def hear() -> bool:
         while news.poll():
-            told = news.recv()
-            if told is None:
+            message = news.recv()
+            if message is None:
                 return False
-            judge.learn(*told)
+            judge.learn(*message)
         judge.settle()
         return True
 
@@ -199,11 +199,11 @@ def ask(engine: SearchEngine, seed: int, news: "queue.SimpleQueue[Any]", judge: 
         while goes_on:
             judge.ask(engine, choose)
             while not news.empty():
-                told = news.get()
-                if told is None:
+                message = news.get()
+                if message is None:
                     goes_on = False
                     break
-                judge.learn(*told)
+                judge.learn(*message)
             judge.settle(finished=not goes_on)
     except BaseException:
         judge.failed()
@@ -240,12 +240,12 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def tell(self, told: tuple[int, State] | None) -> None:
+    def tell(self, message: tuple[int, State] | None) -> None:
         """What a commit holds; None: it is over."""
         for pipe in self._pipes:
-            pipe.send(told)
+            pipe.send(message)
         for each in self._queues:
-            each.put(told)
+            each.put(message)
 
     def stop(self) -> tuple[Counter[str], list[dict[str, Any]]]:
         """How much they asked, and what was wrong."""
@@ -273,8 +273,8 @@ def run(
         readers, changed = Readers(path, engine, seed), 0
         readers.start(processes, threads)
         try:
-            for told in changes(engine, random.Random(seed), time.monotonic() + seconds):
-                readers.tell(told)
+            for change in changes(engine, random.Random(seed), time.monotonic() + seconds):
+                readers.tell(change)
                 changed += 1
         finally:
             counts, problems = readers.stop()
@@ -307,8 +307,8 @@ def main(arguments: Sequence[str]) -> int:
             counts, problems = run(path, options.seconds, seed, options.readers, options.threads)
         seconds = round(time.monotonic() - begun, 2)
         results.append(Piece(NAME, named, seed, seconds, counts, problems, source_digest()))
-        told = {"seed": seed, "seconds": seconds, "counts": counts, "problems": problems}
-        print(json.dumps(told), flush=True)
+        record = {"seed": seed, "seconds": seconds, "counts": counts, "problems": problems}
+        print(json.dumps(record), flush=True)
         failed |= bool(problems)
     return 1 if failed else 0
 

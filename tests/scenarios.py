@@ -215,11 +215,11 @@ def answers_as_brute_force(engine: SearchEngine, held: Model) -> None:
     """Raise AssertionError where a search gives other hits or scores than the model's vectors."""
     every = list(held.values())
     questions = ["x", "xx xxx", every[-1].text if every else "xxxx"]
-    asked = WordLengths().encode(questions)
+    vectors_of_questions = WordLengths().encode(questions)
     for where in (None, "even = true"):
         kept = [d for d in every if where is None or d.metadata["even"]]
         vectors = WordLengths().encode([d.text for d in kept]) if kept else np.empty((0, 16))
-        scores = asked @ vectors.T
+        scores = vectors_of_questions @ vectors.T
         answers = engine.search_batch(questions, k=len(held) + 5, where=where)
         best = engine.search_batch(questions, k=2, where=where)
         for question, hits, first, row in zip(questions, answers, best, scores, strict=True):

@@ -42,16 +42,16 @@ def texts(picture: str, style: str) -> list[str]:
 def test_every_layer_is_drawn_from_the_top(drawing: ModuleType) -> None:
     assert list(drawing.contracts()) == ["packages", "searchengine", "trainer", "indexer"]
     for container, layers in drawing.contracts().values():
-        drawn = texts(drawing.draw(container, layers), "name")
-        assert drawn == [name.strip() for layer in layers for name in layer.split("|")]
+        names = texts(drawing.draw(container, layers), "name")
+        assert names == [name.strip() for layer in layers for name in layer.split("|")]
 
 
 def test_every_folder_of_a_package_is_drawn(drawing: ModuleType) -> None:
     for name in ("searchengine", "trainer", "indexer"):
-        drawn = set(texts(drawing.draw(*drawing.contracts()[name]), "name"))
+        names = set(texts(drawing.draw(*drawing.contracts()[name]), "name"))
         inside = {path.stem for path in (REPOSITORY / name).iterdir() if path.suffix == ".py"}
         inside |= {path.parent.name for path in (REPOSITORY / name).glob("*/__init__.py")}
-        assert drawn == inside - {"__init__", "deprecated"}
+        assert names == inside - {"__init__", "deprecated"}
 
 
 def test_text_stays_inside_its_box(drawing: ModuleType) -> None:

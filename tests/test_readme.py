@@ -35,8 +35,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     if few is not None:
         monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
 
-        def few_steps(path: Path | None, given: dict[str, Any], *settings: Any) -> TrainConfig:
-            return read_config(path, {**given, "max_steps": few}, *settings)
+        def few_steps(path: Path | None, settings_: dict[str, Any], *settings: Any) -> TrainConfig:
+            return read_config(path, {**settings_, "max_steps": few}, *settings)
 
         monkeypatch.setattr("searchengine.cli.training_display.read_config", few_steps)
     return few

@@ -14,7 +14,7 @@ _THREAD_BYTES = 1 << 24
 """Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
 longer where other programs are running."""
 
-_LEAST, _MOST = 1 << 10, 1 << 24  # rows of a pass
+_MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
 _QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
@@ -92,7 +92,7 @@ class NativeRows:
         part.numbers = None if rows is None else rows.ctypes.data
         part.mask = None if mask is None else mask.ctypes.data
         into = best.ctypes.data, scores.ctypes.data
-        for piece in slices(self.rows if rows is None else rows.size, _LEAST, _MOST):
+        for piece in slices(self.rows if rows is None else rows.size, _MIN_BLOCK, _MAX_BLOCK):
             part.first, part.last = piece.start, piece.stop
             if rows is None:
                 self._read_ahead(piece)

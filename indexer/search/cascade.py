@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Protocol
+from warnings import warn
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -71,14 +72,20 @@ class SearchResult:
     Attributes:
         rows: (q, k) int64 row numbers, -1 for padding.
         scores: (q, k) float32 full-width cosines, -inf for padding.
-        proven: whether these are certainly the true best k.
+        exact: whether these are certainly the true best k.
         read: (q,) int64 rows that were read at full width; None if they were not counted.
     """
 
     rows: RowNumbers
     scores: Floats
-    proven: bool = False
+    exact: bool = False
     read: RowNumbers | None = None
+
+    @property
+    def proven(self) -> bool:
+        """The former name of `exact`, for one more release."""
+        warn("proven is now exact", DeprecationWarning, stacklevel=2)
+        return self.exact
 
 
 class CoarseIndex:
@@ -242,12 +249,7 @@ class Cascade:
         self._filtered: WeakKeyDictionary[Allowed, _Parameters] = WeakKeyDictionary()
 
     def search(
-        self,
-        rotated: Floats,
-        k: int,
-        size: int,
-        effort: int = 0,
-        allowed: Allowed | None = None,
+        self, rotated: Floats, k: int, size: int, effort: int = 0, allowed: Allowed | None = None
     ) -> SearchResult:
         """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
 
@@ -382,7 +384,7 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
     counts = [result.read for result in results if result.read is not None]
     return replace(
         best,
-        proven=all(result.proven for result in results),
+        exact=all(result.exact for result in results),
         read=sum(counts[1:], counts[0]) if len(counts) == len(results) else None,
     )
 

@@ -109,7 +109,7 @@ def smallest_sample(target: float, confidence: float) -> int:
     return high
 
 
-def certified(points: Iterable[npt.ArrayLike], target: float, confidence: float) -> int | None:
+def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: float) -> int | None:
     """The cheapest point whose true mean exceeds `target`: fixed-sequence testing.
 
     Each point is tested at the full alpha, until one does not hold. An error needs the first point

@@ -24,7 +24,7 @@ from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
 from indexer.segment import Segment
-from indexer.tuning.confidence import certified, holds, smallest_sample
+from indexer.tuning.confidence import holds, last_holding, smallest_sample
 from indexer.tuning.cost import footprint
 from indexer.tuning.goal import Goal, Objective, Point, Tuning
 from indexer.tuning.grid import EF_SEARCHES, Kept, Questions, candidates
@@ -215,7 +215,7 @@ def _decide(
         if careful_first[0].exact:
             return careful_first[0]
         permitted /= 2
-        last = certified((step.sealed for step in careful_first), goal.recall, 1 - permitted)
+        last = last_holding((step.sealed for step in careful_first), goal.recall, 1 - permitted)
         if last is not None:
             return careful_first[last]
         report("the held-out queries do not confirm it; trying the next config")

@@ -159,8 +159,8 @@ class Searchers:
             views = tuple(segment.over(config) for segment in segments)
             self._built[key] = views, time.perf_counter() - begin
             self._progress(f"building {config.structure} {config.code} over {config.prefix}", 1, 1)
-        built, seconds = self._built[key]
-        views = tuple(segment.over(config) for segment in built)  # they share the coarse stage
+        stages, seconds = self._built[key]
+        views = tuple(segment.over(config) for segment in stages)  # they share the coarse stage
         live = dataset.live if numbers is None else (None,)
         point = OperatingPoint(views, live, self._grid.k, config.shortlist)
         fields = self._fields(planned.name, planned.kind, point, seconds)

@@ -161,7 +161,7 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
             say(str(hit))
         for name, counts in hits.facets.items():
             say(f"{name}: {_counted(counts)}")
-    if options["exact"] and hits.proven:
+    if options["exact"] and hits.exact:
         matching = " that match" if options["where"] else ""
         percent = 0 if hits.read is None else 100 * hits.read
         note(

@@ -77,19 +77,23 @@ def load_new(
 
 
 def load_built_by(
-    built: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
+    identity: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
 ) -> TextEncoder:
     """Load the encoder that a collection's settings name. Raises CollectionError."""
-    if built["fingerprint"] == NO_ENCODER:
-        return NoEncoder(built["dim"], path)
-    source = built["source"]
+    if identity["fingerprint"] == NO_ENCODER:
+        return NoEncoder(identity["dim"], path)
+    source = identity["source"]
     if source is None:
-        name = f"the function {built['name']!r}" if "name" in built else "an encoder made in Python"
+        name = (
+            f"the function {identity['name']!r}"
+            if "name" in identity
+            else "an encoder made in Python"
+        )
         raise CollectionError(
             f"{path} was built by {name}; pass it again: SearchEngine.open(path, encoder=…)"
         )
     try:
-        return load(source, runtime, built.get("layers"))
+        return load(source, runtime, identity.get("layers"))
     except TrainerError as error:
         exists = source in list(Starter) or Path(source).is_dir()
         advice = "" if exists else "; if it has moved, name its folder: --encoder PATH or encoder=…"
@@ -104,20 +108,20 @@ def renamed(encoder: TextEncoder) -> dict[str, str]:
     return dict.fromkeys(former, encoder.fingerprint)
 
 
-def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -> None:
+def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors
     it holds.
     """
-    if built["fingerprint"] == NO_ENCODER:
-        if encoder.dim != built["dim"]:
+    if identity["fingerprint"] == NO_ENCODER:
+        if encoder.dim != identity["dim"]:
             raise EncoderMismatch(
-                f"{path} holds vectors of {built['dim']} dimensions, got an encoder of "
+                f"{path} holds vectors of {identity['dim']} dimensions, got an encoder of "
                 f"{encoder.dim}; open it with the encoder of its vectors, or without one"
             )
         return
-    stored, name = built["fingerprint"], built.get("name")
+    stored, name = identity["fingerprint"], identity.get("name")
     if isinstance(encoder, FunctionEncoder) and name is not None:
         if not encoder.matches(stored):
             returns = "that name returns other vectors now"
@@ -128,10 +132,10 @@ def check_built_by(encoder: TextEncoder, built: Mapping[str, Any], path: Path) -
             )
         return
     fingerprints = {encoder.fingerprint, *renamed(encoder)}
-    if encoder.dim != built["dim"] or stored not in fingerprints:
+    if encoder.dim != identity["dim"] or stored not in fingerprints:
         raise EncoderMismatch(
-            f"{path} was built by the encoder {built['source'] or name or 'in memory'} "
-            f"({built['dim']} wide, fingerprint {stored[:12]}), got one of "
+            f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
+            f"({identity['dim']} wide, fingerprint {stored[:12]}), got one of "
             f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
             "encoder that built it, or index the corpus again"
         )

@@ -42,8 +42,8 @@ class CollectionEncoder:
         """The encoder. Raises EncoderMismatch if it has changed, CollectionError without it."""
         with self._loading:
             if self._encoder is None:
-                built = self._collection.settings["encoder"]
-                self._adopt(load_built_by(built, self._collection.path, self.runtime))
+                stored = self._collection.settings["encoder"]
+                self._adopt(load_built_by(stored, self._collection.path, self.runtime))
             assert self._encoder is not None
             return self._encoder
 

@@ -16,7 +16,7 @@ from searchengine.corpus.lines import bad, read_lines
 Run = Mapping[str, Mapping[str, float]]
 """Question → document → score, best first; the scores of a question fall strictly."""
 
-_MOST = float(np.finfo(np.float32).max)
+_MAX_SCORE = float(np.finfo(np.float32).max)
 
 
 def ranked(results: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -29,7 +29,7 @@ def ranked(results: Iterable[tuple[str, float]]) -> dict[str, float]:
     previous = np.float32(np.inf)
     for document, score in results:
         if document not in falling:
-            single = np.float32(min(max(score, -_MOST), _MOST))
+            single = np.float32(min(max(score, -_MAX_SCORE), _MAX_SCORE))
             previous = single if single < previous else np.nextafter(previous, np.float32(-np.inf))
             falling[document] = float(previous)
     return falling

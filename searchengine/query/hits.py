@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from searchengine.query.snippets import snippet
 from searchengine.storage.documents.listing import Counts
@@ -61,26 +62,32 @@ class Hits(list[Hit]):
     """The hits of one question, best first.
 
     Attributes:
-        proven: whether these are certainly the true nearest documents.
+        exact: whether these are certainly the true nearest documents.
         read: the fraction of all rows that were read at full width; None if not counted.
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
     """
 
-    __slots__ = ("facets", "proven", "read")
+    __slots__ = ("exact", "facets", "read")
 
     def __init__(
         self,
         hits: Iterable[Hit] = (),
         *,
-        proven: bool = False,
+        exact: bool = False,
         read: float | None = None,
         facets: Mapping[str, Counts] | None = None,
     ) -> None:
         super().__init__(hits)
-        self.proven = proven
+        self.exact = exact
         self.read = read
         self.facets = {} if facets is None else facets
+
+    @property
+    def proven(self) -> bool:
+        """The former name of `exact`, for one more release."""
+        warn("proven is now exact", DeprecationWarning, stacklevel=2)
+        return self.exact
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict for each hit, as `Hit.as_dict`."""

@@ -37,10 +37,10 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Ranked documents, best first; `proven` and `read` as in Hits."""
+    """Ranked documents, best first; `exact` and `read` as in Hits."""
 
     documents: Sequence[Ranked]
-    proven: bool = False
+    exact: bool = False
     read: float | None = None
 
 
@@ -113,7 +113,7 @@ def _by_vector(
 ) -> list[Ranking]:
     """The `depth` best documents for every vector, each by its best passage."""
     if not snapshot.rows:
-        return [Ranking((), proven=True)] * len(vectors)
+        return [Ranking((), exact=True)] * len(vectors)
     label, several = _label(snapshot, query)
     rankings = [Ranking(())] * len(vectors)
     pending, depth = np.arange(len(vectors)), min(depth, snapshot.rows)
@@ -145,7 +145,7 @@ def _by_vector(
             best = _distinct(scored, labels, depth)
             documents = [Ranked(score, nearest[document]) for document, score in best]
             share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
-            rankings[pending[i]] = Ranking(documents, result.proven, share)
+            rankings[pending[i]] = Ranking(documents, result.exact, share)
             short.append(len(documents) < depth and bool(inside.all()) and inside.size >= count)
         pending, count = pending[np.array(short)], 4 * count
     return rankings
@@ -298,7 +298,7 @@ def hits(
         chosen = [hit(*ranked, next(documents), question) for ranked in ranking.documents]
         if query.sort_by is not None:
             chosen = ordered_by(chosen, query.sort_by)
-        return Hits(chosen, proven=ranking.proven, read=ranking.read, facets=facets)
+        return Hits(chosen, exact=ranking.exact, read=ranking.read, facets=facets)
 
     return [
         present(ranking, question)

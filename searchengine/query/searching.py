@@ -33,7 +33,7 @@ class Searching(Documents, ABC):
         ] = WeakValueDictionary()
 
     @abstractmethod
-    def _answered(self, asked: Query, queries: Questions) -> HitsBatch:
+    def _answered(self, request: Query, queries: Questions) -> HitsBatch:
         """The hits of questions that have the same options."""
 
     def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
@@ -44,11 +44,11 @@ class Searching(Documents, ABC):
         """
         if not isinstance(query, str):
             return self.search_batch(as_array(query)[None], k, **options)[0]
-        asked = Query.of(k, options)
+        request = Query.of(k, options)
         check_questions([query])
-        mine = Coalescer(partial(self._answered, asked))
+        mine = Coalescer(partial(self._answered, request))
         with self._lock:
-            together = self._together.setdefault(asked, mine)
+            together = self._together.setdefault(request, mine)
         return together(query)
 
     def search_batch(
@@ -65,13 +65,13 @@ class Searching(Documents, ABC):
         What several tasks ask at once is answered together, in a background thread. A task may be
         cancelled at any time, which concerns no other.
         """
-        asked, is_text = Query.of(k, options), isinstance(query, str)
+        request, is_text = Query.of(k, options), isinstance(query, str)
         if isinstance(query, str):
             check_questions([query])
         item = query if is_text else as_array(query)
-        mine: BackgroundCoalescer[Any, Hits] = BackgroundCoalescer(partial(self._answered, asked))
+        mine: BackgroundCoalescer[Any, Hits] = BackgroundCoalescer(partial(self._answered, request))
         with self._lock:
-            together = self._in_background.setdefault((asked, is_text), mine)
+            together = self._in_background.setdefault((request, is_text), mine)
         return await asyncio.wrap_future(together.submit(item))
 
     async def asearch_batch(

@@ -171,9 +171,9 @@ class Writer:
 
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
         """Store the encoder's present fingerprint instead of one that an older version computed."""
-        built = self.store.settings()["encoder"]
-        if built["fingerprint"] in renamed:
-            self.changes.set("encoder", built | {"fingerprint": renamed[built["fingerprint"]]})
+        stored = self.store.settings()["encoder"]
+        if stored["fingerprint"] in renamed:
+            self.changes.set("encoder", stored | {"fingerprint": renamed[stored["fingerprint"]]})
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""

@@ -32,8 +32,8 @@ def segment(
 ) -> Iterator[Segment]:
     settings = {"prefix": 8, "structure": request.param, "code": "int8", "shortlist": 40}
     path = tmp_path_factory.mktemp("allowed") / "s"
-    with Segment.build(path, ROWS, SegmentConfig.from_dict(settings)) as built:
-        yield built
+    with Segment.build(path, ROWS, SegmentConfig.from_dict(settings)) as result:
+        yield result
 
 
 def test_by_hand() -> None:
@@ -84,11 +84,11 @@ def sets() -> list[np.ndarray]:
 @pytest.mark.parametrize("size", [10, 300])
 def test_it_finds_what_an_array_finds_and_k_of_them(segment: Segment, size: int) -> None:
     for numbers in sets():
-        made = Allowed.of(numbers, TOTAL)
+        allowed = Allowed.of(numbers, TOTAL)
         dead = Allowed.without(np.setdiff1d(np.arange(TOTAL), numbers), TOTAL)
         count = min(10, numbers.size)
         for _ in range(2):  # made, and kept
-            for some in (made, dead):
+            for some in (allowed, dead):
                 one, other = (segment.search(QUERIES, 10, size, each) for each in (numbers, some))
                 np.testing.assert_array_equal(one.rows, other.rows)
                 np.testing.assert_array_equal(one.scores, other.scores)

@@ -49,8 +49,8 @@ def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
     structure, _, kernel = request.param.partition(" on ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHENGINE_KERNEL", kernel or "native")
-        with build(folder / request.param, structure, clustered(ROWS, 0)) as built:
-            yield built
+        with build(folder / request.param, structure, clustered(ROWS, 0)) as result:
+            yield result
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_shortlist_of_all_rows_is_exact_search(segment: Segment, queries: np.n
         found = segment.search(queries, 10, size)
         np.testing.assert_array_equal(found.rows, exact.rows)
         np.testing.assert_array_equal(found.scores, exact.scores)
-        assert found.proven
+        assert found.exact
     # One row less is searched; on clustered data little is lost by lists and graphs.
     near = segment.search(queries, 10, ROWS - 1)
     assert overlap(near.rows, exact.rows) > 0.98

@@ -207,10 +207,10 @@ def test_faiss_multiplies_bytes_exactly(width: int) -> None:
     bounds = Bounds.build([rows], width, rows)
     codes = bounds._code.encode(rows)[0].astype(np.float64) - 128
     assert np.abs(codes[:2, :width]).min() >= 127
-    asked = np.full((2, width + 3), 127, np.float32) * [[1], [-1]]
+    queries = np.full((2, width + 3), 127, np.float32) * [[1], [-1]]
     both = faiss.SearchParametersIVF(nprobe=2)
-    scores, order = bounds._index.search(asked.astype(np.float32), 64, params=both)
-    np.testing.assert_array_equal(scores, np.take_along_axis(asked @ codes.T, order, axis=1))
+    scores, order = bounds._index.search(queries.astype(np.float32), 64, params=both)
+    np.testing.assert_array_equal(scores, np.take_along_axis(queries @ codes.T, order, axis=1))
     assert order[:, 0].tolist() == [0, 1]
 
 

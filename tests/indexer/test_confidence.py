@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
-from indexer.tuning.confidence import certified, holds, lower_bound, smallest_sample
+from indexer.tuning.confidence import holds, last_holding, lower_bound, smallest_sample
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])
@@ -159,7 +159,7 @@ def test_a_certified_point_misses_its_target_no_more_often_than_stated() -> None
     wrong, naive = [], []
     for _ in range(2000):
         sample = points[:, rng.integers(0, points.shape[1], 300)]
-        chosen = certified(sample, target, 0.9)
+        chosen = last_holding(sample, target, 0.9)
         wrong.append(chosen is not None and true[chosen] < target)
         reached = np.flatnonzero(sample.mean(axis=1) >= target)
         naive.append(reached.size > 0 and true[reached[-1]] < target)
@@ -171,7 +171,8 @@ def test_with_enough_queries_the_cheapest_true_point_is_certified() -> None:
     points = operating_points()
     target = float(points.mean(axis=1)[4:6].mean())
     assert (
-        certified(points[:, np.random.default_rng(2).integers(0, 5000, 50_000)], target, 0.95) == 4
+        last_holding(points[:, np.random.default_rng(2).integers(0, 5000, 50_000)], target, 0.95)
+        == 4
     )
 
 
@@ -182,9 +183,9 @@ def test_a_point_behind_one_that_fails_is_not_read() -> None:
         yield [0.0] * 100
         raise AssertionError("read on")
 
-    assert certified(points(), 0.8, 0.95) == 1
-    assert certified([[0.5] * 100, [1.0] * 100], 0.8, 0.95) is None
-    assert certified([], 0.8, 0.95) is None
+    assert last_holding(points(), 0.8, 0.95) == 1
+    assert last_holding([[0.5] * 100, [1.0] * 100], 0.8, 0.95) is None
+    assert last_holding([], 0.8, 0.95) is None
 
 
 @pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99, 0.999])

@@ -41,19 +41,19 @@ def test_exact_is_brute_force_and_says_what_it_read(
             found, expected = segment.exact(QUERIES, 10, allowed), brute(segment, 10, allowed)
             np.testing.assert_array_equal(found.rows, expected.rows)
             np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
-            assert found.proven and found.read is not None
+            assert found.exact and found.read is not None
             available = 4000 if allowed is None else allowed.size
             assert (found.read < available if bounds else found.read == available).all()
-        assert not segment.search(QUERIES, 10).proven
+        assert not segment.search(QUERIES, 10).exact
         # A filter that leaves few rows is answered exactly, whatever was asked for.
-        assert segment.search(QUERIES, 10, allowed=np.arange(500)).proven
+        assert segment.search(QUERIES, 10, allowed=np.arange(500)).exact
 
 
 def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
     config = SegmentConfig(prefix=16, bounds=29)
     with Segment.build(tmp_path / "s", ROWS[:1200], config) as segment:
         found = segment.exact(QUERIES, 1500)
-        assert found.proven and (found.rows[:, 1200:] == -1).all()
+        assert found.exact and (found.rows[:, 1200:] == -1).all()
         assert (np.sort(found.rows[:, :1200], axis=1) == np.arange(1200)).all()
     with Segment.build(tmp_path / "one", ROWS[:1], config) as segment:
         assert segment.exact(QUERIES, 3).rows.tolist() == [[0, -1, -1]] * 25
@@ -101,7 +101,7 @@ def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
             with pytest.raises(VectorError, match=f"{most} 1000000000000; ask for 4000"):
                 call(10**12)
         # A shortlist longer than all rows is one of all rows.
-        assert segment.search(QUERIES, 10, shortlist=10**12).proven
+        assert segment.search(QUERIES, 10, shortlist=10**12).exact
 
 
 @pytest.mark.parametrize("structure", ["flat", "hnsw"])
@@ -137,7 +137,7 @@ def test_none_allowed(tmp_path: Path) -> None:
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
         found = segment.exact(QUERIES, 3, np.array([], np.int64))
         assert (found.rows == -1).all() and np.isneginf(found.scores).all()
-        assert found.proven and found.read is not None and not found.read.any()
+        assert found.exact and found.read is not None and not found.read.any()
 
 
 def test_altered_bounds_are_refused(tmp_path: Path) -> None:

@@ -219,22 +219,22 @@ def test_the_settings_of_format_1_mean_what_they_meant() -> None:
 
 def test_a_segment_of_format_1_is_rebuilt_as_one_of_the_newest(tmp_path: Path) -> None:
     with Segment.open(OLD / "hnsw-int8") as old:
-        made = old.rebuild(tmp_path / "new", replace(old.config, prefix=8))
+        rebuilt = old.rebuild(tmp_path / "new", replace(old.config, prefix=8))
         text = (tmp_path / "new" / "manifest.json").read_text()
         assert json.loads(text)["format"] == 3
-        np.testing.assert_array_equal(made.vectors(np.arange(40)), old.vectors(np.arange(40)))
-        assert made.manifest.provenance == old.manifest.provenance
-        made.verify()
+        np.testing.assert_array_equal(rebuilt.vectors(np.arange(40)), old.vectors(np.arange(40)))
+        assert rebuilt.manifest.provenance == old.manifest.provenance
+        rebuilt.verify()
 
 
 def test_segments_of_older_formats_are_merged(tmp_path: Path) -> None:
     with Segment.open(OLD / "hnsw-int8") as old, Segment.open(BEFORE / "hnsw-int8") as newer:
-        made = Segment.merge(tmp_path / "m", [(old, None), (newer, [1, 5])], newer.config)
+        merged = Segment.merge(tmp_path / "m", [(old, None), (newer, [1, 5])], newer.config)
     expected = np.concatenate([OLD_ROWS, OLD_ROWS[[1, 5]]])
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(made.vectors(np.arange(42)), expected, atol=1e-3)
-    assert made.manifest.fitted_on == 40
-    made.verify()
+    np.testing.assert_allclose(merged.vectors(np.arange(42)), expected, atol=1e-3)
+    assert merged.manifest.fitted_on == 40
+    merged.verify()
 
 
 # --- NSG -----------------------------------------------------------------------------------------

@@ -61,27 +61,27 @@ def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> Non
             shared = parts[-1][0] if parts and rng.random() < 0.5 else None
             part = Segment.build(path / str(i), vectors[piece], config, rotation_of=shared)
             kept = np.flatnonzero(live[piece])
-            given = rng.integers(3)
-            rest = None if kept.size == piece.size and given else kept
-            parts.append((part, Allowed.of(kept, part.rows) if given == 2 else rest))
+            choice = rng.integers(3)
+            rest = None if kept.size == piece.size and choice else kept
+            parts.append((part, Allowed.of(kept, part.rows) if choice == 2 else rest))
         refit = data.draw(st.sampled_from([None, True, False]))
-        made = Segment.merge(path / "m", parts, config, refit=refit)
+        merged = Segment.merge(path / "m", parts, config, refit=refit)
         for part, _ in parts:
             part.close()
-        made.verify()
+        merged.verify()
         expected = Segment.build(path / "all", vectors[live], config)
-        assert (made.rows, made.config) == (expected.rows, expected.config)
+        assert (merged.rows, merged.config) == (expected.rows, expected.config)
         tolerance = 1e-6 if storage is Storage.FLOAT32 else 1e-3
         np.testing.assert_allclose(
-            made.vectors(np.arange(made.rows)), unit(vectors[live]), atol=tolerance
+            merged.vectors(np.arange(merged.rows)), unit(vectors[live]), atol=tolerance
         )
-        found, best = made.exact(QUERIES, 5), expected.exact(QUERIES, 5)
+        found, best = merged.exact(QUERIES, 5), expected.exact(QUERIES, 5)
         np.testing.assert_allclose(found.scores, best.scores, atol=tolerance)
         truth = unit(QUERIES) @ unit(vectors[live]).T
         for line, scores, true in zip(found.rows, best.scores, truth, strict=True):
             real = line[line >= 0]  # other rows only where rounding decides between them
             np.testing.assert_allclose(true[real], scores[: real.size], atol=tolerance)
-            assert len({*real}) == min(5, made.rows)
+            assert len({*real}) == min(5, merged.rows)
 
 
 def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: Path) -> None:
@@ -89,17 +89,19 @@ def test_rows_are_copied_byte_for_byte_where_the_rotation_is_the_same(tmp_path: 
     second = Segment.build(tmp_path / "b", iter([rows(9, 2)]), CONFIG, rotation_of=first)
     other = Segment.build(tmp_path / "c", rows(900, 3), CONFIG)
     live = np.arange(0, 5000, 3)
-    made = Segment.merge(
+    merged = Segment.merge(
         tmp_path / "m", [(other, None), (first, live), (second, [1, 2, 8])], CONFIG
     )
-    np.testing.assert_array_equal(raw(made)[900 : 900 + live.size], raw(first)[live])
-    np.testing.assert_array_equal(raw(made)[-3:], raw(second)[[1, 2, 8]])
-    assert (made.vectors([5]) != other.vectors([5])).any()  # rounded once more
-    np.testing.assert_allclose(made.vectors([5]), other.vectors([5]), atol=1e-3)
-    assert made.manifest.fitted_on == second.manifest.fitted_on == first.manifest.fitted_on == 5000
+    np.testing.assert_array_equal(raw(merged)[900 : 900 + live.size], raw(first)[live])
+    np.testing.assert_array_equal(raw(merged)[-3:], raw(second)[[1, 2, 8]])
+    assert (merged.vectors([5]) != other.vectors([5])).any()  # rounded once more
+    np.testing.assert_allclose(merged.vectors([5]), other.vectors([5]), atol=1e-3)
+    assert (
+        merged.manifest.fitted_on == second.manifest.fitted_on == first.manifest.fitted_on == 5000
+    )
     for name in ("b", "m"):
         assert (tmp_path / name / "rotation.npy").samefile(tmp_path / "a" / "rotation.npy")
-    assert made._opened().rotation is first._opened().rotation  # in memory once
+    assert merged._opened().rotation is first._opened().rotation  # in memory once
     assert not (tmp_path / "b" / "spool.tmp").exists()
 
 
@@ -112,15 +114,15 @@ def test_the_rotation_is_fitted_anew_when_the_rows_are_four_times_as_many(
 ) -> None:
     first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
     second = Segment.build(tmp_path / "b", rows(more, 1), CONFIG, rotation_of=first)
-    made = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG, refit=refit)
-    assert made.manifest.fitted_on == fitted_on
-    kept = made.manifest.rotation_sha256 == first.manifest.rotation_sha256
+    merged = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG, refit=refit)
+    assert merged.manifest.fitted_on == fitted_on
+    kept = merged.manifest.rotation_sha256 == first.manifest.rotation_sha256
     assert kept is (fitted_on == 100)
     if not kept:
         both = Segment.build(
             tmp_path / "all", np.concatenate([rows(100, 0), rows(more, 1)]), CONFIG
         )
-        energy = [(each.rotate(QUERIES)[:, :8] ** 2).sum() for each in (made, both)]
+        energy = [(each.rotate(QUERIES)[:, :8] ** 2).sum() for each in (merged, both)]
         assert energy[0] == pytest.approx(energy[1], abs=1e-3)
 
 
@@ -134,8 +136,8 @@ def test_when_a_rotation_is_outgrown() -> None:
 @pytest.mark.parametrize("live", [None, [2, 5]])
 def test_what_a_rotation_is_fitted_on_is_checked(tmp_path: Path, live: list[int] | None) -> None:
     """A row that is no unit vector would turn the basis of all others."""
-    made = Segment.build(tmp_path / "a", rows(9, 0), CONFIG)
-    part, size = made._part(live), 2 * DIM
+    segment = Segment.build(tmp_path / "a", rows(9, 0), CONFIG)
+    part, size = segment._part(live), 2 * DIM
     with (tmp_path / "a" / "vectors.faiss").open("r+b") as file:
         file.seek(-4 * size, os.SEEK_END)  # row 5 of 9
         file.write(bytes(size))
@@ -151,8 +153,8 @@ def test_from_the_sample_on_a_rotation_is_kept(
     first = Segment.build(tmp_path / "a", rows(100, 0), CONFIG)
     second = Segment.build(tmp_path / "b", rows(600, 1), CONFIG, rotation_of=first)
     monkeypatch.setattr(merge, "ROTATION_SAMPLE", 100)
-    made = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG)
-    assert made.manifest.fitted_on == 100
+    merged = Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG)
+    assert merged.manifest.fitted_on == 100
     again = Segment.merge(tmp_path / "n", [(first, None), (second, None)], CONFIG, refit=True)
     assert again.manifest.fitted_on == 700  # by a sample of 100
 
@@ -188,20 +190,20 @@ def test_another_storage_or_rotation_may_be_asked_for(tmp_path: Path) -> None:
         [replace(CONFIG, storage=Storage.FLOAT32), BLOCKS]
         + [replace(CONFIG, rotation=kind) for kind in (RotationKind.ITQ, RotationKind.IDENTITY)]
     ):
-        made = Segment.merge(tmp_path / f"m{i}", parts, config, refit=False)
-        assert made.config == config
-        np.testing.assert_allclose(made.vectors(np.arange(60)), wanted, atol=1e-3)
-    assert made.manifest.fitted_on == 0 and not (made.path / "rotation.npy").exists()
+        merged = Segment.merge(tmp_path / f"m{i}", parts, config, refit=False)
+        assert merged.config == config
+        np.testing.assert_allclose(merged.vectors(np.arange(60)), wanted, atol=1e-3)
+    assert merged.manifest.fitted_on == 0 and not (merged.path / "rotation.npy").exists()
 
 
 def test_a_taken_rotation_is_that_segments_own(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(1500, 0), CONFIG)
     for i, some in enumerate((rows(1, 2), iter([rows(3, 3), rows(2, 4)]))):
-        made = Segment.build(tmp_path / f"b{i}", some, CONFIG, rotation_of=first)
-        np.testing.assert_array_equal(made.rotate(QUERIES), first.rotate(QUERIES))
-        again = Segment.open(made.path)
+        segment = Segment.build(tmp_path / f"b{i}", some, CONFIG, rotation_of=first)
+        np.testing.assert_array_equal(segment.rotate(QUERIES), first.rotate(QUERIES))
+        again = Segment.open(segment.path)
         np.testing.assert_array_equal(again.rotate(QUERIES), first.rotate(QUERIES))
-        made.verify()
+        segment.verify()
     other = Segment.build(tmp_path / "o", rows(50, 5), CONFIG)
     alone = Segment.open(other.path, rotation_of=first)  # not the same: its own is read
     np.testing.assert_array_equal(alone.rotate(QUERIES), other.rotate(QUERIES))
@@ -270,7 +272,7 @@ def test_everything_is_synced_and_the_manifest_last(
     done: list[tuple[str, int]] = []
     notes = {"provenance": {"by": "hand"}, "tuning": {"target": 0.9}}
     syncs = disk_full_at(monkeypatch, 0)
-    made = Segment.merge(
+    merged = Segment.merge(
         tmp_path / "m",
         [(first, None), (first, [3])],
         CONFIG,
@@ -279,8 +281,8 @@ def test_everything_is_synced_and_the_manifest_last(
     )
     assert syncs() == 5  # vectors, coarse stage, manifest, two folders; the rotation is a link
     assert done == [("Merging", 50), ("Merging", 1), ("Building", 51)]
-    assert made.manifest.provenance == notes["provenance"]
-    assert made.manifest.tuning == notes["tuning"]
+    assert merged.manifest.provenance == notes["provenance"]
+    assert merged.manifest.tuning == notes["tuning"]
 
 
 @pytest.mark.parametrize(("code", "dtype"), [("fp16", np.float16), ("fp32", np.float32)])

@@ -245,13 +245,13 @@ for worker in workers:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def segment_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_segment(tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_process_forked_during_a_search_can_search(built: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(built)]
+def test_a_process_forked_during_a_search_can_search(segment_folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(segment_folder)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run(command, check=True, timeout=60, env=environment)
 
@@ -339,11 +339,11 @@ def test_a_trial_may_hold_fewer_rows_than_the_file(tmp_path: Path) -> None:
     assert heads.shape == (500, 20)
 
 
-def test_views_outlive_the_segment_they_came_from(built: Path) -> None:
-    segment = Segment.open(built)
+def test_views_outlive_the_segment_they_came_from(segment_folder: Path) -> None:
+    segment = Segment.open(segment_folder)
     queries = segment.vectors(np.arange(0, 3000, 20))
     expected = segment.search(queries, 10).rows
-    other, view = Segment.open(built), segment.over(segment.config)
+    other, view = Segment.open(segment_folder), segment.over(segment.config)
     segment.close()
     del segment
     for still in (other, view):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not LEVELS, reason="the kernel is not compiled")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def segment_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_segment(tmp_path_factory.mktemp("native"))
 
 
@@ -94,12 +94,12 @@ def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: i
 
 
 def test_a_segment_finds_the_same_with_every_kernel(
-    built: Path, monkeypatch: pytest.MonkeyPatch
+    segment_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = {}
     for kernel in ("faiss", *LEVELS):
         monkeypatch.setenv("SEARCHENGINE_KERNEL", kernel)
-        with Segment.open(built) as segment:
+        with Segment.open(segment_folder) as segment:
             is_native = isinstance(segment._opened().cascade, NativeCascade)
             assert is_native == (kernel != "faiss")
             queries = segment.vectors(np.arange(0, 3000, 20))
@@ -113,32 +113,36 @@ def test_a_segment_finds_the_same_with_every_kernel(
                 np.testing.assert_allclose(found.scores, oracle.scores, atol=1e-6)
 
 
-def test_without_a_library_faiss_searches(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Segment.open(built) as segment:
+def test_without_a_library_faiss_searches(
+    segment_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Segment.open(segment_folder) as segment:
         queries = segment.vectors(np.arange(0, 3000, 20))
         expected = segment.search(queries, 10, 80)
     monkeypatch.setattr(library, "load", lambda: None)
     monkeypatch.delenv("SEARCHENGINE_KERNEL", raising=False)
     assert library.levels() == []
     assert library.description().startswith("faiss (no compiled kernel")
-    with Segment.open(built) as segment:
+    with Segment.open(segment_folder) as segment:
         assert isinstance(segment._opened().cascade, Cascade)
         found = segment.search(queries, 10, 80)
     assert np.mean(found.rows == expected.rows) > 0.995
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
     with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
-        Segment.open(built)
+        Segment.open(segment_folder)
 
 
-def test_an_unknown_kernel_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_kernel_is_refused(
+    segment_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "sse9")
     with pytest.raises(SegmentConfigError, match=r"must be one of native, faiss, .*got 'sse9'"):
-        Segment.open(built)
+        Segment.open(segment_folder)
     absent = next(level for level in library.LEVELS if level not in LEVELS)
     monkeypatch.setenv("SEARCHENGINE_KERNEL", absent)
     with pytest.raises(SegmentConfigError, match=f"{absent} is not available on this machine"):
-        Segment.open(built)
+        Segment.open(segment_folder)
 
 
 def test_the_description_names_the_level(monkeypatch: pytest.MonkeyPatch) -> None:

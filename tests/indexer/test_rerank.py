@@ -97,10 +97,10 @@ def test_merging_numbers_rows_from_their_bases() -> None:
 
 def test_a_merged_result_is_proven_if_all_are_and_counts_what_was_read() -> None:
     part = SearchResult(np.array([[1], [2]]), np.zeros((2, 1), np.float32))
-    counted = replace(part, proven=True, read=np.array([3, 40]))
+    counted = replace(part, exact=True, read=np.array([3, 40]))
     both = merge([counted, counted], [0, 10], 1)
-    assert both.proven and both.read is not None and both.read.tolist() == [6, 80]
-    assert not merge([counted, part], [0, 10], 1).proven
+    assert both.exact and both.read is not None and both.read.tolist() == [6, 80]
+    assert not merge([counted, part], [0, 10], 1).exact
     assert merge([counted, part], [0, 10], 1).read is None
     assert counted.read is not None and counted.read.tolist() == [3, 40]
 

@@ -70,8 +70,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
     structure, code = request.param
     path = folder / f"{structure}-{code}"
-    with Segment.build(path, ROWS, config(structure=structure, code=code)) as built:
-        yield built
+    with Segment.build(path, ROWS, config(structure=structure, code=code)) as result:
+        yield result
 
 
 @pytest.fixture(scope="module")

@@ -78,12 +78,12 @@ def test_plain_strings_and_lists_become_members_and_tuples() -> None:
 
 
 def test_integers_of_numpy_become_plain_ones() -> None:
-    given = {
+    settings = {
         "prefix": np.int64(64),
         "shortlist": np.uint16(300),
         "stages": [(np.int32(128), np.int64(50))],
     }
-    config = SegmentConfig(**given, rotation="blocks", blocks=np.array([64, 96]))  # type: ignore[arg-type]
+    config = SegmentConfig(**settings, rotation="blocks", blocks=np.array([64, 96]))  # type: ignore[arg-type]
     assert json.loads(json.dumps(config.as_dict()))["stages"] == [[128, 50]]
     assert config == SegmentConfig(
         prefix=64, shortlist=300, stages=((128, 50),), rotation=RotationKind.BLOCKS, blocks=(64, 96)
@@ -148,8 +148,8 @@ def test_faiss_understands_every_recipe_and_only_those_are_taken(
             SegmentConfig(structure=structure, code=code)
         return
     config = SegmentConfig(prefix=16, structure=structure, code=code)
-    made = faiss.index_factory(16, config.factory(5000), faiss.METRIC_INNER_PRODUCT)
-    assert made.d == 16 and made.metric_type == faiss.METRIC_INNER_PRODUCT
+    index = faiss.index_factory(16, config.factory(5000), faiss.METRIC_INNER_PRODUCT)
+    assert index.d == 16 and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
 @pytest.mark.parametrize(

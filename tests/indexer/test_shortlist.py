@@ -52,7 +52,7 @@ def test_a_small_segment_is_searched_exactly(
     with build(OPEN) as segment:
         assert segment.config.shortlist == len(rows)
         result = segment.search(rows[:5], 10)
-        assert result.proven
+        assert result.exact
         np.testing.assert_array_equal(result.rows, segment.exact(rows[:5], 10).rows)
 
 
@@ -99,7 +99,7 @@ def test_it_is_measured_again_when_segments_are_merged(
 def test_a_given_shortlist_is_kept(build: Callable[[SegmentConfig], Segment]) -> None:
     with build(replace(OPEN, shortlist=7)) as segment:
         assert segment.config.shortlist == 7
-        assert not segment.search(segment.vectors(np.arange(1)), 3).proven
+        assert not segment.search(segment.vectors(np.arange(1)), 3).exact
 
 
 def test_a_view_takes_the_measured_one(

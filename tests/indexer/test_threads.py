@@ -209,13 +209,15 @@ def test_concurrent_searches_equal_serial_ones(tmp_path: Path, structure: str, l
     rows = centres[rng.integers(20, size=1300)] + 0.5 * rng.standard_normal((1300, 24))
     queries = [rng.standard_normal((count, 24)) for count in (1, 5, 70, 2) * 12]
     filters = (None, np.arange(200, 1300), np.arange(0, 1300, 2))  # searched, and scanned
-    asked = [(some, 3 + i % 5, filters[i % 3]) for i, some in enumerate(queries)]
+    searches = [(some, 3 + i % 5, filters[i % 3]) for i, some in enumerate(queries)]
     config = SegmentConfig.from_dict({"structure": structure, "prefix": 12, "shortlist": 30})
     threads.limit = 3
     with Segment.build(tmp_path / "s", rows, config) as segment:
-        serial = [segment.search(some, k, allowed=allowed) for some, k, allowed in asked]
+        serial = [segment.search(some, k, allowed=allowed) for some, k, allowed in searches]
         with ThreadPoolExecutor(8) as pool:
-            together = [*pool.map(lambda one: segment.search(one[0], one[1], None, one[2]), asked)]
+            together = [
+                *pool.map(lambda one: segment.search(one[0], one[1], None, one[2]), searches)
+            ]
     for one, other in zip(serial, together, strict=True):
         np.testing.assert_array_equal(other.rows, one.rows)
         np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)

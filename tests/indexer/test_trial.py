@@ -60,10 +60,10 @@ def on_gpu(rows: Any, counter: "Counter | None" = None) -> CoarseIndex:
     index = faiss.IndexFlatIP(rows.width)
     for block in rows.blocks():
         index.add(block)
-    made = CoarseIndex(index, lock=Lock())
+    coarse = CoarseIndex(index, lock=Lock())
     if counter is not None:
-        counter.index, made._flat = made._flat, counter
-    return made
+        counter.index, coarse._flat = coarse._flat, counter
+    return coarse
 
 
 class Counter:
@@ -126,6 +126,6 @@ def test_an_index_made_on_a_gpu_has_a_lock(monkeypatch: pytest.MonkeyPatch) -> N
         def blocks(self) -> list[np.ndarray]:
             return [ROWS]
 
-    made = opening.gpu_copy(Rows())  # type: ignore[arg-type]
-    with made._lock:
-        assert not made._lock.acquire(blocking=False)  # type: ignore[attr-defined]
+    index = opening.gpu_copy(Rows())  # type: ignore[arg-type]
+    with index._lock:
+        assert not index._lock.acquire(blocking=False)  # type: ignore[attr-defined]

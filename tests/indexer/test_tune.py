@@ -59,12 +59,12 @@ RECIPES = [
 def segments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Segment]]:
     folder = tmp_path_factory.mktemp("tune")
     parts = [ROWS[:1800], ROWS[1800:]]
-    made = [
+    result = [
         Segment.build(folder / str(i), part, SegmentConfig(prefix=4, storage=Storage.FLOAT32))
         for i, part in enumerate(parts)
     ]
-    yield made
-    for segment in made:
+    yield result
+    for segment in result:
         segment.close()
 
 
@@ -79,11 +79,11 @@ def merged(segments: list[Segment], queries: np.ndarray, config: SegmentConfig) 
 def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     segments: list[Segment], objective: Objective
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     goal = Goal(0.9, objective=objective)
-    tuned = tune(segments, QUERIES, goal, configs=RECIPES, on_step=said.append)
+    tuned = tune(segments, QUERIES, goal, configs=RECIPES, on_step=messages.append)
     assert tuned.held_out == 300 and tuned.rows == 3000 and tuned.source == "given"
-    assert tuned.tried == len(tuned.curve) > 5 and said
+    assert tuned.tried == len(tuned.curve) > 5 and messages
     truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
     reached = recall(merged(segments, FRESH, tuned.config), truth)
     assert reached > 0.9
@@ -96,19 +96,19 @@ def test_rows_made_into_queries_are_left_out_of_what_is_measured(
     segments: list[Segment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = np.random.default_rng(4).permutation(3000)[:300]
-    built: list[np.ndarray] = []
+    trials: list[np.ndarray] = []
 
     def over(self: Segment, config: SegmentConfig, kept: object = None) -> Segment:
         if kept is not None:
-            built.append(np.asarray(kept) + (0 if self.rows == 1800 else 1800))
+            trials.append(np.asarray(kept) + (0 if self.rows == 1800 else 1800))
         return original(self, config, kept)
 
     original = Segment.over
     monkeypatch.setattr(Segment, "over", over)
     tuned = tune(segments, ROWS[own], Goal(0.9), self_queries=own, configs=RECIPES)
     assert tuned.source == "documents" and tuned.rows == 3000
-    assert len(built) == 2 * len(RECIPES)
-    np.testing.assert_array_equal(np.concatenate(built[:2]), np.setdiff1d(np.arange(3000), own))
+    assert len(trials) == 2 * len(RECIPES)
+    np.testing.assert_array_equal(np.concatenate(trials[:2]), np.setdiff1d(np.arange(3000), own))
     # The promise holds for queries that no graph has as nodes; these are such.
     truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
     assert recall(merged(segments, FRESH, tuned.config), truth) > 0.9
@@ -132,11 +132,11 @@ def test_a_trial_index_finds_none_but_the_rows_kept(
 def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool) -> None:
     """It is flat whatever the recipe; the large one behind it is not."""
     folders = [(tmp_path / "tiny", ROWS[:20]), (tmp_path / "large", ROWS[20:])]
-    made = [Segment.build(path, part, SegmentConfig(prefix=8)) for path, part in folders]
+    segments = [Segment.build(path, part, SegmentConfig(prefix=8)) for path, part in folders]
     recipe = SegmentConfig.from_dict({"prefix": 16, "structure": "hnsw", "code": "int8"})
     own = np.arange(30, 3000, 10) if documents else None
     queries = QUERIES if own is None else ROWS[own]
-    tuned = tune(made, queries, Goal(0.9), self_queries=own, configs=[recipe])
+    tuned = tune(segments, queries, Goal(0.9), self_queries=own, configs=[recipe])
     assert {point.config.structure for point in tuned.curve} == {"hnsw"}
     assert tuned.config.effort >= tuned.config.shortlist
 
@@ -244,16 +244,16 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
 def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
     """It finds every neighbour, so that a tuning that was started has a result."""
     truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
-    asked = Questions(QUERIES, truth)
+    questions = Questions(QUERIES, truth)
     *_, (config, shortlists) = candidates(
-        segments, [1800, 1200], [None, None], asked, Goal(0.9), None
+        segments, [1800, 1200], [None, None], questions, Goal(0.9), None
     )
     assert shortlists == [1800] and config.shortlist == 1800
     found = [segment.over(config).search(QUERIES, 10) for segment in segments]
-    assert all(each.proven for each in found)
+    assert all(each.exact for each in found)
     # Of rows made into queries: all there will be, not all but those.
     kept = [np.arange(30, 1800), np.arange(30, 1200)]
-    tried = [*candidates(segments, [1800, 1200], kept, asked, Goal(0.9, k=1190), None)]
+    tried = [*candidates(segments, [1800, 1200], kept, questions, Goal(0.9, k=1190), None)]
     assert [sizes for _, sizes in tried] == [[1800]]
 
 
@@ -422,8 +422,8 @@ def climb(
     reached = itertools.chain(recalls, itertools.repeat(0.0))
     costs = itertools.chain(times, itertools.repeat(1.0))
 
-    def recalls_of(views: object, asked: Questions, k: int) -> np.ndarray:
-        return np.full(4, next(reached) if asked is SEEN else 0.25)
+    def recalls_of(views: object, questions: Questions, k: int) -> np.ndarray:
+        return np.full(4, next(reached) if questions is SEEN else 0.25)
 
     monkeypatch.setattr(module, "_recalls", recalls_of)
     monkeypatch.setattr(module, "_cost", lambda *_: next(costs))
@@ -492,8 +492,8 @@ def test_a_cost_by_hand(
     clock = SimpleNamespace(perf_counter=lambda: sum(each.clock for each in segments))
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "_TIMED_QUERIES", 3)
-    asked = Questions(QUERIES[:5], np.zeros((5, 1), np.int64))
-    assert _cost(segments, asked, Goal(objective=objective)) == pytest.approx(ms)
+    questions = Questions(QUERIES[:5], np.zeros((5, 1), np.int64))
+    assert _cost(segments, questions, Goal(objective=objective)) == pytest.approx(ms)
     assert [each.batches for each in segments] == [batches, batches]
 
 

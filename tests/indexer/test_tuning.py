@@ -35,7 +35,7 @@ from searchengine.storage.documents.store import Store
 
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)
-MADE = SegmentConfig(prefix=4, shortlist=20)
+CONFIG = SegmentConfig(prefix=4, shortlist=20)
 
 
 def texts(count: int, seed: int) -> list[str]:
@@ -45,15 +45,15 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
-    made = enumerate(texts(count, seed))
-    return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in made]
+    numbered = enumerate(texts(count, seed))
+    return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in numbered]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A collection of two segments, one of them small."""
     path = tmp_path / "words.index"
-    with SearchEngine.create(path, WordLengths(WIDTH), MADE) as engine:
+    with SearchEngine.create(path, WordLengths(WIDTH), CONFIG) as engine:
         engine.add(documents(1200, 1))
         engine.add(documents(100, 2))
     return path
@@ -80,19 +80,21 @@ def share_found(engine: SearchEngine, questions: list[str]) -> float:
 
 
 def test_a_tuned_collection_holds_what_was_asked(engine: SearchEngine, path: Path) -> None:
-    asked = texts(300, 9)
-    before = truth(engine, asked[0])
-    assert share_found(engine, asked) < 0.8
+    questions = texts(300, 9)
+    before = truth(engine, questions[0])
+    assert share_found(engine, questions) < 0.8
     steps: list[str] = []
-    built: list[tuple[str, int, int]] = []
+    built_indexes: list[tuple[str, int, int]] = []
     old = (path / "segments" / "000001" / "vectors.faiss").stat().st_ino
-    tuning = engine.tune(asked, GOAL, on_step=steps.append, building=lambda *s: built.append(s))
+    tuning = engine.tune(
+        questions, GOAL, on_step=steps.append, building=lambda *s: built_indexes.append(s)
+    )
     assert steps[0] == "exact search of 300 queries over 1300 rows"
-    assert {(what, rows) for what, _, rows in built} == {("Building", 1300)}
-    assert sum(done for _, done, _ in built) == 1300
+    assert {(what, rows) for what, _, rows in built_indexes} == {("Building", 1300)}
+    assert sum(done for _, done, _ in built_indexes) == 1300
     assert (tuning.rows, tuning.queries, tuning.source) == (1300, 300, "given")
     assert tuning.recall > 0.8 and share_found(engine, texts(300, 10)) > 0.8
-    assert truth(engine, asked[0]) == before
+    assert truth(engine, questions[0]) == before
     assert [(row.id, row.base, row.rows) for row in engine.collection.segments] == [
         (3, 0, 1200),
         (4, 1200, 100),
@@ -121,9 +123,13 @@ def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: 
         stats = again.stats()
         assert stats.index_config == tuning.config.as_dict()
         assert stats.tuning is not None and (stats.tuning["rows"], stats.documents) == (1300, 2400)
-        told = described(stats)["tuning"]
-        assert told.startswith("guarantee withdrawn: 1100 rows were added and 0 deleted since")
-        assert "45.8% may be missed, and the target allows 0.2; tune again (it was" in told
+        described_tuning = described(stats)["tuning"]
+        assert described_tuning.startswith(
+            "guarantee withdrawn: 1100 rows were added and 0 deleted since"
+        )
+        assert (
+            "45.8% may be missed, and the target allows 0.2; tune again (it was" in described_tuning
+        )
         assert again.tune(texts(150, 9), GOAL).rows == 2400
         assert len(again.collection.segments) == 3
 
@@ -203,16 +209,16 @@ def test_a_refused_tuning_changes_nothing(engine: SearchEngine, path: Path) -> N
     assert state(path) == before and engine.stats() == stats
 
 
-@pytest.mark.parametrize("asked", [None, texts(150, 9)], ids=["documents", "questions"])
+@pytest.mark.parametrize("questions", [None, texts(150, 9)], ids=["documents", "questions"])
 def test_what_was_deleted_is_neither_measured_nor_built(
-    engine: SearchEngine, asked: list[str] | None
+    engine: SearchEngine, questions: list[str] | None
 ) -> None:
     gone = [f"1-{i}" for i in range(0, 900, 3)] + [f"2-{i}" for i in range(100)]
     expected = truth(engine, texts(1, 7)[0], 500)
     engine.delete(gone)
     steps: list[str] = []
-    tuning = engine.tune(asked, GOAL, on_step=steps.append)
-    count = 150 if asked else 100
+    tuning = engine.tune(questions, GOAL, on_step=steps.append)
+    count = 150 if questions else 100
     assert steps[0] == f"exact search of {count} queries over 900 rows" and tuning.rows == 900
     (segment,) = engine.collection.segments.values()
     assert segment.rows == 900 and engine.stats().tombstones == 0
@@ -307,7 +313,7 @@ def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
     folders = path / "segments"
     assert len([*folders.iterdir()]) == 4
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        assert engine.search(question) == hits and engine.stats().index_config == MADE.as_dict()
+        assert engine.search(question) == hits and engine.stats().index_config == CONFIG.as_dict()
         engine.verify()
         engine.add(documents(1, 4))
         assert sorted(f.name for f in folders.iterdir()) == [
@@ -334,11 +340,11 @@ def test_two_that_tune_at_once(path: Path) -> None:
     writers = [spawn.Process(target=_tune, args=(path, seed, results)) for seed in (9, 10)]
     for writer in writers:
         writer.start()
-    said = sorted(results.get(timeout=60) for _ in writers)
+    outcomes = sorted(results.get(timeout=60) for _ in writers)
     for writer in writers:
         writer.join(60)
-    assert "tuned" in said
-    refused = [line for line in said if line != "tuned"]
+    assert "tuned" in outcomes
+    refused = [line for line in outcomes if line != "tuned"]
     assert all("tune it again" in line or "being written to" in line for line in refused)
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
         engine.verify()
@@ -359,7 +365,7 @@ def test_what_was_changed_meanwhile_is_left_alone(
                 pytest.raises(CollectionBusy),
             ):
                 engine.tune(texts(150, 9), GOAL)
-            assert engine.stats().index_config == MADE.as_dict()
+            assert engine.stats().index_config == CONFIG.as_dict()
             return
         measured = tuning_module.tune
 
@@ -391,7 +397,7 @@ def test_a_failure_half_way_leaves_no_folder(
     with pytest.raises(CollectionError, match=r"No space left on device; the change was undone"):
         engine.tune(texts(150, 9), GOAL)
     assert sorted(f.name for f in (path / "segments").iterdir()) == ["000001", "000002"]
-    assert engine.stats().index_config == MADE.as_dict()
+    assert engine.stats().index_config == CONFIG.as_dict()
     engine.verify()
 
 
@@ -416,7 +422,7 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
     with pytest.raises(QueryError, match="tune takes a list of questions, got one text"):
         engine.tune("dog", GOAL)
     assert [row.id for row in engine.collection.segments] == [1, 2]
-    with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), MADE) as few:
+    with SearchEngine.create(tmp_path / "few", WordLengths(WIDTH), CONFIG) as few:
         with pytest.raises(QueryError, match=r"tuning needs 100 passages, .* has 0;"):
             few.tune(goal=GOAL)
         few.add(documents(99, 1))
@@ -432,8 +438,8 @@ def test_refusals(engine: SearchEngine, tmp_path: Path) -> None:
 
 def test_in_words() -> None:
     recipe = SegmentConfig(structure="hnsw", code="int8", prefix=192, shortlist=32, effort=48)
-    made = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 32, effort 48"
-    assert in_words(recipe.as_dict(), 768) == made
+    config_text = "hnsw int8 over 192 of 768 dimensions, shortlist 32, links 32, effort 48"
+    assert in_words(recipe.as_dict(), 768) == config_text
     lists = SegmentConfig(structure="ivf", stages=((128, 40), (256, 20)), bounds=253)
     assert in_words(lists.as_dict(), 768) == (
         "ivf fp16 over 64 of 768 dimensions, shortlist 100, then 40 by 128, then 20 by 256, "
@@ -454,6 +460,8 @@ def test_ladder_and_summary_tell_what_was_chosen(engine: SearchEngine) -> None:
     ]
     assert [rung["effort"] for rung in rungs] == [point.config.effort for point in same]
     assert set(rungs[0]) == {"effort", "recall@10", "ms", "chosen"}
-    told = summary(tuning, WIDTH)
-    assert told.startswith("recall@10 above 0.8 with 90 % confidence on 75 held-out queries (mean")
-    assert in_words(tuning.config.as_dict(), WIDTH) in told
+    sentence = summary(tuning, WIDTH)
+    assert sentence.startswith(
+        "recall@10 above 0.8 with 90 % confidence on 75 held-out queries (mean"
+    )
+    assert in_words(tuning.config.as_dict(), WIDTH) in sentence

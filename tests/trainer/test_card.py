@@ -96,8 +96,8 @@ def test_base_model(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     assert hub_name(base) == name
-    told = RECIPE | {"config": replace(CONFIG, base=base).to_dict()}
-    front = card(replace(trained, recipe=told)).split("---\n", 2)[1]
+    recipe = RECIPE | {"config": replace(CONFIG, base=base).to_dict()}
+    front = card(replace(trained, recipe=recipe)).split("---\n", 2)[1]
     assert re.findall("base_model: (.*)", front) == ([f'"{name}"'] if name else [])
 
 
@@ -114,8 +114,8 @@ def test_table(trained: Model) -> None:
 
 
 def test_how_it_was_made(trained: Model) -> None:
-    made = card(trained).split("## How it was made\n\n")[1].split("\n\n##")[0]
-    assert made.splitlines() == [
+    section = card(trained).split("## How it was made\n\n")[1].split("\n\n##")[0]
+    assert section.splitlines() == [
         "- Base model: `base`.",
         "- Data: `nli.tsv`, `captions.jsonl.gz`; 41522 examples, 1818 left out because they hold "
         "a sentence of `sts_test.tsv`.",
@@ -158,10 +158,10 @@ def test_the_configuration_makes_it_again(trained: Model) -> None:
 
 def test_classification(trained: Model) -> None:
     config = {"objective": "classification", "label_weight": 0.9, "prefixes": [WIDTH]}
-    given = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
+    settings = {"train": ["a.tsv"], "out": "m", "base": "starter", "mixup": 0.2, **config}
     recipe = RECIPE | {
-        "config": given,
-        "summary": summary(TrainConfig.from_dict(given), (WIDTH,)),
+        "config": settings,
+        "summary": summary(TrainConfig.from_dict(settings), (WIDTH,)),
     }
     labels = Classifier(WIDTH, ("good", "bad"))
     text = card(replace(trained, recipe=recipe, classifier=labels, matryoshka_dims=(WIDTH,)))

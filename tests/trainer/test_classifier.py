@@ -31,8 +31,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(base: Path, tmp_path: Path) -> TrainConfig:
     """A text with "not" is a no; 240 texts, of which 24 are held out."""
-    told = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
-    rows = [(text, "yes") for text in told] + [(f"{text} not", "no") for text in told]
+    texts = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
+    rows = [(text, "yes") for text in texts] + [(f"{text} not", "no") for text in texts]
     path = tmp_path / "labelled.tsv"
     path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     return TrainConfig(

@@ -431,15 +431,15 @@ def test_unknown_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_hub_names_are_loaded_again_by_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    names: list[Any] = []
 
     def snapshot(name: str, *, allow_patterns: list[str]) -> str:
-        asked.append((name, "*.bin" in allow_patterns))
+        names.append((name, "*.bin" in allow_patterns))
         return str(tiny)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     encoder = Encoder.load("owner/name")
-    assert encoder.source == "owner/name" and asked == [("owner/name", False)]
+    assert encoder.source == "owner/name" and names == [("owner/name", False)]
 
 
 def test_missing_starter_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -531,19 +531,19 @@ def test_equal_texts_are_encoded_once_and_progress_adds_up(compiled: Encoder) ->
 
 
 def test_ahead_gives_all_in_order_and_stops_when_left() -> None:
-    made: list[int] = []
+    produced: list[int] = []
 
     def items() -> Iterator[int]:
         for i in range(100):
-            made.append(i)
+            produced.append(i)
             yield i
 
     assert list(prefetched(items())) == list(range(100))
-    made.clear()
+    produced.clear()
     running = prefetched(items())
     assert [next(running), next(running)] == [0, 1]
     running.close()
-    assert len(made) <= 4, "what is not asked for is not made"
+    assert len(produced) <= 4, "what is not asked for is not made"
 
 
 def test_an_error_of_the_thread_comes_out() -> None:

@@ -75,29 +75,29 @@ def columns(
     return list(lengths * torch.randn(count, n, WIDTH, generator=generator, dtype=dtype))
 
 
-def value_and_gradients(loss: Loss, given: Sequence[Tensor]) -> list[Tensor]:
-    leaves = [x.clone().requires_grad_() for x in given]
+def value_and_gradients(loss: Loss, inputs: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
     value = loss(leaves)
     torch.autograd.backward(value)
     return [value.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-def assert_same(ours: Loss, theirs: Loss, given: Sequence[Tensor]) -> None:
-    found, expected = (value_and_gradients(loss, given) for loss in (ours, theirs))
+def assert_same(ours: Loss, theirs: Loss, inputs: Sequence[Tensor]) -> None:
+    found, expected = (value_and_gradients(loss, inputs) for loss in (ours, theirs))
     assert len(found) == len(expected) > 1
     assert found[0] > 1e-3  # nothing to compare otherwise
-    close = TOLERANCE[given[0].dtype]
+    close = TOLERANCE[inputs[0].dtype]
     torch.testing.assert_close(found, expected, atol=close, rtol=close)
 
 
 def theirs(loss: nn.Module, labels: Tensor | None = None) -> Loss:
     """A loss of sentence-transformers as a function of the columns' vectors."""
-    return lambda given: loss([{"x": x} for x in given], labels)
+    return lambda inputs: loss([{"x": x} for x in inputs], labels)
 
 
-def ranking(given: list[Tensor], temperature: float = 1 / 20) -> Tensor:
+def ranking(inputs: list[Tensor], temperature: float = 1 / 20) -> Tensor:
     """Positives and all negatives as candidates; theirs calls 1 / temperature the scale."""
-    return info_nce(cosines(given[0], torch.cat(given[1:])), temperature=temperature)
+    return info_nce(cosines(inputs[0], torch.cat(inputs[1:])), temperature=temperature)
 
 
 # InfoNCE and nested prefixes, against sentence-transformers
@@ -114,7 +114,7 @@ def test_info_nce_is_multiple_negatives_ranking(count: int, dtype: torch.dtype) 
 @pytest.mark.parametrize("count", (2, 3))
 def test_info_nce_is_the_cached_ranking_loss(size: int, count: int) -> None:
     reference = CachedMultipleNegativesRankingLoss(Given(), scale=8, mini_batch_size=size)
-    assert_same(lambda given: ranking(given, 1 / 8), theirs(reference), columns(count))
+    assert_same(lambda inputs: ranking(inputs, 1 / 8), theirs(reference), columns(count))
 
 
 @both_precisions
@@ -127,8 +127,8 @@ def test_matryoshka_is_theirs(
     model = Given()
     reference = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)
     nested = matryoshka(info_nce, dims, weights, form)
-    given = columns(3, dtype=dtype)
-    assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), given)
+    inputs = columns(3, dtype=dtype)
+    assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), inputs)
 
 
 @pytest.mark.parametrize("margin", (0.0, 0.1))
@@ -148,12 +148,12 @@ def test_masking_bias_is_gist(margin: float) -> None:
     assert 7 * 2 < near.sum() < near.numel()  # more than what equals itself
     bias = torch.zeros(near.shape).masked_fill(near, float("-inf"))
 
-    def gist(given: list[Tensor]) -> Tensor:
-        features = [{"x": x, "guide": g} for x, g in zip(given, guides, strict=True)]
+    def gist(inputs: list[Tensor]) -> Tensor:
+        features = [{"x": x, "guide": g} for x, g in zip(inputs, guides, strict=True)]
         return reference(features, None)
 
     assert_same(
-        lambda given: info_nce(scored(*given), bias=bias), gist, [anchor, positive, negative]
+        lambda inputs: info_nce(scored(*inputs), bias=bias), gist, [anchor, positive, negative]
     )
 
 
@@ -272,9 +272,9 @@ def test_supervised_contrastive_has_the_slope_of_its_value() -> None:
     assert torch.autograd.gradcheck(loss, x.requires_grad_())
 
 
-def simcse(given: list[Tensor], alpha: float, t: float) -> Tensor:
+def simcse(inputs: list[Tensor], alpha: float, t: float) -> Tensor:
     """arXiv 2104.08821, equation 5, its indicator weighted by alpha, summand by summand."""
-    h, plus, minus = ([row / row.norm() for row in x] for x in given)
+    h, plus, minus = ([row / row.norm() for row in x] for x in inputs)
     terms = []
     for i in range(len(h)):
         below = torch.zeros((), dtype=h[i].dtype)
@@ -290,10 +290,10 @@ def test_hard_negative_bias_is_simcse(alpha: float) -> None:
     bias = torch.zeros(7, 14, dtype=torch.float64)
     bias[torch.arange(7), torch.arange(7, 14)] = math.log(alpha)
 
-    def ours(given: list[Tensor]) -> Tensor:
-        return info_nce(cosines(given[0], torch.cat(given[1:])), bias=bias)
+    def ours(inputs: list[Tensor]) -> Tensor:
+        return info_nce(cosines(inputs[0], torch.cat(inputs[1:])), bias=bias)
 
-    assert_same(ours, lambda given: simcse(given, alpha, 0.05), columns(3))
+    assert_same(ours, lambda inputs: simcse(inputs, alpha, 0.05), columns(3))
 
 
 def test_a_run_weighs_hard_negatives_as_simcse() -> None:
@@ -304,12 +304,12 @@ def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     objective = Contrastive(training_model, config, (WIDTH,), Processes())
     rows = [Drawn(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
 
-    def ours(given: list[Tensor]) -> Tensor:
-        return objective.loss([x.unsqueeze(0) for x in given], rows, 0)
+    def ours(inputs: list[Tensor]) -> Tensor:
+        return objective.loss([x.unsqueeze(0) for x in inputs], rows, 0)
 
     # The objective makes its biases in float32.
-    given = columns(3, dtype=torch.float32)
-    assert_same(ours, lambda given: simcse(given, 2.5, 0.1), given)
+    inputs = columns(3, dtype=torch.float32)
+    assert_same(ours, lambda inputs: simcse(inputs, 2.5, 0.1), inputs)
 
 
 @pytest.mark.parametrize("t", (0.05, 1.0))
@@ -344,8 +344,8 @@ def test_distillation_is_their_kl_loss_over_own_candidates() -> None:
     pairwise = nn.CosineSimilarity()
     reference = DistillKLDivLoss(Given(), similarity_fct=pairwise, temperature=t)
 
-    def ours(given: list[Tensor]) -> Tensor:
-        own = torch.stack([cosines(given[0], c).diagonal() for c in given[1:]], dim=1)
+    def ours(inputs: list[Tensor]) -> Tensor:
+        own = torch.stack([cosines(inputs[0], c).diagonal() for c in inputs[1:]], dim=1)
         return t**2 * distillation(own, teacher, temperature=t)
 
     assert_same(ours, theirs(reference, teacher), columns(5))
@@ -375,17 +375,17 @@ def test_fused_matryoshka_is_the_plain_one(
 ) -> None:
     """Any prefixes in any order, one wide or the full width, with as many candidates or more."""
     dtype = torch.float64 if double else torch.float32
-    (given,) = columns(1, 2 * n + more, seed, dtype)
+    (inputs,) = columns(1, 2 * n + more, seed, dtype)
     found = []
     for form in (nested_cosines, plain_cosines):
         nested = matryoshka(info_nce, list(weights), list(weights.values()), form)
         found.append(
-            value_and_gradients(lambda x, nested=nested: nested(*x), [given[:n], given[n:]])
+            value_and_gradients(lambda x, nested=nested: nested(*x), [inputs[:n], inputs[n:]])
         )
     # One candidate, or all weights 0, leaves a loss of 0 and gradients that are zero, not absent.
     assert [len(result) for result in found] == [3, 3]
     # A gradient is as large as this, so rounding is some of its last bits.
-    shortest = given[:, : min(weights)].norm(dim=1).min().clamp(max=1)
+    shortest = inputs[:, : min(weights)].norm(dim=1).min().clamp(max=1)
     largest = (1 + sum(weights.values())) / 0.05 / shortest.item()
     close = 64 * torch.finfo(dtype).eps * largest
     torch.testing.assert_close(*found, atol=close, rtol=0)

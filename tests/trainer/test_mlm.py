@@ -20,7 +20,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
-def made(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Batch]:
+def model_and_batch(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Batch]:
     model = Encoder.load(base, precision="fp32").model
     network = model.module.transformer
     language = MaskedLanguageModel(network, model.tokenizer, probability, seed=1)
@@ -36,7 +36,7 @@ def loss(language: MaskedLanguageModel, batch: Batch) -> torch.Tensor:
 
 
 def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> None:
-    language, batch = made(base)
+    language, batch = model_and_batch(base)
     network = language.whole.bert
     table = network.get_input_embeddings().weight
     assert language.whole.get_output_embeddings().weight is table
@@ -47,7 +47,7 @@ def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> No
 
 
 def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(base: Path) -> None:
-    language, batch = made(base)
+    language, batch = model_and_batch(base)
     language.eval()
     ids, labels = language.masked(batch, range(len(batch.ids)))
     logits = language.whole(input_ids=ids, attention_mask=batch.mask).logits
@@ -66,7 +66,7 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(base: Path) -> None:
 
 
 def test_nothing_masked_is_no_loss(base: Path) -> None:
-    language, batch = made(base, probability=0.0)
+    language, batch = model_and_batch(base, probability=0.0)
     assert loss(language, batch).item() == 0.0
 
 
@@ -75,10 +75,12 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
     texts = [" ".join(WORDS[i : i + 1 + 7 * i % 12]) for i in range(24)]
     found = []
     for tokens in (0, 40, 12):
-        made = passes(base, mlm_weight=0.5, mlm_probability=0.3, chunk_tokens=tokens)
-        made.training_model.eval()
-        value = made.language_backward(View(texts, "document"), 7, Processes(), 0.5)
-        grad = made.training_model.sentence.transformer.encoder.layer[0].output.dense.weight.grad  # type: ignore
+        model_and_batch = passes(base, mlm_weight=0.5, mlm_probability=0.3, chunk_tokens=tokens)
+        model_and_batch.training_model.eval()
+        value = model_and_batch.language_backward(View(texts, "document"), 7, Processes(), 0.5)
+        grad = model_and_batch.training_model.sentence.transformer.encoder.layer[
+            0
+        ].output.dense.weight.grad  # type: ignore
         found.append((value, grad))
     assert found[0][0] > 0
     for value, grad in found[1:]:

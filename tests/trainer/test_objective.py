@@ -192,11 +192,11 @@ def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Pa
 def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
     config = replace(contrastive(base).config, prefixes_per_step=2)
     dims, weights = (768, 256, 128, 64), (1.0, 2.0, 3.0, 4.0)
-    drawn = [drawn_prefixes(dims, weights, config, step) for step in range(200)]
-    assert drawn == [drawn_prefixes(dims, weights, config, step) for step in range(200)]
-    assert {len(d) for d, _ in drawn} == {2} and {d for ds, _ in drawn for d in ds} == set(dims)
+    samples = [drawn_prefixes(dims, weights, config, step) for step in range(200)]
+    assert samples == [drawn_prefixes(dims, weights, config, step) for step in range(200)]
+    assert {len(d) for d, _ in samples} == {2} and {d for ds, _ in samples for d in ds} == set(dims)
     by_dim = dict(zip(dims, weights, strict=True))
-    assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in drawn)
+    assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in samples)
     every = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=0), 0)
     assert every == (list(dims), list(weights))
     all_four = drawn_prefixes(dims, weights, replace(config, prefixes_per_step=4), 0)

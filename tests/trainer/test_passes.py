@@ -36,11 +36,11 @@ def nested(found: list[Tensor]) -> Tensor:
     return matryoshka(info_nce, [32, 8])(found[0][0], found[1][0])
 
 
-def gradients(made: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
+def gradients(model_passes: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
-    made.training_model.zero_grad()
-    value = made.backward(views, (), 7, nested, share)
-    named = made.training_model.named_parameters()
+    model_passes.training_model.zero_grad()
+    value = model_passes.backward(views, (), 7, nested, share)
+    named = model_passes.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
@@ -57,9 +57,9 @@ def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
     """Weights cast to bfloat16 for the vectors must not be those of the passes with gradients."""
     found = []
     for cache in (False, True):
-        made = passes(base, gradient_cache=cache)
-        made.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
-        found.append(gradients(made)[1])
+        model_passes = passes(base, gradient_cache=cache)
+        model_passes.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+        found.append(gradients(model_passes)[1])
     assert set(found[0]) == set(found[1])
     for name, plain in found[0].items():
         torch.testing.assert_close(found[1][name], plain, atol=1e-4, rtol=1e-3)
@@ -68,18 +68,18 @@ def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
 def test_passes_change_nothing_without_dropout(base: Path) -> None:
     found = []
     for tokens in (0, 24):
-        made = passes(base, chunk_tokens=tokens)
-        made.training_model.eval()
-        found.append(gradients(made))
+        model_passes = passes(base, chunk_tokens=tokens)
+        model_passes.training_model.eval()
+        found.append(gradients(model_passes))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     for name, plain in found[0][1].items():
         torch.testing.assert_close(found[1][1][name], plain, atol=1e-5, rtol=1e-4)
 
 
 def test_vectors_are_the_encoders(base: Path) -> None:
-    made = passes(base, chunk_tokens=24)
+    model_passes = passes(base, chunk_tokens=24)
     expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
-    found = made.vectors(made.training_model.encoders[0], TEXTS)  # type: ignore[arg-type]
+    found = model_passes.vectors(model_passes.training_model.encoders[0], TEXTS)  # type: ignore[arg-type]
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
 
 
@@ -92,27 +92,27 @@ def test_share_scales(base: Path) -> None:
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_one_mask_for_both_views_or_one_each(base: Path, fixed: bool) -> None:
-    made = passes(base, fixed_dropout=fixed, chunk_tokens=24)
+    model_passes = passes(base, fixed_dropout=fixed, chunk_tokens=24)
     seen: list[Tensor] = []
 
     def keep(found: list[Tensor]) -> Tensor:
         seen.extend(x.detach() for x in found)
         return nested(found)
 
-    made.backward([View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
+    model_passes.backward([View(TEXTS, "query"), View(TEXTS, "document")], (), 3, keep, 1.0)
     assert torch.equal(seen[0], seen[1]) is fixed
 
 
 def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
-    made = passes(base)
-    made.training_model.eval()
+    model_passes = passes(base)
+    model_passes.training_model.eval()
     seen: list[Tensor] = []
 
     def keep(found: list[Tensor]) -> Tensor:
         seen.extend(torch.nn.functional.normalize(x.detach(), dim=-1) for x in found)
         return nested(found)
 
-    made.backward([View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
+    model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
     encoder = Encoder.load(base, precision="fp32")
     for layers in (1, 2):
         expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))
@@ -120,16 +120,16 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
 
 
 def test_frozen_vectors_are_found_once_and_train_the_head_alone(base: Path) -> None:
-    made = passes(base)
-    made.config = replace(made.config, head_only=True)
+    model_passes = passes(base)
+    model_passes.config = replace(model_passes.config, head_only=True)
     calls: list[int] = []
-    transformer = made.training_model.sentence.transformer
+    transformer = model_passes.training_model.sentence.transformer
     transformer.requires_grad_(False)
     transformer.register_forward_hook(lambda *_: calls.append(1))
     dense = torch.nn.Linear(32, 32)
-    made.training_model.encoders[0].projection = dense
+    model_passes.training_model.encoders[0].projection = dense
     for _ in range(3):
         dense.zero_grad()
-        made.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
+        model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 0, nested, 1.0)
         assert dense.weight.grad is not None and (dense.weight.grad != 0).any()
     assert len(calls) == 2

@@ -177,15 +177,15 @@ def test_flow_before_training_scores_what_its_parts_say(bent: np.ndarray) -> Non
 
 @pytest.mark.usefixtures("zuko")
 def test_flow_learns_a_bent_density(bent: np.ndarray) -> None:
-    told: list[float] = []
+    losses: list[float] = []
     settings = {"hidden": 32, "batch_size": 128, "learning_rate": 5e-3}
     fitted, unseen = bent[:300], bent[300:]
     before = flow(fitted, 2, steps=0, **settings).log_likelihood(unseen).mean()  # type: ignore[arg-type]
-    found = flow(fitted, 2, steps=200, report=lambda _, loss: told.append(loss), **settings)  # type: ignore[arg-type]
+    found = flow(fitted, 2, steps=200, report=lambda _, loss: losses.append(loss), **settings)  # type: ignore[arg-type]
     assert found.log_likelihood(unseen).mean() > before + 0.5
-    assert np.mean(told[-10:]) < np.mean(told[:10]) - 0.5
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.5
     # The first report is of the untrained flow, in the same nats.
-    assert told[0] == pytest.approx(-before, abs=0.4)
+    assert losses[0] == pytest.approx(-before, abs=0.4)
     rows = found.first(1)(unseen)
     assert rows.shape == (100, 1) and np.abs(rows) == pytest.approx(np.ones((100, 1)), abs=1e-5)
 
@@ -279,16 +279,16 @@ def test_a_baked_encoder_gives_what_the_map_gives(
         "adapter": lambda: adapter(x, x[::-1].copy(), (8, 4), steps=3),
     }[kind]()
     before = encoder.fingerprint
-    made = baked(encoder, reduction)
+    baked_encoder = baked(encoder, reduction)
     expected = reduction(encoder.encode(TEXTS))
-    assert made.encode(TEXTS) == pytest.approx(expected, abs=1e-5)
-    assert (made.dim, made.matryoshka_dims) == (8, (8, 4))
-    made.save(tmp_path / "out")
+    assert baked_encoder.encode(TEXTS) == pytest.approx(expected, abs=1e-5)
+    assert (baked_encoder.dim, baked_encoder.matryoshka_dims) == (8, (8, 4))
+    baked_encoder.save(tmp_path / "out")
     again = Encoder.load(tmp_path / "out", precision="fp32")
     assert again.encode(TEXTS) == pytest.approx(expected, abs=1e-5)
-    assert again.fingerprint == made.fingerprint != before
+    assert again.fingerprint == baked_encoder.fingerprint != before
     assert dict(again.recipe) == {"posthoc": {"map": reduction.name, "width": 8}}
-    made.module.head[-2].linear.weight.data.zero_()  # type: ignore[union-attr]
+    baked_encoder.module.head[-2].linear.weight.data.zero_()  # type: ignore[union-attr]
     assert Encoder(encoder.model, "").fingerprint == before
 
 

@@ -114,7 +114,7 @@ def test_an_unknown_device_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16, int8"),
         ({"runtime": "steam"}, "runtime is 'steam': expected one of auto, torch, openvino"),
@@ -124,9 +124,9 @@ def test_an_unknown_device_is_named() -> None:
         ({"device": "cuda", "precision": "int8"}, "int8 is computed by openvino"),
     ],
 )
-def test_what_no_engine_does_is_refused(asked: dict[str, str], message: str) -> None:
+def test_what_no_engine_does_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        RuntimeConfig(**asked)  # type: ignore[arg-type]
+        RuntimeConfig(**options)  # type: ignore[arg-type]
 
 
 def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,9 @@ def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not RuntimeConfig().tries_openvino
-    for asked in ({"runtime": "openvino"}, {"precision": "int8"}):
+    for options in ({"runtime": "openvino"}, {"precision": "int8"}):
         with pytest.raises(ModelError, match=r"openvino is not installed.*searchengine\[fast\]"):
-            assert RuntimeConfig(**asked).tries_openvino  # type: ignore[arg-type]
+            assert RuntimeConfig(**options).tries_openvino  # type: ignore[arg-type]
 
 
 class Paced:

@@ -185,10 +185,10 @@ def test_seeds_and_epochs_change_order_and_paraphrases() -> None:
     first = epoch_batches(data, 4, seed=0, epoch=0)
     assert first != epoch_batches(data, 4, seed=0, epoch=1)
     assert first != epoch_batches(data, 4, seed=1, epoch=0)
-    drawn = {
+    pairs = {
         frozenset(row[:2]) for e in range(9) for b in epoch_batches(data, 4, 0, e) for row in b
     }
-    assert len(drawn) > 60  # of 120 pairs; without fresh draws it would stay at 20
+    assert len(pairs) > 60  # of 120 pairs; without fresh draws it would stay at 20
 
 
 def test_no_text_twice_in_a_batch_where_avoidable() -> None:

@@ -357,9 +357,9 @@ def test_a_run_that_gains_nothing_says_so(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])
-    with pytest.warns(TrainingWarning, match="step 0, before training: no later step") as told:
+    with pytest.warns(TrainingWarning, match="step 0, before training: no later step") as warned:
         encoder = train(config)
-    assert str(told[0].message) == encoder.recipe["chosen"]
+    assert str(warned[0].message) == encoder.recipe["chosen"]
     assert "scored 0.9000 or more, the best was step 8 with 0.8000" in encoder.recipe["chosen"]
     assert torch.equal(*(weights(e)[LAYER] for e in (encoder, Encoder.load(config.base))))
     judge_as(monkeypatch, [0.9, 0.7, 0.8, 0.6])

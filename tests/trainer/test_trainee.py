@@ -214,9 +214,9 @@ def test_a_mask_token_is_needed_for_the_language_loss(config: TrainConfig, tmp_p
 
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
-            told = json.loads((folder / name).read_text())
-            told["mask_token"] = None
-            (folder / name).write_text(json.dumps(told))
+            settings = json.loads((folder / name).read_text())
+            settings["mask_token"] = None
+            (folder / name).write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match="mlm_weight needs a base model whose tokenizer"):
         train(replace(config, base=str(folder), mlm_weight=0.1))
 

@@ -318,8 +318,8 @@ def _place(
     from matplotlib.textpath import TextPath
 
     font = FontProperties(family="DejaVu Sans", weight="bold" if label.bold else "normal")
-    drawn = TextPath((0, 0), label.text, size=SIZE, prop=font).get_extents()
-    wide, high = drawn.width + 3, SIZE + 3
+    outline = TextPath((0, 0), label.text, size=SIZE, prop=font).get_extents()
+    wide, high = outline.width + 3, SIZE + 3
     x, y = axes.transData.transform((label.x, label.y))
     best: tuple[float, Box, tuple[float, float]] | None = None
     far = len(DISTANCES) if label.needed else 1

@@ -58,10 +58,10 @@ def reported(folder: Path) -> Path:
 
 
 def test_a_report_of_a_collection(reported: Path) -> None:
-    told = json.loads((reported / "results.json").read_text())
-    assert told["complete"] and told["subject"]["name"] == "c.index"
-    assert told["subject"]["judged"] == 6 and told["encode_ms"]["median"] > 0
-    rows = {row["name"]: row for row in told["rows"]}
+    results = json.loads((reported / "results.json").read_text())
+    assert results["complete"] and results["subject"]["name"] == "c.index"
+    assert results["subject"]["judged"] == 6 and results["encode_ms"]["median"] > 0
+    rows = {row["name"]: row for row in results["rows"]}
     assert {"exact", "flat fp16 64 → 10", "flat fp16 128 → 20"} <= rows.keys()
     assert rows["exact"]["ndcg"] > 0.9 and rows["exact"]["recall"] == 1
     page = (reported / "report.html").read_text()
@@ -75,12 +75,12 @@ def test_json_is_what_the_report_holds(folder: Path) -> None:
         *("--structures", "flat", "--repeats", "1", "--cold", "1", "--json", "-k", "5"),
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    names = [row["name"] for row in told["rows"]]
+    results = json.loads(done.stdout)
+    names = [row["name"] for row in results["rows"]]
     assert names[:2] == ["exact", "as configured: flat fp16 32 → 100"]
     assert {"flat int8 8 → 50", "flat int8 8 → 50, not rotated", "hnsw fp32 32, ef 32"} <= {*names}
-    assert told["subject"]["rows"] == 1080 and told["subject"]["queries"] == 120
-    assert told["settings"]["prefixes"] == [8] and told["machine"]["cores"] >= 1
+    assert results["subject"]["rows"] == 1080 and results["subject"]["queries"] == 120
+    assert results["settings"]["prefixes"] == [8] and results["machine"]["cores"] >= 1
 
 
 def test_two_reports_are_compared(reported: Path) -> None:
@@ -114,11 +114,11 @@ def test_a_peer_of_ones_own(folder: Path, tmp_path: Path) -> None:
         *("--no-baselines", "--peers", peers),
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (peer,) = [row for row in told["rows"] if row["kind"] == "peer"]
+    results = json.loads(done.stdout)
+    (peer,) = [row for row in results["rows"] if row["kind"] == "peer"]
     assert peer["name"] == "brute" and peer["structure"] == "scan"
     assert peer["recall"] > 0.99 and peer["batch_qps"]["median"] > 0
-    assert "no-such-distribution" in told["missing"]["absent"]
+    assert "no-such-distribution" in results["missing"]["absent"]
 
 
 def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_what_was_measured_before_an_interruption_is_kept(folder: Path, tmp_path
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in stderr
     assert "the results so far are in" in stderr
-    told = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert not told["complete"] and len(told["rows"][0]["rounds_ms"]) >= 1
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert not results["complete"] and len(results["rows"][0]["rounds_ms"]) >= 1
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -27,7 +27,7 @@ from tests.searchengine.cli.test_cli import (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of three documents, made once; `collection` is a copy."""
     folder = tmp_path_factory.mktemp("changing")
     (folder / "corpus.jsonl").write_text(CORPUS)
@@ -37,8 +37,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def collection(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "c.index", tmp_path / "c.index"))
+def collection(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template / "c.index", tmp_path / "c.index"))
 
 
 def keys(collection: Path) -> list[str]:
@@ -139,8 +139,8 @@ def test_search_by_words_and_by_both(collection: Path) -> None:
 def test_what_no_document_has_is_said(collection: Path) -> None:
     done = run("search", collection, "dough", "--mode", "text", "--where", "yaer < 1 or year < 1")
     assert done.stdout == ""
-    said = ["no hits", "no document has a field yaer; is it misspelt?"]
-    assert done.stderr.splitlines() == said
+    messages = ["no hits", "no document has a field yaer; is it misspelt?"]
+    assert done.stderr.splitlines() == messages
     grouped = run("similar", collection, "whale", "--group-by", "topics", "--diversity", "0.5")
     assert len(grouped.stdout.splitlines()) == 4
     assert grouped.stderr == "no document has a field topics; is it misspelt?\n"
@@ -153,8 +153,8 @@ def test_similar(collection: Path) -> None:
     assert "has no document 'gone'" in one_sentence(run("similar", collection, "gone"))
 
 
-def test_how_a_collection_is_cut_is_fixed(made: Path, collection: Path, tmp_path: Path) -> None:
-    corpus, new = made / "corpus.jsonl", tmp_path / "n"
+def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_path: Path) -> None:
+    corpus, new = template / "corpus.jsonl", tmp_path / "n"
     both = one_sentence(run("index", corpus, new, "--no-passages", "--overlap", "4"))
     assert "--no-passages keeps documents whole" in both
     wide = one_sentence(run("index", corpus, new, "--passage-tokens", "8", "--overlap", "64"))
@@ -200,13 +200,15 @@ def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> 
     assert not collection.exists()
 
 
-def test_a_second_writer_is_refused_or_waits(made: Path, collection: Path, tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_or_waits(
+    template: Path, collection: Path, tmp_path: Path
+) -> None:
     update = ("update", collection, "whale", "a=1")
     (tmp_path / "new.jsonl").write_text('{"_id": "new", "text": "a new one"}\n')
     with closing(sqlite3.connect(collection / "documents.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         # What is stored already needs no lock.
-        assert run("index", made / "corpus.jsonl", collection).returncode == 0
+        assert run("index", template / "corpus.jsonl", collection).returncode == 0
         for command in (("index", tmp_path / "new.jsonl", collection), update):
             started = time.monotonic()
             busy = one_sentence(run(*command))
@@ -223,9 +225,9 @@ def test_a_second_writer_is_refused_or_waits(made: Path, collection: Path, tmp_p
 
 
 def test_a_step_that_comes_again_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), console.steps() as heard:
+    with pytest.raises(KeyboardInterrupt), console.steps() as progress:
         for done in (20, 5):
-            heard("Building", done, 20)
+            progress("Building", done, 20)
         raise KeyboardInterrupt
     assert "25/40" in capsys.readouterr().err
 

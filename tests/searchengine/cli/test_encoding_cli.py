@@ -27,7 +27,7 @@ def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
     return done
 
 
-def asked(*arguments: str | Path) -> Any:
+def json_of(*arguments: str | Path) -> Any:
     return json.loads(run(*arguments, "--json").stdout)
 
 
@@ -56,7 +56,7 @@ def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactor
 
 def test_any_engine_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
-    by_openvino, by_torch = asked(*question), asked(*question, "--runtime", "torch")
+    by_openvino, by_torch = json_of(*question), json_of(*question, "--runtime", "torch")
     assert [hit["key"] for hit in by_openvino] == [hit["key"] for hit in by_torch]
     assert by_openvino[0]["key"] == "1" and by_openvino[0]["score"] > 0.99
     for one, other in zip(by_openvino, by_torch, strict=True):
@@ -78,9 +78,9 @@ def test_a_cold_search_reads_no_torch(collection: Path) -> None:
 
 
 def test_info_names_the_engine(collection: Path) -> None:
-    assert asked("info", collection)["runtime"].startswith("openvino ")
-    assert asked("info", collection, "--runtime", "torch")["runtime"].startswith("torch ")
-    assert asked("info", collection, "--precision", "fp32")["runtime"] == "openvino fp32"
+    assert json_of("info", collection)["runtime"].startswith("openvino ")
+    assert json_of("info", collection, "--runtime", "torch")["runtime"].startswith("torch ")
+    assert json_of("info", collection, "--precision", "fp32")["runtime"] == "openvino fp32"
     assert "\nruntime      openvino " in run("info", collection).stdout
 
 
@@ -89,24 +89,24 @@ def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     former = run("index", notes, tmp_path / "c", "--encoder", model, "--engine", "torch")
     assert "--engine is now --runtime" in former.stderr
     model.rename(tmp_path / "moved")
-    told = asked("info", tmp_path / "c")
-    assert told["documents"] == 4 and "cannot be loaded" in told["runtime"]
+    info = json_of("info", tmp_path / "c")
+    assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]
     moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
-    assert asked(*moved)[0]["key"] == "1"
+    assert json_of(*moved)[0]["key"] == "1"
 
 
 def test_fewer_layers(model: Path, notes: Path, collection: Path, tmp_path: Path) -> None:
     shallow = tmp_path / "c"
     run("index", notes, shallow, "--encoder", model, "--layers", "1")
-    told = asked("info", shallow)
-    assert told["layers"] == 1 and "its first 1 layers" in run("info", shallow).stdout
-    assert told["fingerprint"] == Encoder.load(model, layers=1).fingerprint
-    assert asked("info", collection)["layers"] is None
-    first = asked("search", shallow, "a whale sings")[0]
+    info = json_of("info", shallow)
+    assert info["layers"] == 1 and "its first 1 layers" in run("info", shallow).stdout
+    assert info["fingerprint"] == Encoder.load(model, layers=1).fingerprint
+    assert json_of("info", collection)["layers"] is None
+    first = json_of("search", shallow, "a whale sings")[0]
     assert first["key"] == "1" and first["score"] > 0.99
     run("index", notes, shallow)  # again: by the encoder that it remembers
-    assert asked("search", shallow, "a whale sings", "--encoder", model)[0]["score"] > 0.99
-    cut = asked("search", collection, "a whale sings", "--layers", "1")
+    assert json_of("search", shallow, "a whale sings", "--encoder", model)[0]["score"] > 0.99
+    cut = json_of("search", collection, "a whale sings", "--layers", "1")
     assert len(cut) == 4 and cut[0]["score"] < 0.99
     refused = run("search", collection, "a", "--layers", "3", code=2)
     assert "layers is 3: expected 1 to 2" in refused.stderr
@@ -137,12 +137,12 @@ def test_a_refused_engine_is_told_in_a_sentence(
     model = write_sentence_transformer(tmp_path / "model")
     Encoder.load(model, runtime="openvino", precision="fp32").encode(["a"])
     (record,) = (model / "compiled").glob("*/graph.json")
-    told = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
-    del told["signature"]
+    settings = json.loads(record.read_text()) | {"cosines": {"fp32": 0.5, "bf16": 0.5}}
+    del settings["signature"]
     key = signing_key()
     assert key is not None
-    record.write_text(json.dumps(told | {"signature": signature(key, told)}))
+    record.write_text(json.dumps(settings | {"signature": signature(key, settings)}))
     done = run("index", notes, tmp_path / "c", "--encoder", model)
     assert "is not accurate enough for this model: its cosine to float32" in done.stderr
     assert "RuntimeChoiceWarning" not in done.stderr and "warnings.warn" not in done.stderr
-    assert asked("info", tmp_path / "c")["runtime"].startswith("torch: openvino in ")
+    assert json_of("info", tmp_path / "c")["runtime"].startswith("torch: openvino in ")

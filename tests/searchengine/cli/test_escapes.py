@@ -80,8 +80,8 @@ def test_escaped_are_controls_and_overrides_and_nothing_else() -> None:
     ids=lambda arguments: " ".join(arguments[::2]).encode("ascii", "ignore").decode()[:30],
 )
 def test_commands_escape_what_they_print(folder: Path, arguments: tuple[str, ...]) -> None:
-    given = [folder / name if (folder / name).exists() else name for name in arguments]
-    done = run(*given)
+    paths = [folder / name if (folder / name).exists() else name for name in arguments]
+    done = run(*paths)
     assert (done.stdout + done.stderr).strip()
 
 
@@ -109,8 +109,8 @@ def test_hits_are_shown_escaped_and_json_keeps_their_values(folder: Path) -> Non
     ],
 )
 def test_errors_escape_what_they_quote(folder: Path, arguments: tuple[str, ...]) -> None:
-    given = [folder / name if (folder / name).exists() else name for name in arguments]
-    done = run(*given)
+    paths = [folder / name if (folder / name).exists() else name for name in arguments]
+    done = run(*paths)
     assert done.returncode == 2
     assert r"\x1b]0;owned\x07" in done.stderr
 
@@ -137,8 +137,8 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_progress_and_tables_escape_and_read_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.steps() as heard:
-        heard(f"[red]{EVIL}", 1, 2)
+    with console.steps() as progress:
+        progress(f"[red]{EVIL}", 1, 2)
     console.show_rows([{f"[b]{EVIL}": f"[/]{EVIL}", "n": 1.5}], EVIL)
     console.print_line(console.stderr_console(), f"[/]{EVIL}")
     out, err = capsys.readouterr()

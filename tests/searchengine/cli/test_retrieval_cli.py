@@ -85,13 +85,13 @@ def test_tables_are_for_people(folder: Path) -> None:
 def test_what_slipped_is_shown(folder: Path) -> None:
     """A judged document that only vectors find: its ranks before and after."""
     (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
-    asked = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]
-    command = [*asked, "--qrels", folder / "one.tsv", "--mode", "vector,text", "--worst", "1"]
+    arguments = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]
+    command = [*arguments, "--qrels", folder / "one.tsv", "--mode", "vector,text", "--worst", "1"]
     done = run("evaluate", *command, "--of", "text")
     assert done.returncode == 0, done.stderr
-    told = done.stdout.split("text against exact: ")[1].splitlines()
-    assert told[2].strip() == "0.500 → 0.000  q1: how do whales sleep"
-    assert told[3].split() == "rank 3 → – grade 3 volcano".split() + VOLCANO.split()
+    lines = done.stdout.split("text against exact: ")[1].splitlines()
+    assert lines[2].strip() == "0.500 → 0.000  q1: how do whales sleep"
+    assert lines[3].split() == "rank 3 → – grade 3 volcano".split() + VOLCANO.split()
 
 
 VOLCANO = "Molten rock under pressure breaks through the crust."
@@ -149,16 +149,18 @@ def test_names_that_no_run_holds_are_found_before_measuring(
     monkeypatch.setattr("searchengine.evaluate.retrieval.measure", None)
     (tmp_path / "queries.jsonl").write_text('{"_id": "q 1", "text": "whales"}\n')
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\twhale\t1\n")
-    asked = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
+    options = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv"]
     runs = tmp_path / "runs"
-    said = refused("retrieval", folder / "c.index", *asked, "--mode", "text", "--run-out", runs)
-    assert "the question must not contain white space" in said
+    message = refused(
+        "retrieval", folder / "c.index", *options, "--mode", "text", "--run-out", runs
+    )
+    assert "the question must not contain white space" in message
     (tmp_path / "spaced.jsonl").write_text('{"_id": "a whale", "text": "whales"}\n')
     done = run("index", tmp_path / "spaced.jsonl", tmp_path / "s.index")
     assert done.returncode == 0, done.stderr
     beir = ["--beir", folder, "--split", "dev", "--mode", "text", "--run-out", runs]
-    said = refused("retrieval", tmp_path / "s.index", *beir)
-    assert "the document must not contain white space" in said
+    message = refused("retrieval", tmp_path / "s.index", *beir)
+    assert "the document must not contain white space" in message
     assert not runs.exists()
 
 

@@ -130,8 +130,8 @@ def test_labels_and_their_map(folder: Path) -> None:
         run(folder, *"evaluate labels labelled.tsv --encoder m --json".split()).stdout
     )
     assert row["n"] == 60 and row["accuracy"] > 0.9
-    drawn = run(folder, *"evaluate map labelled.tsv --encoder m --plots pictures".split())
-    assert drawn.returncode == 0 and (folder / "pictures" / "map.svg").exists()
+    mapped = run(folder, *"evaluate map labelled.tsv --encoder m --plots pictures".split())
+    assert mapped.returncode == 0 and (folder / "pictures" / "map.svg").exists()
     without = run(folder, *"evaluate labels labelled.tsv --encoder base".split())
     assert without.returncode == 2 and "knows no labels" in without.stderr
 

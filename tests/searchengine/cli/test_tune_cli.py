@@ -34,9 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     (folder / "questions.txt").write_text("\n".join(sentences(120, 2)))
-    made = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
-    assert made.returncode == 0, made.stderr
-    assert "Indexing" in made.stderr and "Rotating" in made.stderr and "Building" in made.stderr
+    done = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
+    assert done.returncode == 0, done.stderr
+    assert "Indexing" in done.stderr and "Rotating" in done.stderr and "Building" in done.stderr
     return folder
 
 
@@ -49,14 +49,14 @@ def test_tune_and_info(folder: Path) -> None:
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert done.stderr.rstrip().endswith("generated from documents; --queries takes real ones")
     assert "effort" in done.stdout and "recall@5" in done.stdout
-    told = done.stdout.splitlines()[-1]
-    assert told.startswith(
+    sentence = done.stdout.splitlines()[-1]
+    assert sentence.startswith(
         "recall@5 above 0.8 with 90 % confidence on 50 held-out documents taken as queries"
     )
     info = run("info", folder / "c").stdout
     assert "on 50 held-out documents taken as queries" in info
     assert "tuned on 480 rows\n" in info and "guarantee withdrawn" not in info
-    assert f"index config {told.split('): ')[1].split(';')[0]}\n" in info
+    assert f"index config {sentence.split('): ')[1].split(';')[0]}\n" in info
     stats = run_json("info", folder / "c")
     assert stats["tuning"]["goal"]["recall"] == 0.8
     assert stats["guarantee"] == {
@@ -129,8 +129,8 @@ def test_exact(folder: Path) -> None:
     )
     hits = run_json("search", folder / "c", question, "-k", "3", "--exact", "--where", "n < 50")
     assert all(hit["metadata"]["n"] < 50 for hit in hits) and len(hits) == 3
-    told = run("search", folder / "c", question, "--exact", "--where", "n < 2").stderr
-    assert "the true 2 nearest that match" in told
+    message = run("search", folder / "c", question, "--exact", "--where", "n < 2").stderr
+    assert "the true 2 nearest that match" in message
     both = run("search", folder / "c", question, "--exact", "--shortlist", "5")
     assert both.returncode == 2
     assert "exact search takes no shortlist, got 5; leave one of the two out" in both.stderr

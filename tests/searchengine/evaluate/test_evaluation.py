@@ -52,9 +52,9 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         ("4", 4, 100),
         ("configured", None, 100),
     ]
-    told = table(rows, "4")[0].as_dict()
+    fields = table(rows, "4")[0].as_dict()
     same = pytest.approx(gain / ideal)
-    assert told == {
+    assert fields == {
         "setting": "exact",
         "dim": 16,
         "shortlist": None,
@@ -66,7 +66,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         "prefix_ndcg@10": same,
         "exact_recall@10": 1,
         "intervals": {
-            name: [told[name]] * 2 for name in ("ndcg@10", "recall@100", "mrr@10", "map")
+            name: [fields[name]] * 2 for name in ("ndcg@10", "recall@100", "mrr@10", "map")
         },
         "baseline": "4",
         "difference": 0,
@@ -74,7 +74,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         "p": 1,
         "p_uncorrected": 1,
     }
-    json.dumps(told)
+    json.dumps(fields)
 
 
 def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
     config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
     with SearchEngine.create(tmp_path / "c", encoder, config) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        asked = task(engine, questions, qrels)
-        exact, cut, _ = measure(engine, asked, [16, 3], shortlist=20)
+        judged = task(engine, questions, qrels)
+        exact, cut, _ = measure(engine, judged, [16, 3], shortlist=20)
     queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
     shares = []
     for query in queries:
@@ -115,11 +115,11 @@ def test_a_prefix_row_does_not_tell_the_number_of_segments(tmp_path: Path) -> No
         engine.add(documents[100:])
         engine.delete(["150"])
         questions = {f"q{i}": texts[i] for i in range(0, 300, 30)}
-        asked = task(engine, questions, {key: {key[1:]: 1} for key in questions})
+        judged = task(engine, questions, {key: {key[1:]: 1} for key in questions})
         for segments in (2, 1):
             with engine.collection.reading() as snapshot:
                 assert len(snapshot.segments) == segments
-            found.append(next(row for row in measure(engine, asked, [3], 20) if row.name == "3"))
+            found.append(next(row for row in measure(engine, judged, [3], 20) if row.name == "3"))
             engine.optimize()
     two, one = found
     assert all(len(ranking) == 20 for ranking in two.run.values())
@@ -208,12 +208,12 @@ def test_text_needs_no_encoder(many: SearchEngine, monkeypatch: pytest.MonkeyPat
 def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool) -> None:
     """The ranks after it move up, and a hundred are left."""
     texts = _texts(many, ["7", "8", "350"])
-    asked = task(many, texts, {key: {"1": 1} for key in texts}, exclude)
-    for row in measure(many, asked, [4], 240, ["vector", "text", "hybrid"]):
+    judged = task(many, texts, {key: {"1": 1} for key in texts}, exclude)
+    for row in measure(many, judged, [4], 240, ["vector", "text", "hybrid"]):
         for key, found in row.run.items():
             assert (key in found) != exclude, row.name
             assert len(found) == 100
-    exact = next(measure(many, asked))
+    exact = next(measure(many, judged))
     expected = [hit.key for hit in many.search(texts["7"], 101, exact=True)]
     assert list(exact.run["7"]) == [key for key in expected if not exclude or key != "7"][:100]
 
@@ -223,8 +223,8 @@ def test_a_hundred_others_are_left_of_whole_documents(tmp_path: Path) -> None:
     texts = {str(i): "x" * (1 + i % 16) + " x" * i for i in range(130)}
     with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
         engine.add([{"_id": key, "text": text} for key, text in texts.items()])
-        asked = task(engine, {"9": texts["9"]}, {"9": {"1": 1}}, exclude_self=True)
-        assert [len(row.run["9"]) for row in measure(engine, asked, [8], 100)] == [100] * 3
+        judged = task(engine, {"9": texts["9"]}, {"9": {"1": 1}}, exclude_self=True)
+        assert [len(row.run["9"]) for row in measure(engine, judged, [8], 100)] == [100] * 3
 
 
 def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
@@ -305,12 +305,12 @@ def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:
     """For the question "a" the ranking is one, both, other, none; the other way round, it loses."""
     qrels = {"q": {"one": 1, "both": 2, "none": 1}, "r": {"one": 1}, "s": {"one": 1}}
     qrels["q"]["late"] = 1  # the eleventh, which nDCG@10 does not see
-    asked = task(engine, {"q": "a", "r": "a", "s": "a"}, qrels)
+    judged = task(engine, {"q": "a", "r": "a", "s": "a"}, qrels)
     good = dict.fromkeys(["one", "both", "other", "none", *"abcdef", "late"], 0.0)
     bad = dict.fromkeys(["none", "one", "other"], 0.0)
-    before = Setting.of("exact", dict.fromkeys("qrs", good), asked.keys, qrels)
-    after = Setting.of("bad", {"q": bad, "r": bad, "s": good}, asked.keys, qrels)
-    most, second = worst(engine, asked, after, before, 5)
+    before = Setting.of("exact", dict.fromkeys("qrs", good), judged.keys, qrels)
+    after = Setting.of("bad", {"q": bad, "r": bad, "s": good}, judged.keys, qrels)
+    most, second = worst(engine, judged, after, before, 5)
     gain = 1 / math.log2(3)
     best = 2 + gain + 1 / 2 + 1 / math.log2(5)
     assert (most.key, most.question, most.before, most.after) == ("r", "a", 1, pytest.approx(gain))
@@ -321,8 +321,8 @@ def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:
         ("one", "a", 1, 1, 2),
         ("both", "a a bb", 2, 2, None),
     ]
-    assert worst(engine, asked, after, before, 1) == [most]
-    assert worst(engine, asked, before, before, 5) == worst(engine, asked, before, after, 0) == []
+    assert worst(engine, judged, after, before, 1) == [most]
+    assert worst(engine, judged, before, before, 5) == worst(engine, judged, before, after, 0) == []
 
 
 def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:

@@ -74,8 +74,8 @@ def ndcg(encoder: Encoder, dim: int) -> float:
 
     corpus, queries, qrels = sets()
     documents = encoder.encode([f"{t} {b}".strip() for _, t, b in corpus], role="document")
-    asked = encoder.encode([queries[key] for key in qrels], role="query")
-    scores = unit_prefix(asked, dim) @ unit_prefix(documents, dim).T
+    vectors_of_queries = encoder.encode([queries[key] for key in qrels], role="query")
+    scores = unit_prefix(vectors_of_queries, dim) @ unit_prefix(documents, dim).T
     run = {
         key: {corpus[j][0]: float(score) for j, score in enumerate(line)}
         for key, line in zip(qrels, scores, strict=True)
@@ -105,8 +105,8 @@ def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
 
 
 def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> None:
-    asked: list[int] = []
-    known = _Texts(encoder, asked.append)
+    calls: list[int] = []
+    known = _Texts(encoder, calls.append)
     from mteb.types import PromptType
 
     batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog"]}]
@@ -115,9 +115,9 @@ def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> N
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
         whole = encoder.encode(["a dog", "the cat", "a dog"], role=role)
         np.testing.assert_allclose(vectors, unit_prefix(whole, 8), atol=1e-6)
-    assert sum(asked) == 6  # each text once a role
+    assert sum(calls) == 6  # each text once a role
     _Prefix(encoder, 32, known).encode(batches)
-    assert sum(asked) == 6
+    assert sum(calls) == 6
 
 
 def test_prefixes_default_to_the_encoders_own(encoder: Encoder) -> None:

@@ -31,7 +31,7 @@ from searchengine.ingest.ingestion import _BATCH
 from searchengine.ingest.passages import PassageConfig, PassageReader
 
 
-def asked(engine: SearchEngine) -> list[list[str]]:
+def new_calls(engine: SearchEngine) -> list[list[str]]:
     """The calls of the encoder since the last time."""
     calls: list[list[str]] = engine.encoder.calls  # type: ignore[attr-defined]
     found = list(calls)
@@ -44,15 +44,15 @@ def asked(engine: SearchEngine) -> list[list[str]]:
 
 def test_passages_are_encoded_with_their_title(tmp_path: Path) -> None:
     with collection(tmp_path, [{"_id": "x", "title": "t", "text": "a b c d e f"}]) as engine:
-        assert asked(engine) == [["t a b c", "t d e f"]]
-        assert asked(engine) == []
+        assert new_calls(engine) == [["t a b c", "t d e f"]]
+        assert new_calls(engine) == []
 
 
 def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
-    asked(engine)
+    new_calls(engine)
     summary = engine.add([{**DOCUMENTS[0], "text": "sixsix sixsix a sixsix sixsix"}])
     assert (summary.added, summary.changed) == (0, 1)
-    assert asked(engine) == [["sixsix sixsix a sixsix", "sixsix"]]
+    assert new_calls(engine) == [["sixsix sixsix a sixsix", "sixsix"]]
     assert (engine.stats().passages, engine.stats().tombstones) == (6, 3)
     assert (keys(engine.search("sixsix", 1)), keys(engine.search("bb", 1))) == (["long"], ["near"])
     assert "long" not in keys(engine.search("bb ccc", mode="text"))
@@ -63,13 +63,13 @@ def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
 
 
 def test_what_has_not_changed_is_not_encoded(engine: SearchEngine) -> None:
-    asked(engine)
+    new_calls(engine)
     updated = {**DOCUMENTS[0], "n": 99}
     summary = engine.add([updated, *DOCUMENTS[1:], {"_id": "new", "text": "a"}])
     assert (summary.added, summary.metadata_updated, summary.unchanged) == (1, 1, 4)
     with pytest.warns(DeprecationWarning, match="relabelled is now metadata_updated"):
         assert summary.relabelled == 1
-    assert asked(engine) == [["a"]]
+    assert new_calls(engine) == [["a"]]
     assert [hit.passage for hit in engine.search("ccc", 1, where="n = 99")] == ["ccc ccc ccc ccc"]
 
 
@@ -108,10 +108,10 @@ def test_own_size_of_passages(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", Words(), EXACT, passages=cut) as engine:
         engine.add(DOCUMENTS[:1])
         assert engine.stats().cut == cut.as_dict()
-        assert asked(engine) == [["a a", "a a", "bb bb", "bb bb", "ccc ccc", "ccc ccc"]]
+        assert new_calls(engine) == [["a a", "a a", "bb bb", "bb bb", "ccc ccc", "ccc ccc"]]
     with SearchEngine.open(tmp_path / "c", Words()) as engine:  # goes on as it was made
         engine.add([{"_id": "x", "text": "dddd dddd dddd dddd"}])
-        assert asked(engine) == [["dddd dddd", "dddd dddd"]]
+        assert new_calls(engine) == [["dddd dddd", "dddd dddd"]]
 
 
 # --------------------------------------------------------------------- encoders without a tokenizer
@@ -148,11 +148,11 @@ def test_opened_without_a_tokenizer_it_is_searched_and_not_added_to(
 
 
 def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
-    built = {"source": "/no/such/model", "dim": 16, "fingerprint": "x"}
+    identity = {"source": "/no/such/model", "dim": 16, "fingerprint": "x"}
     with pytest.raises(CollectionError, match=r"/no/such/model, which cannot be loaded"):
-        load_built_by(built, tmp_path)
+        load_built_by(identity, tmp_path)
     with pytest.raises(CollectionError, match="pass it again"):
-        load_built_by({**built, "source": None}, tmp_path)
+        load_built_by({**identity, "source": None}, tmp_path)
 
 
 # ------------------------------------------------------------------------------------- measurements
@@ -179,8 +179,8 @@ def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list
     assert engine.stats().tombstones > 100
     best, gone = engine.search("aaa aa", 1)[0].key, "0"
     for judged, expected in ((best, 1.0), (gone, 0.0)):
-        asked = task(engine, {"q": "aaa aa"}, {"q": {judged: 1}})
-        for row in measure(engine, asked, [16, 8]):
+        judged_task = task(engine, {"q": "aaa aa"}, {"q": {judged: 1}})
+        for row in measure(engine, judged_task, [16, 8]):
             assert row.ndcg_10 == row.scores["recall@100"].mean() == expected
     check(
         engine.search("aaa aa", 400, exact=True),
@@ -196,8 +196,8 @@ def test_bench_and_tune_leave_a_worn_collection_right(
     with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
         sizes = {"prefixes": (16,), "shortlists": (50, 500)}
         grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
-        asked = Settings(grid, repeats=1, cold=0)
-        rows = Bench(subject, asked, tmp_path, lambda *_: None).run().rows
+        settings = Settings(grid, repeats=1, cold=0)
+        rows = Bench(subject, settings, tmp_path, lambda *_: None).run().rows
     assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
     # A low target, for the questions are few; what is found is right whatever the recipe.
     engine.tune(goal=Goal(k=5, recall=0.5))

@@ -78,18 +78,18 @@ def test_rounding_is_no_other_function(tmp_path: Path) -> None:
 
 
 def test_questions_by_another_function(tmp_path: Path) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def question(texts: list[str]) -> Any:
-        asked.extend(texts)
+        questions.extend(texts)
         return embed(texts)
 
     encoder = FunctionEncoder(embed, query=question)
     with SearchEngine.create(tmp_path / "c", encoder) as engine:
         engine.add(DOCUMENTS)
-        asked.clear()
+        questions.clear()
         assert engine.search("a bee", 1)[0].key == "a bee"
-        assert asked == ["a bee"]
+        assert questions == ["a bee"]
     with pytest.raises(EncoderMismatch, match="other vectors now"):
         SearchEngine.open(tmp_path / "c", FunctionEncoder(embed))
 

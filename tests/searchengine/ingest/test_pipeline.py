@@ -119,9 +119,9 @@ def test_one_batch_waits_for_the_encoder_and_no_more(
 def test_the_next_commit_is_begun_before_this_one_is_built(path: Path) -> None:
     seen: dict[int, int] = {}
 
-    def stream(asked: Sequence[int]) -> Iterator[dict[str, Any]]:
+    def stream(numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
         for i in range(1300):
-            if i in asked:
+            if i in numbers:
                 seen[i] = stored(path)
             yield document(i)
 

@@ -153,10 +153,10 @@ def test_the_real_ones(engine: SearchEngine, module: str) -> None:
     assert engine.add(frame).unchanged == 2
 
 
-@pytest.mark.parametrize("given", [5, None])
-def test_what_is_no_documents(engine: SearchEngine, given: Any) -> None:
+@pytest.mark.parametrize("records", [5, None])
+def test_what_is_no_documents(engine: SearchEngine, records: Any) -> None:
     with pytest.raises(QueryError, match="iterable of documents or a pandas or polars DataFrame"):
-        engine.add(given)
+        engine.add(records)
 
 
 @pytest.mark.parametrize("name", ["_id", "title", "text"])

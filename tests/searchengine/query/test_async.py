@@ -46,9 +46,9 @@ def test_as_search(engine: SearchEngine) -> None:
 def test_errors_go_to_who_asked(engine: SearchEngine) -> None:
     async def ask() -> None:
         good = WordLengths().encode(["a bee"])[0]
-        asked: list[Any] = [good, np.ones(3), np.full(16, np.nan), 5, good, np.ones((2, 16))]
+        questions: list[Any] = [good, np.ones(3), np.full(16, np.nan), 5, good, np.ones((2, 16))]
         results = await asyncio.gather(
-            *(engine.asearch(each, 3) for each in asked), return_exceptions=True
+            *(engine.asearch(each, 3) for each in questions), return_exceptions=True
         )
         expected = engine.search(good, 3)
         assert [each if isinstance(each, list) else type(each) for each in results] == [
@@ -101,15 +101,15 @@ def test_200_at_once_a_third_cancelled(
     async def ask() -> None:
         pulse = asyncio.create_task(beat())
         for round_ in range(5):
-            asked = [f"{TEXTS[i % len(TEXTS)]}{' x' * round_}" for i in range(200)]
-            tasks = [asyncio.create_task(engine.asearch(text, 3)) for text in asked]
+            questions = [f"{TEXTS[i % len(TEXTS)]}{' x' * round_}" for i in range(200)]
+            tasks = [asyncio.create_task(engine.asearch(text, 3)) for text in questions]
             await asyncio.sleep(0.005 * round_)
             for task in tasks[::3]:
                 task.cancel()
             results = await asyncio.wait_for(
                 asyncio.gather(*tasks, return_exceptions=True), timeout=60
             )
-            for i, (text, result) in enumerate(zip(asked, results, strict=True)):
+            for i, (text, result) in enumerate(zip(questions, results, strict=True)):
                 if isinstance(result, asyncio.CancelledError):
                     assert i % 3 == 0
                 else:

@@ -222,14 +222,14 @@ def test_searching_from_several_threads(tmp_path: Path) -> None:
         with ThreadPoolExecutor(10) as callers:
             assert list(callers.map(best, questions)) == [[str(i)] for i in range(10)] * 2
             assert len(encoder.calls) < 10, "some were encoded together"
-            asked = [
+            searches = [
                 callers.submit(engine.search, "a", k, mode=m) for k in (1, 2, 3) for m in MODES
             ]
-            asked.append(callers.submit(engine.search, "  "))
-            sizes = [len(one.result(timeout=30)) for one in asked[:-1]]
+            searches.append(callers.submit(engine.search, "  "))
+            sizes = [len(one.result(timeout=30)) for one in searches[:-1]]
             assert sizes == [1, 1, 2, 2, 3, 3]
             with pytest.raises(QueryError, match="the query is empty"):
-                asked[-1].result(timeout=30)
+                searches[-1].result(timeout=30)
         assert not engine._together, "what nobody asks any more is let go of"
 
 

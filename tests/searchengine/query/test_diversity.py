@@ -77,7 +77,7 @@ def test_no_candidates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relevance", "rows", "k", "diversity", "said"),
+    ("relevance", "rows", "k", "diversity", "message"),
     [
         ([0.5, 0.5], 3, 1, 0.5, r"got \(2,\) and \(3, 4\)"),
         ([0.5, np.nan, 0.5], 3, 1, 0.5, "must be finite"),
@@ -86,6 +86,6 @@ def test_no_candidates() -> None:
         ([0.5] * 3, 3, 1, float("nan"), "between 0 and 1, got nan"),
     ],
 )
-def test_refused(relevance: list[float], rows: int, k: int, diversity: float, said: str) -> None:
-    with pytest.raises(QueryError, match=said):
+def test_refused(relevance: list[float], rows: int, k: int, diversity: float, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
         mmr(np.array(relevance, dtype=np.float32), _UNITS[:rows], k, diversity)

@@ -109,10 +109,10 @@ def test_listing_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inde
         assert list(engine.keys("even")) == evens
         assert [each.key for each in engine.documents("even", offset=4, limit=9)] == evens[4:13]
         assert engine.count("even") == 25
-        drawn = [each.key for each in engine.sample(10, "even", seed=3)]
-        assert len(set(drawn)) == 10 and set(drawn) <= set(evens)
-        assert drawn == [each.key for each in engine.sample(10, "even", seed=3)]
-        assert drawn != [each.key for each in engine.sample(10, "even", seed=4)]
+        sample = [each.key for each in engine.sample(10, "even", seed=3)]
+        assert len(set(sample)) == 10 and set(sample) <= set(evens)
+        assert sample == [each.key for each in engine.sample(10, "even", seed=3)]
+        assert sample != [each.key for each in engine.sample(10, "even", seed=4)]
         assert sorted(each.key for each in engine.sample(99, "even")) == evens
 
 

@@ -114,16 +114,18 @@ def test_exact_search_is_proven(path: Path) -> None:
             hits = engine.search("a bb ccc sixteen sixteen", exact=True, where=where)
             best = np.lexsort((np.arange(allowed), -scores[:allowed]))[:10]
             assert [hit.score for hit in hits] == pytest.approx(scores[best], abs=1e-5)
-            assert hits.proven and hits.read is not None
+            assert hits.exact and hits.read is not None
+            with pytest.warns(DeprecationWarning, match="proven is now exact"):
+                assert hits.proven
             assert 10 / 3000 <= hits.read <= allowed / 3000
         quick = engine.search("a bb ccc sixteen sixteen")
-        assert not quick.proven and quick.read is None
+        assert not quick.exact and quick.read is None
         for question, batched in zip(
             ("a bb", "ccc"), engine.search_batch(["a bb", "ccc"], exact=True), strict=True
         ):
             # A batch is turned by another matrix product, whose last bits differ.
             alone = [hit.score for hit in engine.search(question, exact=True)]
-            assert batched.proven and [h.score for h in batched] == pytest.approx(alone, abs=1e-6)
+            assert batched.exact and [h.score for h in batched] == pytest.approx(alone, abs=1e-6)
         with pytest.raises(QueryError, match="takes no shortlist, got 5"):
             engine.search("a", shortlist=5, exact=True)
 
@@ -131,10 +133,10 @@ def test_exact_search_is_proven(path: Path) -> None:
 def test_hits_are_a_list(engine: SearchEngine) -> None:
     hits = engine.search("one dog", k=2)
     assert isinstance(hits, Hits) and isinstance(hits, list)
-    assert hits == list(hits) and hits.proven  # three rows: all of them were scored
+    assert hits == list(hits) and hits.exact  # three rows: all of them were scored
     assert hits.read == 1.0
     (nothing,) = engine.search_batch(["dog"], where="lang = 'fr'")
-    assert (nothing, nothing.proven) == ([], True)
+    assert (nothing, nothing.exact) == ([], True)
 
 
 def test_reopen_finds_the_same(engine: SearchEngine, path: Path) -> None:
@@ -586,8 +588,8 @@ def test_wide_shortlist_equals_brute_force(
 
 
 def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths()) as made:
-        made.add([{"_id": "1", "text": "a bee"}])
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as writer:
+        writer.add([{"_id": "1", "text": "a bee"}])
     loaded: list[WordLengths] = []
 
     def load(*_: object) -> WordLengths:
@@ -597,7 +599,7 @@ def test_the_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("searchengine.encoders.of_collection.load_built_by", load)
     with SearchEngine.open(tmp_path / "c") as engine, ThreadPoolExecutor(8) as callers:
-        asked = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
-        asked += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]
-        assert all(one.result(timeout=30)[0].key == "1" for one in asked)
+        searches = [callers.submit(engine.search, f"a bee {i}", 1, mode="hybrid") for i in range(8)]
+        searches += [callers.submit(engine.search, "a bee", k) for k in range(1, 9)]
+        assert all(one.result(timeout=30)[0].key == "1" for one in searches)
     assert len(loaded) == 1

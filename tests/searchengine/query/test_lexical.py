@@ -60,12 +60,12 @@ def ids(scored: Scored) -> list[int]:
     return [name for name, _ in scored]
 
 
-def bm25(texts: Sequence[tuple[str, str]], sought: Sequence[str]) -> dict[int, float]:
+def bm25(texts: Sequence[tuple[str, str]], terms: Sequence[str]) -> dict[int, float]:
     """Okapi BM25 as FTS5 has it, written out for lower-case words and the title's weight."""
     bags = [(title.split(), text.split()) for title, text in texts]
     lengths = [len(title) + len(text) for title, text in bags]
     mean, scores = max(sum(lengths), 1) / len(bags), dict.fromkeys(range(len(bags)), 0.0)
-    for word in sought:
+    for word in terms:
         having = sum(word in title or word in text for title, text in bags)
         idf = max(math.log((len(bags) - having + 0.5) / (having + 0.5)), 1e-6) if having else 0
         for i, (title, text) in enumerate(bags):
@@ -92,10 +92,10 @@ line = st.lists(word, max_size=8).map(" ".join)
     st.lists(word, min_size=1, max_size=4, unique=True),
     st.integers(1, 12),
 )
-def test_scores_are_bm25(texts: list[tuple[str, str]], sought: list[str], k: int) -> None:
+def test_scores_are_bm25(texts: list[tuple[str, str]], terms: list[str], k: int) -> None:
     connection = database(texts, Tokenizer.UNICODE)
-    expected = bm25(texts, sought)
-    result = found(connection, " ".join(sought), k)
+    expected = bm25(texts, terms)
+    result = found(connection, " ".join(terms), k)
     assert result == sorted(result, key=lambda pair: (-pair[1], pair[0]))
     for name, score in result:
         # Terms in half of the documents may be left out: they weigh 2.2e-6 at most.
@@ -110,11 +110,11 @@ def test_scores_are_bm25(texts: list[tuple[str, str]], sought: list[str], k: int
 def test_terms_in_half_of_the_documents_are_sought_only_when_needed() -> None:
     texts = [("", "the rare words"), *[("", f"the {i}") for i in range(9)]]
     connection = database(texts, Tokenizer.UNICODE)
-    asked: list[str] = []
-    connection.set_trace_callback(asked.append)
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
 
     def ranked() -> list[str]:
-        return [sql for sql in asked if "bm25" in sql]
+        return [sql for sql in statements if "bm25" in sql]
 
     assert ids(found(connection, "the rare", 1)) == [0]
     assert len(ranked()) == 1 and "the" not in re.findall(r'"(\w+)"', ranked()[0])
@@ -277,8 +277,8 @@ def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokeniz
         i: Counter(f"{title} {text}".split())
         for i, title, text in connection.execute("SELECT id, title, text FROM documents")
     }
-    for sought in ("ash", "birch", "oak"):
-        assert set(ids(found(connection, sought))) == {i for i, bag in bags.items() if bag[sought]}
+    for term in ("ash", "birch", "oak"):
+        assert set(ids(found(connection, term))) == {i for i, bag in bags.items() if bag[term]}
 
 
 def test_check_finds_what_is_wrong(tmp_path: Any) -> None:

@@ -57,7 +57,7 @@ def test_a_document_that_owns_the_top_crowds_out_nobody(
             found = engine.search_batch(["bb", "ccc bb"], k, **options)
             for hits, question in zip(found, ("bb", "ccc bb"), strict=True):
                 check(hits, brute_force(allowed, Words().encode([question], role="query")[0]), k)
-            assert found[0].proven or not options.get("exact")
+            assert found[0].exact or not options.get("exact")
 
 
 lines = st.lists(st.integers(1, 6).map(lambda n: "a" * n), min_size=1, max_size=120)
@@ -102,7 +102,7 @@ def test_passages_equal_brute_force(
             alone = engine.search(question, k, exact=True, where=where)
             for hits in (*found, alone):
                 check(hits, brute_force(there, vector), k)
-        assert all(hits.proven for hits in exact)
+        assert all(hits.exact for hits in exact)
 
 
 # -------------------------------------------------------------------------------------------- words

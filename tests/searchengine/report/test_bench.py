@@ -31,17 +31,17 @@ from searchengine.report.tables import frontier, table
 DIM, ROWS = 24, 1200
 
 
-def drawn(n: int, seed: int) -> np.ndarray:
+def random_rows(n: int, seed: int) -> np.ndarray:
     falling = np.arange(1, DIM + 1) ** -0.7
-    made = np.random.default_rng(seed).standard_normal((n, DIM)) * falling[::-1]
-    return made.astype(np.float32)
+    rows = np.random.default_rng(seed).standard_normal((n, DIM)) * falling[::-1]
+    return rows.astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     folder = tmp_path_factory.mktemp("subject")
-    np.save(folder / "rows.npy", drawn(ROWS, 1))
-    np.save(folder / "queries.npy", drawn(40, 2))
+    np.save(folder / "rows.npy", random_rows(ROWS, 1))
+    np.save(folder / "queries.npy", random_rows(40, 2))
     config = SegmentConfig(prefix=8)
     with vectors_dataset(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
         yield found
@@ -51,10 +51,10 @@ def silent(*_: object) -> None:
     pass
 
 
-def settings(subject: Dataset, **asked: Any) -> Settings:
+def settings(subject: Dataset, **options: Any) -> Settings:
     chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
-    kept = {name: asked.pop(name) for name in ("repeats", "cold", "growth") if name in asked}
-    grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | asked))
+    kept = {name: options.pop(name) for name in ("repeats", "cold", "growth") if name in options}
+    grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | options))
     return Settings(grid, **({"repeats": 3, "cold": 1, "target": 0.5} | kept))
 
 
@@ -122,7 +122,7 @@ def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Re
 def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
     """The first numbers of these vectors hold the least: cut off as they are, they find little."""
     back = np.concatenate(list(unrotated(subject)))
-    unit = drawn(ROWS, 1) / np.linalg.norm(drawn(ROWS, 1), axis=1, keepdims=True)
+    unit = random_rows(ROWS, 1) / np.linalg.norm(random_rows(ROWS, 1), axis=1, keepdims=True)
     assert np.abs(back - unit).max() < 2e-3  # float16
     by_name = {row.name: row for row in results.rows}
     turned, bare = by_name["hnsw int8 8 → 100"], by_name["hnsw int8 8 → 100, not rotated"]
@@ -162,8 +162,8 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
 
 def test_the_benches_of_a_commit_are_read_by_name(results: Results, tmp_path: Path) -> None:
     """What benchmarks/ records: one file a commit, one section a benchmark."""
-    told = results.as_dict()
-    sections = {"machine": {}, "bench papers": told, "startup": {}, "bench scifact": told}
+    fields = results.as_dict()
+    sections = {"machine": {}, "bench papers": fields, "startup": {}, "bench scifact": fields}
     (tmp_path / "commit.json").write_text(json.dumps(sections))
     found = Results.read_all(tmp_path / "commit.json")
     assert [*found] == ["papers", "scifact"] and found["papers"].rows == results.rows
@@ -236,15 +236,15 @@ def test_cold_latencies_of_some_alone_are_not_kept(
 
     taken: list[int] = []
     monkeypatch.setattr(ColdRows, "first", once)
-    asked = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
-    bench = Bench(subject, asked, tmp_path, silent)
+    bench_settings = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
+    bench = Bench(subject, bench_settings, tmp_path, silent)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert taken and all(row.cold_ms is None for row in bench.results(complete=False).rows)
 
 
 def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> None:
-    asked = settings(
+    bench_settings = settings(
         subject,
         structures=[Structure.HNSW],
         codes=[Code.PQ],
@@ -253,7 +253,7 @@ def test_what_does_not_go_together_is_told(subject: Dataset, tmp_path: Path) -> 
         growth=False,
         repeats=1,
     )
-    found = Bench(subject, asked, tmp_path, silent, {"other": "not installed"}).run()
+    found = Bench(subject, bench_settings, tmp_path, silent, {"other": "not installed"}).run()
     assert "code must be one of" in found.missing["hnsw pq 8 → 20"]
     assert found.missing["other"] == "not installed"
     assert [row.kind for row in found.rows] == [Kind.EXACT, Kind.CASCADE]
@@ -264,8 +264,8 @@ def test_what_would_not_fit_is_left_out(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("searchengine.bench.searchers._memory", lambda: 100_000)
-    asked = settings(subject, structures=[Structure.FLAT], cold=0, growth=False, repeats=1)
-    found = Bench(subject, asked, tmp_path, silent).run()
+    bench_settings = settings(subject, structures=[Structure.FLAT], cold=0, growth=False, repeats=1)
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert "left of half the available memory" in found.missing["hnsw fp32 24, ef 32"]
     assert "flat int8 8 → 20" in {row.name for row in found.rows}
 
@@ -283,12 +283,14 @@ def test_pages_that_stay_in_memory_are_no_cold_measurement(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ColdRows, "first", lambda *_: (1.0, 0))
-    asked = settings(subject, structures=[Structure.FLAT], baselines=False, growth=False, repeats=1)
-    found = Bench(subject, asked, tmp_path, silent).run()
+    bench_settings = settings(
+        subject, structures=[Structure.FLAT], baselines=False, growth=False, repeats=1
+    )
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert "keeps the rows in memory" in found.missing["cold latency"]
     assert all(row.cold_ms is None for row in found.rows)
     monkeypatch.setattr(ColdRows, "first", lambda *_: (0.5, 3))
-    found = Bench(subject, asked, tmp_path, silent).run()
+    found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert all((row.cold_ms, row.cold_reads) == (Spread(500, 500, 500), 3) for row in found.rows)
 
 
@@ -296,8 +298,8 @@ def test_a_slow_point_gets_fewer_queries(
     subject: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "TIME_LIMIT", 0.0)
-    asked = settings(subject, baselines=False, cold=0, growth=False, repeats=1)
-    bench = Bench(subject, asked, tmp_path, silent)
+    bench_settings = settings(subject, baselines=False, cold=0, growth=False, repeats=1)
+    bench = Bench(subject, bench_settings, tmp_path, silent)
     bench.run()
     assert {entry.count for entry in bench._entries} == {running.MIN_TIMED}
 
@@ -321,8 +323,8 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
         assert subject.encode_ms is not None
         numbers = live_numbers(subject)
         assert len(numbers) == 40 and len({*numbers.tolist()}) == 40
-        asked = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
-        found = Bench(subject, asked, tmp_path, silent).run()
+        bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
+        found = Bench(subject, bench_settings, tmp_path, silent).run()
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
     assert found.subject["judged"] == 2
     assert "without deleted rows" in found.missing["growth"]
@@ -389,15 +391,15 @@ def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: st
 
 @pytest.mark.parametrize("bad", [0, 9, 10, 11, 4999, 17_001])
 def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) -> None:
-    rows = drawn(17_100, 3)
+    rows = random_rows(17_100, 3)
     rows[bad] = np.nan
     np.save(tmp_path / "bad.npy", rows)
-    np.save(tmp_path / "good.npy", drawn(40, 4))
+    np.save(tmp_path / "good.npy", random_rows(40, 4))
     for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
         vectors, queries = (None if name is None else tmp_path / name for name in files)
         assert vectors is not None
-        asked = files[1] != "bad.npy" or bad in evenly(len(rows), MAX_QUERIES)
-        if asked:
+        is_query = files[1] != "bad.npy" or bad in evenly(len(rows), MAX_QUERIES)
+        if is_query:
             with (
                 pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
                 vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
@@ -416,7 +418,7 @@ def test_queries_of_another_width(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_queries_are_not_searched(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", drawn(100, 3).astype(np.float16))
+    np.save(tmp_path / "rows.npy", random_rows(100, 3).astype(np.float16))
     with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as subject:
         assert subject.rows == 90 and len(subject.queries) == 10
         (segment,) = subject.segments
@@ -438,7 +440,7 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"prefixes": (65,)}, "a prefix must be between 1 and 64"),
         ({"shortlists": (5,)}, "a shortlist must be between 10 and 2000"),
@@ -446,9 +448,9 @@ def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
         ({"funnels": [((65, 20),)]}, "a funnel's width must be between 1 and 64"),
     ],
 )
-def test_a_grid_that_does_not_fit_is_refused(asked: dict[str, Any], message: str) -> None:
+def test_a_grid_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(QueryError, match=message):
-        Grid.fitting(2000, 64, **asked)
+        Grid.fitting(2000, 64, **options)
 
 
 def test_shortlists_follow_k() -> None:
@@ -457,11 +459,11 @@ def test_shortlists_follow_k() -> None:
 
 
 def test_few_rows_and_narrow_funnels_are_told(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", drawn(300, 3))
+    np.save(tmp_path / "rows.npy", random_rows(300, 3))
     with vectors_dataset(tmp_path / "rows.npy", None, SegmentConfig(prefix=8), tmp_path) as few:
         grid = Grid.fitting(few.rows, DIM, 5, prefixes=(16,), funnels=[((8, 20),)])
-        asked = Settings(grid, repeats=1, cold=0, growth=False)
-        found = Bench(few, asked, tmp_path, silent).run()
+        bench_settings = Settings(grid, repeats=1, cold=0, growth=False)
+        found = Bench(few, bench_settings, tmp_path, silent).run()
     assert "searched exactly" in found.missing["graphs, lists and baselines"]
     assert found.missing["funnel 8:20"] == "its first stage is no wider than any prefix"
 
@@ -481,8 +483,10 @@ def test_the_table_shows_what_one_would_choose_among(results: Results) -> None:
 
 
 def test_a_segment_with_bounds_is_scanned_for_the_comparison(tmp_path: Path) -> None:
-    with Segment.build(tmp_path / "s", drawn(ROWS, 1), SegmentConfig(prefix=8, bounds=16)) as one:
-        assert one.exact(drawn(3, 2), 5).read is not None
-        bare = one.unbounded().exact(drawn(3, 2), 5)
+    with Segment.build(
+        tmp_path / "s", random_rows(ROWS, 1), SegmentConfig(prefix=8, bounds=16)
+    ) as one:
+        assert one.exact(random_rows(3, 2), 5).read is not None
+        bare = one.unbounded().exact(random_rows(3, 2), 5)
         assert bare.read is not None and (bare.read == ROWS).all()
-        assert (bare.rows == one.exact(drawn(3, 2), 5).rows).all()
+        assert (bare.rows == one.exact(random_rows(3, 2), 5).rows).all()

@@ -41,9 +41,9 @@ def test_a_change_for_the_better_and_for_the_worse() -> None:
 
 
 def test_a_bench_compared_with_itself_is_noise() -> None:
-    made = plausible()
-    assert {one.verdict for one in compare(made, made)} == {Verdict.NOISE}
-    assert differences(made, made) == []
+    sample = plausible()
+    assert {one.verdict for one in compare(sample, sample)} == {Verdict.NOISE}
+    assert differences(sample, sample) == []
 
 
 def test_a_busier_machine_is_not_a_change() -> None:
@@ -92,7 +92,7 @@ def test_a_coarse_stage_is_built_once() -> None:
     ways = [("a", {}), ("b", {"shortlist": 50}), ("c", {"kind": Kind.TRUNCATED})]
 
     def bench(seconds: float) -> Results:
-        return results(exact(), *(row(n, build_s=seconds, **told) for n, told in ways))
+        return results(exact(), *(row(n, build_s=seconds, **options) for n, options in ways))
 
     for seconds, verdict in ((1.9, Verdict.NOISE), (2.1, Verdict.WORSE), (0.4, Verdict.BETTER)):
         found = [one for one in compare(bench(1.0), bench(seconds)) if one.measure == "build_s"]
@@ -158,5 +158,5 @@ def test_changes_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> N
     assert len({tuple(line) for line in lines}) == 1
     show_rows(lines)
     assert "hot_bytes" in capsys.readouterr().out
-    told = json.loads(json.dumps([one.as_dict() for one in found], allow_nan=False))
-    assert told[-2]["verdict"] == "worse" and told[-2]["ratio"] == 2.0
+    as_json = json.loads(json.dumps([one.as_dict() for one in found], allow_nan=False))
+    assert as_json[-2]["verdict"] == "worse" and as_json[-2]["ratio"] == 2.0

@@ -30,18 +30,18 @@ VOID = {"meta"}
 
 
 @pytest.fixture(scope="module")
-def made() -> Results:
+def sample_results() -> Results:
     return plausible()
 
 
 @pytest.fixture(scope="module")
-def told(made: Results) -> Report:
-    return report(made)
+def sample_report(sample_results: Results) -> Report:
+    return report(sample_results)
 
 
 @pytest.fixture(scope="module")
-def text(told: Report) -> str:
-    return in_html(told)
+def text(sample_report: Report) -> str:
+    return in_html(sample_report)
 
 
 class Page(HTMLParser):
@@ -98,17 +98,19 @@ def checked(text: str) -> Page:
     return read
 
 
-def test_the_page_is_whole(made: Results, text: str) -> None:
+def test_the_page_is_whole(sample_results: Results, text: str) -> None:
     read = checked(text)
     assert '<html lang="en">' in text and text.count("<svg") == len(PICTURES)
     assert set(PICTURES) <= set(read.ids)
     assert read.tags["figcaption"] == len(PICTURES) and read.tags["h1"] == 1
-    assert read.scopes[None] == 0 and read.scopes["row"] == 2 * len(made.rows) + len(made.growth)
+    assert read.scopes[None] == 0 and read.scopes["row"] == 2 * len(sample_results.rows) + len(
+        sample_results.growth
+    )
     words = " ".join(read.words)
-    for one in made.rows:
+    for one in sample_results.rows:
         assert one.name in words
-    for said in ("Use hnsw int8 128 → 200", "★ recommended", "0.960", "(0.953–0.968)", "9000"):
-        assert said in words
+    for phrase in ("Use hnsw int8 128 → 200", "★ recommended", "0.960", "(0.953–0.968)", "9000"):
+        assert phrase in words
     assert "chromadb is not installed" not in words  # as it is said, and no otherwise
     assert "chroma.py needs chromadb, not installed: pip install chromadb" in words
     assert "Encoding a question takes 1.42 (1.38–1.51) ms in addition" in words
@@ -125,11 +127,13 @@ def test_pictures_are_no_wider_than_the_screen(text: str) -> None:
     assert "max-width:100%" in rule and "min-width" not in rule
 
 
-def test_as_configured_of_bare_vectors_is_the_default_recipe(made: Results) -> None:
+def test_as_configured_of_bare_vectors_is_the_default_recipe(sample_results: Results) -> None:
     def said(encoder: str | None, name: str) -> dict[str, str]:
-        rows = replace(made.rows[1], name=name)
-        told = replace(made, rows=(rows,), subject={**made.subject, "encoder": encoder})
-        return dict(facts(told)[0][1])
+        rows = replace(sample_results.rows[1], name=name)
+        changed = replace(
+            sample_results, rows=(rows,), subject={**sample_results.subject, "encoder": encoder}
+        )
+        return dict(facts(changed)[0][1])
 
     named = "as configured: flat fp16 64 → 100"
     assert "default index config" in said(None, named)["as configured"]
@@ -137,26 +141,26 @@ def test_as_configured_of_bare_vectors_is_the_default_recipe(made: Results) -> N
     assert "as configured" not in said(None, "hnsw int8 64 → 100")
 
 
-def test_names_are_escaped(made: Results) -> None:
-    chosen = recommend(made).name
+def test_names_are_escaped(sample_results: Results) -> None:
+    chosen = recommend(sample_results).name
     rows = tuple(
         replace(one, name=EVIL if one.name == chosen else one.name, settings={EVIL: EVIL})
-        for one in made.rows
+        for one in sample_results.rows
     )
-    peer = replace(made.rows[-1], name=f"{EVIL}: ef 1", settings={"index": EVIL})
+    peer = replace(sample_results.rows[-1], name=f"{EVIL}: ef 1", settings={"index": EVIL})
     evil = replace(
-        made,
+        sample_results,
         rows=(*rows, peer),
-        subject={**made.subject, "name": EVIL, "encoder": EVIL},
-        machine={**made.machine, "processor": EVIL, "versions": {EVIL: EVIL}},
+        subject={**sample_results.subject, "name": EVIL, "encoder": EVIL},
+        machine={**sample_results.machine, "processor": EVIL, "versions": {EVIL: EVIL}},
         missing={EVIL: EVIL},
-        growth=tuple(replace(one, name=EVIL) for one in made.growth),
+        growth=tuple(replace(one, name=EVIL) for one in sample_results.growth),
     )
-    told = report(evil)
-    read = checked(in_html(told))
+    evil_report = report(evil)
+    read = checked(in_html(evil_report))
     assert EVIL in "".join(read.words)
     assert any(EVIL in label for label in read.labels)
-    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(told))
+    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(evil_report))
     inline = [child for token in tokens for child in token.children or ()]
     assert not {"html_inline", "link_open", "code_inline"} & {child.type for child in inline}
     assert "html_block" not in {token.type for token in tokens}
@@ -164,15 +168,15 @@ def test_names_are_escaped(made: Results) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         {"growth": ()},
         {"growth": (), "missing": {}, "encode_ms": None},
         {"complete": False},
     ],
 )
-def test_less_than_all_was_measured(made: Results, given: dict[str, object]) -> None:
-    some = replace(made, rows=made.rows[:3], **given)  # type: ignore[arg-type]
+def test_less_than_all_was_measured(sample_results: Results, fields: dict[str, object]) -> None:
+    some = replace(sample_results, rows=sample_results.rows[:3], **fields)  # type: ignore[arg-type]
     read = checked(in_html(report(some)))
     assert ("growth" in read.ids) == bool(some.growth)
     assert ("interrupted" in " ".join(read.words)) == (not some.complete)
@@ -203,19 +207,21 @@ def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
     assert {tmp_path / link for link in links} == {p for p in written if p.suffix == ".svg"}
 
 
-def test_the_folder(made: Results, told: Report, text: str, tmp_path: Path) -> None:
-    written = write(made, tmp_path / "new" / "folder")
+def test_the_folder(
+    sample_results: Results, sample_report: Report, text: str, tmp_path: Path
+) -> None:
+    written = write(sample_results, tmp_path / "new" / "folder")
     names = ["results.json", "report.html", "report.md", *(f"{name}.svg" for name in PICTURES)]
     assert [path.name for path in written] == names
     assert all(path.is_file() for path in written)
     assert written[1].read_text(encoding="utf-8") == text
-    assert written[2].read_text(encoding="utf-8") == in_markdown(told)
+    assert written[2].read_text(encoding="utf-8") == in_markdown(sample_report)
     assert json.loads(written[0].read_text(encoding="utf-8"))["subject"]["rows"] == 200_000
 
 
-def test_markdown_reads_like_the_page(told: Report) -> None:
-    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(told))
-    assert sum(token.type == "table_open" for token in tokens) == len(told.tables) == 3
+def test_markdown_reads_like_the_page(sample_report: Report) -> None:
+    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(sample_report))
+    assert sum(token.type == "table_open" for token in tokens) == len(sample_report.tables) == 3
     images = [c for t in tokens for c in t.children or () if c.type == "image"]
     assert [image.attrs["src"] for image in images] == [f"{name}.svg" for name in PICTURES]
     cells = [
@@ -223,7 +229,7 @@ def test_markdown_reads_like_the_page(told: Report) -> None:
         for before, token in itertools.pairwise(tokens)
         if before.type == "td_open"
     ]
-    for table in told.tables:
+    for table in sample_report.tables:
         for heading, lines in table.groups:
             assert heading in cells
             for line in lines:
@@ -231,8 +237,8 @@ def test_markdown_reads_like_the_page(told: Report) -> None:
                 assert {text for text, _ in line.cells} <= set(cells)
 
 
-def test_the_best_of_a_column_is_marked(made: Results, told: Report) -> None:
-    first, *_ = told.tables
+def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: Report) -> None:
+    first, *_ = sample_report.tables
     marked = {
         (head, line.name)
         for _, lines in first.groups
@@ -240,7 +246,7 @@ def test_the_best_of_a_column_is_marked(made: Results, told: Report) -> None:
         for head, (_, best) in zip(first.heads[1:], line.cells, strict=True)
         if best
     }
-    own = [one for one in made.rows if one.kind not in (Kind.EXACT, Kind.PEER)]
+    own = [one for one in sample_results.rows if one.kind not in (Kind.EXACT, Kind.PEER)]
     quickest = min(own, key=lambda one: one.p50_ms.median).name
     finds = max(own, key=lambda one: one.recall).name
     assert {name for head, name in marked if head == "p50, ms"} == {quickest}
@@ -251,11 +257,13 @@ def test_escaping_by_hand() -> None:
     assert escaped("a|b <i> & `c`\n*d*") == r"a\|b \<i\> &amp; \`c\` \*d\*"
 
 
-def test_without_matplotlib(made: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(
+    sample_results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match="install the extra `plots`"):
-        write(made, tmp_path)
-    assert Results.read(tmp_path) == made  # the numbers are there
+        write(sample_results, tmp_path)
+    assert Results.read(tmp_path) == sample_results  # the numbers are there
 
 
 FRAME = """<!doctype html><title>frame</title><body style="margin:0">
@@ -272,27 +280,31 @@ FRAME = """<!doctype html><title>frame</title><body style="margin:0">
 
 
 @pytest.mark.parametrize("width", [400, 1200])
-def test_in_a_browser(made: Results, text: str, width: int, tmp_path: Path) -> None:
+def test_in_a_browser(sample_results: Results, text: str, width: int, tmp_path: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         pytest.skip("chromium is not on the PATH (apt-get install chromium)")
     (tmp_path / "report.html").write_text(text, encoding="utf-8")
     (tmp_path / "frame.html").write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
-    asked = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
-    asked += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0"]
-    asked += ["--hide-scrollbars", "--force-color-profile=srgb"]
-    asked += [f"--screenshot={tmp_path / 'page.png'}", f"--window-size={width},2000", "--dump-dom"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    options += ["--hide-scrollbars", "--force-color-profile=srgb"]
+    options += [
+        f"--screenshot={tmp_path / 'page.png'}",
+        f"--window-size={width},2000",
+        "--dump-dom",
+    ]
     done = subprocess.run(
-        [chromium, *asked, (tmp_path / "frame.html").as_uri()],
+        [chromium, *options, (tmp_path / "frame.html").as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "CONSOLE" not in done.stderr
-    said = re.search(r'<pre id="said">(\{.*?\})</pre>', done.stdout)
-    assert said is not None, done.stdout[-2000:]
-    seen = json.loads(said[1].replace("&gt;", ">").replace("&amp;", "&"))
+    output = re.search(r'<pre id="said">(\{.*?\})</pre>', done.stdout)
+    assert output is not None, done.stdout[-2000:]
+    seen = json.loads(output[1].replace("&gt;", ">").replace("&amp;", "&"))
     assert seen["wide"] == seen["body"] == width
     assert seen["beyond"] == []
     assert len(seen["pictures"]) == len(PICTURES)
@@ -302,7 +314,7 @@ def test_in_a_browser(made: Results, text: str, width: int, tmp_path: Path) -> N
 
 
 def test_the_docs_run(
-    made: Results,
+    sample_results: Results,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -310,7 +322,7 @@ def test_the_docs_run(
     text = (REPOSITORY / "docs" / "bench.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    replace(made, rows=made.rows[:9], growth=()).write(tmp_path / "report")
+    replace(sample_results, rows=sample_results.rows[:9], growth=()).write(tmp_path / "report")
     exec(program, {})
     assert (tmp_path / "report-098" / "report.html").is_file()
     assert "within noise" in capsys.readouterr().out

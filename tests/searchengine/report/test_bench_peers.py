@@ -103,14 +103,14 @@ def test_memory_is_of_the_vectors_that_a_peer_keeps(
 
 
 def test_a_search_alone_is_of_one_query_after_a_warm_up(data: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    counts = EXACT.replace(SEARCH, f"{SEARCH}\n    print(len(queries), file=open('{asked}', 'a'))")
+    log = tmp_path / "asked"
+    counts = EXACT.replace(SEARCH, f"{SEARCH}\n    print(len(queries), file=open('{log}', 'a'))")
     with start(written(tmp_path, counts), data, tmp_path / "index") as peer:
         peer.round(0, QUERIES)
-        assert asked.read_text().split() == ["1"] * (10 + QUERIES)
-        asked.unlink()
+        assert log.read_text().split() == ["1"] * (10 + QUERIES)
+        log.unlink()
         peer.batch(1, QUERIES)
-        assert asked.read_text().split() == ["10", str(QUERIES)]
+        assert log.read_text().split() == ["10", str(QUERIES)]
 
 
 def test_the_example_in_the_readme_is_a_peer(data: Path, tmp_path: Path) -> None:
@@ -187,24 +187,24 @@ def test_what_is_wrong_with_answers(data: Path, tmp_path: Path, result: str, mes
 
 
 @pytest.mark.parametrize(
-    ("dies", "said"),
+    ("dies", "quoted"),
     [
         ("raise SystemExit('no file /srv/scratch/deep/a.bin of https://x.org/y/z')", "status 1"),
         ("open('/srv/scratch/deep/a.bin')", "failed to build: FileNotFoundError"),
     ],
 )
 def test_what_reports_quote_names_no_folders(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, dies: str, said: str
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, dies: str, quoted: str
 ) -> None:
     """One line, without the folders of this machine; the log has all that a dead peer said."""
     build = f"print('first words', flush=True); {dies}"
     file = written(tmp_path, EXACT.replace("return vectors.copy()", build))
-    with pytest.raises(PeerFailed, match=said) as caught:
+    with pytest.raises(PeerFailed, match=quoted) as caught:
         start(file, data, tmp_path / "index")
-    told = str(caught.value).removeprefix(str(file))
-    assert "a.bin" in told and "/srv" not in told and "first words" not in told
+    message = str(caught.value).removeprefix(str(file))
+    assert "a.bin" in message and "/srv" not in message and "first words" not in message
     if "Exit" in dies:
-        assert told.endswith("its last message: no file a.bin of https://x.org/y/z")
+        assert message.endswith("its last message: no file a.bin of https://x.org/y/z")
         assert "first words\nno file /srv/scratch/deep/a.bin" in caplog.text
 
 

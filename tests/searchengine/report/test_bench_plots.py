@@ -26,7 +26,7 @@ from trainer.errors import DataError
 
 
 @pytest.fixture(scope="module")
-def made() -> Results:
+def sample_results() -> Results:
     return plausible()
 
 
@@ -34,8 +34,8 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts if text.get_text()]
 
 
-def test_pareto(made: Results) -> None:
-    figure = pareto(made, recommend(made))
+def test_pareto(sample_results: Results) -> None:
+    figure = pareto(sample_results, recommend(sample_results))
     (axes,) = figure.axes
     assert axes.get_title("left").startswith("At recall ≥ 0.95: hnsw int8 128 → 200, 0.26")
     assert {"hnsw int8 128 → 200", "exact", "hnswlib", "usearch"} <= set(texts(figure))
@@ -43,7 +43,10 @@ def test_pareto(made: Results) -> None:
     xs, ys = np.asarray(edge.get_xdata()), np.asarray(edge.get_ydata())
     assert (np.diff(xs) > 0).all() and (np.diff(ys) > 0).all()
     assert [0.95, 0.95] in [list(line.get_xdata()) for line in axes.get_lines()]
-    assert pareto(made).axes[0].get_title("left") == "Recall against latency; lower right is better"
+    assert (
+        pareto(sample_results).axes[0].get_title("left")
+        == "Recall against latency; lower right is better"
+    )
     with pytest.raises(DataError, match="has no rows"):
         pareto(results())
 
@@ -61,14 +64,14 @@ def test_frontier_and_peers_by_hand() -> None:
         row("q: 1", (0.1,), kind=Kind.PEER, recall=0.5, recall_low=0.4),
         row("q: 2", (0.2,), kind=Kind.PEER, recall=0.6, recall_low=0.5),
     ]
-    made = results(*rows)
-    own = frontier([one for one in made.rows if one.kind is not Kind.PEER])
+    sample = results(*rows)
+    own = frontier([one for one in sample.rows if one.kind is not Kind.PEER])
     assert [one.name for one in own] == ["worse, faster", "good", "exact"]
-    assert [one.name for one in best_peer_rows(made, 0.95)] == ["p: 2", "q: 2"]
+    assert [one.name for one in best_peer_rows(sample, 0.95)] == ["p: 2", "q: 2"]
 
 
-def test_recall_by_shortlist(made: Results) -> None:
-    figure = recall_by_shortlist(made)
+def test_recall_by_shortlist(sample_results: Results) -> None:
+    figure = recall_by_shortlist(sample_results)
     assert figure is not None
     assert [axes.get_title("left") for axes in figure.axes] == ["flat", "hnsw"]
     lines = {line.get_label(): line for line in figure.axes[1].get_lines()}
@@ -81,8 +84,8 @@ def test_recall_by_shortlist(made: Results) -> None:
 
 def test_efforts_have_lines_of_their_own() -> None:
     def cascade(shortlist: int, effort: int, recall: float) -> Row:
-        told = {"structure": "ivf", "prefix": 128, "shortlist": shortlist, "effort": effort}
-        return row(f"{shortlist} {effort}", recall=recall, **told)
+        fields = {"structure": "ivf", "prefix": 128, "shortlist": shortlist, "effort": effort}
+        return row(f"{shortlist} {effort}", recall=recall, **fields)
 
     points = [(20, 0, 0.7), (50, 0, 0.8), (20, 72, 0.9), (50, 72, 0.95)]
     figure = recall_by_shortlist(results(exact(), *(cascade(*point) for point in points)))
@@ -94,40 +97,42 @@ def test_efforts_have_lines_of_their_own() -> None:
     assert lines["128"].get_linestyle() == "-" != lines["128, lists 72"].get_linestyle()
 
 
-def test_latency_lanes(made: Results) -> None:
-    chosen = made.rows[3]
-    figure = latency(made, ["exact", chosen.name])
+def test_latency_lanes(sample_results: Results) -> None:
+    chosen = sample_results.rows[3]
+    figure = latency(sample_results, ["exact", chosen.name])
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["exact", chosen.name]
     marks = [line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert marks[3:] == [chosen.percentiles_ms[share] for share in (50, 95, 99)]
     for names, message in ((["nobody"], "'nobody' is not a row"), ([], "got none")):
         with pytest.raises(DataError, match=message):
-            latency(made, names)
+            latency(sample_results, names)
 
 
-def test_speedups(made: Results) -> None:
-    figure = speedups(made)
+def test_speedups(sample_results: Results) -> None:
+    figure = speedups(sample_results)
     assert figure is not None
-    chosen = next(one for one in made.rows if one.name == "hnsw int8 64 → 20")
-    drawn = [tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines()]
-    assert (chosen.theoretical, chosen.measured.median) in drawn
+    chosen = next(one for one in sample_results.rows if one.name == "hnsw int8 64 → 20")
+    points = [tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines()]
+    assert (chosen.theoretical, chosen.measured.median) in points
     assert "64 → 20" in texts(figure)
     assert speedups(results(exact())) is None
 
 
-def test_growth(made: Results) -> None:
-    figure = growth(made)
+def test_growth(sample_results: Results) -> None:
+    figure = growth(sample_results)
     assert figure is not None
     (line,) = [
         line for line in figure.axes[0].get_lines() if line.get_label() == "hnsw int8 64 → 200"
     ]
     assert list(line.get_xdata()) == [20_000, 60_000, 200_000]
-    assert growth(replace(made, growth=())) is None
+    assert growth(replace(sample_results, growth=())) is None
 
 
-def test_pictures_are_the_same_each_time(made: Results) -> None:
-    assert svg(pareto(made)) == svg(pareto(made))  # the others: test_the_folder draws them again
+def test_pictures_are_the_same_each_time(sample_results: Results) -> None:
+    assert svg(pareto(sample_results)) == svg(
+        pareto(sample_results)
+    )  # the others: test_the_folder draws them again
 
 
 def test_recall_has_room_where_it_matters() -> None:

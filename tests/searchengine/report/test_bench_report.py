@@ -45,8 +45,8 @@ def test_the_fastest_that_holds_is_recommended() -> None:
 
 
 def test_what_is_judged_and_interrupted_is_said() -> None:
-    made = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
-    why = recommend(made).why
+    sample = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
+    why = recommend(sample).why
     assert "Its nDCG@10 is 0.590, that of exact search 0.600." in why
     assert why[-3] == "No measured point is faster with less recall."
     assert why[-1].startswith("The bench was interrupted")
@@ -54,8 +54,10 @@ def test_what_is_judged_and_interrupted_is_said() -> None:
 
 def test_a_step_down_that_is_not_beyond_doubt() -> None:
     below = row("below", (0.5, 0.5, 1.1), recall=0.9, recall_low=0.89)
-    (said,) = [each for each in recommend(results(exact(), row("a"), below)).why if "next" in each]
-    assert "below, takes 0.500 ms, 2.00 times as fast, which is not significant, and" in said
+    (sentence,) = [
+        each for each in recommend(results(exact(), row("a"), below)).why if "next" in each
+    ]
+    assert "below, takes 0.500 ms, 2.00 times as fast, which is not significant, and" in sentence
 
 
 def test_what_is_faster_and_finds_more_is_no_step_down() -> None:
@@ -75,7 +77,7 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
     found = recommend(results(exact(times(10)), *rows))
     assert found.name == "→ 100"  # 218 bytes are as little as 200
     assert set(found.tied) == {"fastest", "→ 20", "unknown"}
-    assert any("do not differ significantly" in said for said in found.why)
+    assert any("do not differ significantly" in sentence for sentence in found.why)
     assert recommend(results(exact(times(10)), *rows[::-1])).name == "→ 100"
 
 
@@ -91,8 +93,8 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
 def test_what_decides_between_ties(one: dict[str, Any], two: dict[str, Any]) -> None:
     """Memory, recall, multiply-adds, median, one after the other; never the name before."""
     shared = {"rounds": times(1.0), "hot_bytes": 200}
-    made = results(exact(times(10)), row("b", **shared | one), row("a", **shared | two))
-    assert recommend(made).name == "b" and recommend(made).tied == ("a",)
+    sample = results(exact(times(10)), row("b", **shared | one), row("a", **shared | two))
+    assert recommend(sample).name == "b" and recommend(sample).tied == ("a",)
 
 
 def test_what_was_not_in_the_finals_does_not_tie() -> None:
@@ -116,8 +118,8 @@ def test_what_something_beats_does_not_tie() -> None:
 
 
 def test_a_scan_that_is_as_fast_is_recommended() -> None:
-    made = results(exact(times(1.0)), row("a", times(0.98)), row("b", times(1.2)))
-    found = recommend(made)
+    sample = results(exact(times(1.0)), row("a", times(0.98)), row("b", times(1.2)))
+    found = recommend(sample)
     assert (found.name, found.tied) == ("exact", ())
     assert found.why == (
         "Search exactly: with 1.00 (1.00–1.10) ms per query over 200,000 rows, exact search is as "
@@ -125,15 +127,15 @@ def test_a_scan_that_is_as_fast_is_recommended() -> None:
         "The best of those is a, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms per "
         "query: 1.02 times as fast as exact search, which is not significant.",
     )
-    assert recommend(replace(made, rows=made.rows[1:])).name == "a"
+    assert recommend(replace(sample, rows=sample.rows[1:])).name == "a"
 
 
-@pytest.mark.parametrize(("asked", "said"), [(1, "1 query was"), (49, "49 queries were")])
-def test_few_questions_show_little(asked: int, said: str) -> None:
-    made = results(exact(), row("a"))
-    few = replace(made, subject={**made.subject, "queries": asked})
-    enough = replace(made, subject={**made.subject, "queries": 50})
-    assert any(f"Only {said} measured" in each for each in recommend(few).why)
+@pytest.mark.parametrize(("questions", "sentence"), [(1, "1 query was"), (49, "49 queries were")])
+def test_few_questions_show_little(questions: int, sentence: str) -> None:
+    sample = results(exact(), row("a"))
+    few = replace(sample, subject={**sample.subject, "queries": questions})
+    enough = replace(sample, subject={**sample.subject, "queries": 50})
+    assert any(f"Only {sentence} measured" in each for each in recommend(few).why)
     assert not any("asked" in each for each in recommend(enough).why)
 
 
@@ -142,9 +144,9 @@ def test_what_was_not_rotated_is_no_candidate() -> None:
     lower = row("lower", times(0.4), kind=Kind.TRUNCATED, recall=0.9, recall_low=0.8)
     full = row("full", times(0.9), kind=Kind.FULL)
     found = recommend(results(exact(times(10)), bare, lower, row("a", times(1.0)), full))
-    assert found.name == "full" and not any("lower" in said for said in found.why)
+    assert found.name == "full" and not any("lower" in sentence for sentence in found.why)
     alone = recommend(results(exact(times(10)), bare, lower, full))  # it was made without one
-    assert alone.name == "bare" and any("--rotation identity" in said for said in alone.why)
+    assert alone.name == "bare" and any("--rotation identity" in sentence for sentence in alone.why)
 
 
 def test_how_the_answer_is_usage() -> None:
@@ -155,19 +157,19 @@ def test_how_the_answer_is_usage() -> None:
     ]
     assert usage(exact()) == usage(row("p", kind=Kind.PEER)) == []
     told = [param.opts for param in index.params]
-    (said,) = usage(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
-    named = re.findall(r"--[a-z]+", said)
+    (sentence,) = usage(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
+    named = re.findall(r"--[a-z]+", sentence)
     assert len(named) == 7 and all(any(each in opts for opts in told) for each in named)
 
 
 def test_three_of_many_ties_are_named() -> None:
     rows = [row(f"r{i}", times(1 + i / 1000)) for i in range(6)]
-    (said,) = [each for each in recommend(results(exact(), *rows)).why if "≈" in each]
-    assert said.startswith("The speeds of r0, r1, r2 and 3 more (≈ in the table) do not differ")
+    (sentence,) = [each for each in recommend(results(exact(), *rows)).why if "≈" in each]
+    assert sentence.startswith("The speeds of r0, r1, r2 and 3 more (≈ in the table) do not differ")
 
 
 @pytest.mark.parametrize(
-    ("ratios", "told"),
+    ("ratios", "differ"),
     [
         ([1.06] * 5, True),
         ([1.04] * 5, False),
@@ -187,12 +189,12 @@ def test_three_of_many_ties_are_named() -> None:
         ([], False),
     ],
 )
-def test_when_speeds_are_told_apart(ratios: list[float], told: bool) -> None:
+def test_when_speeds_are_told_apart(ratios: list[float], differ: bool) -> None:
     quick = row("quick", tuple(1.0 + i for i in range(len(ratios))) or (1.0,))
     slow = row("slow", tuple((1.0 + i) * r for i, r in enumerate(ratios)) or (9.0,))
     if not ratios:
         quick, slow = replace(quick, rounds_ms=()), replace(slow, rounds_ms=())
-    assert faster(quick, slow) is told
+    assert faster(quick, slow) is differ
     assert not faster(slow, quick)
 
 
@@ -237,11 +239,11 @@ def test_ranked_by_hand() -> None:
         row("misses", times(0.1), recall_low=0.9),
         row("peer", times(0.1), kind=Kind.PEER),
     ]
-    made = results(exact(times(10)), *rows)
+    sample = results(exact(times(10)), *rows)
     assert not faster(rows[0], rows[4]) and not faster(rows[4], rows[3])
     assert faster(rows[0], replace(rows[3], rounds_ms=times(2.11)))
-    assert ranked(made) == (("a", "b"), ("c", "e", "d"))
-    assert ranked(made, target=0.99) == ()
+    assert ranked(sample) == (("a", "b"), ("c", "e", "d"))
+    assert ranked(sample, target=0.99) == ()
 
 
 def order(groups: tuple[tuple[str, ...], ...]) -> dict[str, int]:
@@ -287,12 +289,12 @@ def test_ranked_is_a_partition_in_an_order_that_holds(measured: list[list[float]
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [(0.0, "0"), (0.012345, "0.0123"), (1.2, "1.20"), (12.0, "12.0"), (123.4, "123"),
      (1234.5, "1,230"), (0.000123, "0.000123"), (999.9, "1,000"), (None, "–")],
 )  # fmt: skip
-def test_numbers_as_they_are_read(value: float | None, said: str) -> None:
-    assert short(value) == said
+def test_numbers_as_they_are_read(value: float | None, expected: str) -> None:
+    assert short(value) == expected
 
 
 @given(st.floats(1e-6, 1e9))
@@ -311,8 +313,8 @@ def test_amounts_by_hand() -> None:
         spread_of(Spread(1, 1, 1)) == "1.00" and spread_of(Spread(1, 0.5, 2)) == "1.00 (0.500–2.00)"
     )
     assert recall_of(exact()) == "1.000"
-    said = {None: "–", (): "–", True: "yes", 12345: "12,345", 0.95: "0.950", (1, 2): "1, 2"}
-    assert {value: plain(value) for value in said} == said
+    expected = {None: "–", (): "–", True: "yes", 12345: "12,345", 0.95: "0.950", (1, 2): "1, 2"}
+    assert {value: plain(value) for value in expected} == expected
     assert plain({"ef": 64, "M": [1]}) == "ef 64, M 1"
 
 
@@ -330,11 +332,11 @@ def test_the_table_shows_every_other_engine() -> None:
 def test_the_table_fits_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = plausible()
-    everything = table(made)
+    sample = plausible()
+    everything = table(sample)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = table(made)
+    shown = table(sample)
     assert {"", "recall@10", "p50 ms", "× measured"} <= shown[0].keys() <= everything[0].keys()
     assert [*shown[0]] == [name for name in everything[0] if name in shown[0]]
     assert (shown == everything) is (width >= 140)
@@ -345,8 +347,8 @@ def test_the_table_fits_the_terminal(
 
 
 def test_what_is_too_long_for_the_terminal_is_a_name() -> None:
-    made = results(exact(), row("x" * 100), row("y" * 100, kind=Kind.PEER))
-    shown = table(made, 60)
+    sample = results(exact(), row("x" * 100), row("y" * 100, kind=Kind.PEER))
+    shown = table(sample, 60)
     assert {*shown[0]} == {"", "recall@10", "p50 ms", "× measured"}
     assert shown[1][""].endswith("x…") and 12 < len(shown[1][""]) < 40
     assert table(results(), 60) == []

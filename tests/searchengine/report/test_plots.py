@@ -115,9 +115,9 @@ def test_long_loss_is_smoothed() -> None:
     losses = tuple(1 / step for step in range(1, 101))
     figure = training_curve(History(losses, (), 100))
     assert len(figure.axes) == 1 and figure.axes[0].get_title("left") == "Loss over 100 updates"
-    drawn = lines(figure)
-    assert [y for _, y in drawn["loss"]] == list(losses)
-    assert [y for _, y in drawn["smoothed"]] == smoothed(losses).tolist()
+    curves = lines(figure)
+    assert [y for _, y in curves["loss"]] == list(losses)
+    assert [y for _, y in curves["smoothed"]] == smoothed(losses).tolist()
 
 
 def test_smoothing_by_hand() -> None:
@@ -201,13 +201,13 @@ def test_map_is_the_principal_plane() -> None:
     labels = ["ab"[i % 2] for i in range(40)]
     figure = sentence_map(rows, labels)
     (axes,) = figure.axes
-    drawn = np.empty((40, 2))
+    places = np.empty((40, 2))
     for label, points in zip("ab", axes.collections, strict=True):
-        drawn[[other == label for other in labels]] = points.get_offsets()
+        places[[other == label for other in labels]] = points.get_offsets()
         assert points.get_label() == f"{label} (20)"
     oracle = PCA(2).fit(rows)
-    assert np.abs(drawn) == pytest.approx(np.abs(oracle.transform(rows)))
-    assert all(drawn[np.abs(drawn[:, axis]).argmax(), axis] > 0 for axis in (0, 1))
+    assert np.abs(places) == pytest.approx(np.abs(oracle.transform(rows)))
+    assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in (0, 1))
     first, second = 100 * oracle.explained_variance_ratio_
     assert axes.get_xlabel() == f"1st principal axis ({first:.1f} % of the variance)"
     assert axes.get_ylabel() == f"2nd principal axis ({second:.1f} % of the variance)"
@@ -244,10 +244,10 @@ def test_maps_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spectra() -> None:
     figure = spectra({"flat": [2.0, 2.0, 2.0, 2.0], "steep": [0.1, 10.0, 0.0]})
     (axes,) = figure.axes
-    drawn = lines(figure)
-    assert drawn["flat: effective rank 4.0 of 4"] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    curves = lines(figure)
+    assert curves["flat: effective rank 4.0 of 4"] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     # shares 1/101 and 100/101: exp(−Σ p ln p) = 1.06
-    assert drawn["steep: effective rank 1.1 of 3"] == [(1, 1), (2, pytest.approx(0.01))]
+    assert curves["steep: effective rank 1.1 of 3"] == [(1, 1), (2, pytest.approx(0.01))]
     assert axes.get_yscale() == "log"
     for bad, message in (
         ({}, "spectra, got 0"),
@@ -357,9 +357,9 @@ def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *rows]))
     for program in programs:
         exec(program, {})
-    drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
+    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
     names = {"training-curve.svg", "two-runs.svg", "prefixes.png", "map.svg", "spectrum.svg"}
-    assert drawn == names
+    assert pictures == names
     assert [path.name[:6] for path in (tmp_path / "runs" / "new-model").iterdir()] == ["events"]
     card = (tmp_path / "new-model" / "README.md").read_text(encoding="utf-8")
     assert "- Data: `pairs.tsv`; 6 examples" in card and str(tmp_path) not in card

@@ -15,8 +15,8 @@ from trainer.errors import ConfigError
 from trainer.training.loop import Report
 
 
-def told(step: int, loss: float | None, **more: Any) -> Report:
-    given = {"scores": None, "alignment": None, "uniformity": None} | more
+def report_of(step: int, loss: float | None, **more: Any) -> Report:
+    fields = {"scores": None, "alignment": None, "uniformity": None} | more
     rate = 0.5 / (1 + step)
     return Report(
         step=step,
@@ -26,7 +26,7 @@ def told(step: int, loss: float | None, **more: Any) -> Report:
         best_step=0,
         examples=8,
         excluded=0,
-        **given,
+        **fields,
     )
 
 
@@ -39,10 +39,10 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 FIRST = [
-    told(0, None, scores={8: 0.5, 4: 0.25}, alignment=0.75, uniformity=-1.0),
-    told(0, None, scores={8: 0.5, 4: 0.375}, alignment=0.75, uniformity=-1.0),
-    told(1, 2.0),
-    told(2, 1.5, scores={8: 0.625, 4: 0.5}, alignment=0.5, uniformity=-2.0),
+    report_of(0, None, scores={8: 0.5, 4: 0.25}, alignment=0.75, uniformity=-1.0),
+    report_of(0, None, scores={8: 0.5, 4: 0.375}, alignment=0.75, uniformity=-1.0),
+    report_of(1, 2.0),
+    report_of(2, 1.5, scores={8: 0.625, 4: 0.5}, alignment=0.5, uniformity=-2.0),
 ]
 
 
@@ -72,7 +72,7 @@ def test_scalars_are_read_back(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     """Interrupted after step 2, resumed from the checkpoint of step 1."""
     write(tmp_path, FIRST)
-    again = [told(2, 1.25, scores={8: 0.75, 4: 0.5}), told(3, 1.0), told(4, 0.5)]
+    again = [report_of(2, 1.25, scores={8: 0.75, 4: 0.5}), report_of(3, 1.0), report_of(4, 0.5)]
     write(tmp_path, again)
     found = read(tmp_path)
     assert found["loss"] == [(1, 2.0), (2, 1.25), (3, 1.0), (4, 0.5)]
@@ -82,14 +82,14 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_new_run_takes_the_place_of_the_old(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
-    write(tmp_path, [told(0, None, scores={8: 0.125}), told(1, 4.0)])
+    write(tmp_path, [report_of(0, None, scores={8: 0.125}), report_of(1, 4.0)])
     assert read(tmp_path)["loss"] == [(1, 4.0)]
     assert read(tmp_path)["score/8"] == [(0, 0.125)]
 
 
 def test_events_are_written_where_the_run_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), TensorBoard(tmp_path) as report:
-        report(told(1, 2.0))
+        report(report_of(1, 2.0))
         raise RuntimeError
     assert read(tmp_path)["loss"] == [(1, 2.0)]
 
@@ -100,8 +100,8 @@ def test_nothing_reported_nothing_written(tmp_path: Path) -> None:
 
 
 def test_scalars_leave_out_what_is_missing() -> None:
-    assert scalars(told(1, 2.0)) == {"loss": 2.0, "learning_rate": 0.25}
-    assert scalars(told(0, None, alignment=0.0)) == {"learning_rate": 0.5, "alignment": 0.0}
+    assert scalars(report_of(1, 2.0)) == {"loss": 2.0, "learning_rate": 0.25}
+    assert scalars(report_of(0, None, alignment=0.0)) == {"learning_rate": 0.5, "alignment": 0.0}
 
 
 def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path
     if not Path("/proc/self/io").exists():
         pytest.skip("the system does not tell what was read")
 
-    def asked() -> int:
+    def bytes_read() -> int:
         """Bytes that this process has read so far, from a disk or from the system's cache."""
         return int(Path("/proc/self/io").read_text().split()[1])
 
@@ -95,9 +95,9 @@ def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path
     segments = [file for file in (path / "segments").rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in [path / "documents.db", *segments])
     engine = SearchEngine.open(path, WordLengths())
-    before = asked()
+    before = bytes_read()
     assert len(segments) > 3 and engine.warm() == size
-    assert size > 2_000_000 and asked() - before >= 0.95 * size  # free pages are not read
+    assert size > 2_000_000 and bytes_read() - before >= 0.95 * size  # free pages are not read
     engine.close()
     with pytest.raises(CollectionError, match="is closed"):
         engine.warm()

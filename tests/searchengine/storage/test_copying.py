@@ -92,22 +92,22 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
     tmp_path: Path, storage: Storage, refit: bool, factor: float
 ) -> None:
     config = replace(CONFIG, storage=storage)
-    made = Segment.build(tmp_path / "a", rows(20), config)
-    path = made.path / "vectors.faiss"
+    segment = Segment.build(tmp_path / "a", rows(20), config)
+    path = segment.path / "vectors.faiss"
     stored = np.memmap(
         path,
         "<f2" if storage is Storage.FLOAT16 else "<f4",
         "r+",
-        made.manifest.vectors_offset,
+        segment.manifest.vectors_offset,
         (20, DIM),
     )
     with np.errstate(all="ignore"):
         stored[7] *= factor
     stored.flush()
     del stored
-    files = {**made.manifest.files, "vectors.faiss": FileEntry.of(path)}
-    (made.path / "manifest.json").write_text(replace(made.manifest, files=files).to_json())
-    again = Segment.open(made.path)
+    files = {**segment.manifest.files, "vectors.faiss": FileEntry.of(path)}
+    (segment.path / "manifest.json").write_text(replace(segment.manifest, files=files).to_json())
+    again = Segment.open(segment.path)
     again.verify()
     message = r"a/vectors\.faiss: row 7 must be a vector of length 1"
     for i, taken in enumerate((None, [2, 7, 9])):
@@ -131,8 +131,8 @@ def test_rounding_makes_no_row_a_wrong_one(tmp_path: Path, storage: Storage, dim
         ]
     )
     config = SegmentConfig(prefix=2, storage=storage, rotation="identity")  # type: ignore[arg-type]
-    made = Segment.build(tmp_path / "a", hard, config)
-    assert Segment.merge(tmp_path / "m", [(made, None)], config).rows == 120
+    segment = Segment.build(tmp_path / "a", hard, config)
+    assert Segment.merge(tmp_path / "m", [(segment, None)], config).rows == 120
 
 
 def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
         Segment.build(tmp_path / "b", rows(3), CONFIG, rotation_of=first)
     assert {each.name for each in tmp_path.iterdir()} == {"a", "moved"}
     (tmp_path / "moved").rename(first.path / "rotation.npy")
-    made = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+    rebuilt = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
     for name in ("rotation.npy", "vectors.faiss"):
-        assert made.manifest.files[name] == first.manifest.files[name]
+        assert rebuilt.manifest.files[name] == first.manifest.files[name]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -214,9 +214,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def engine(path: Path) -> Iterator[SearchEngine]:
     """Two segments that share a rotation, opened after the last commit."""
-    with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as made:
-        made.add(DOCUMENTS[:40])
-        made.add(DOCUMENTS[40:])
+    with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as result:
+        result.add(DOCUMENTS[:40])
+        result.add(DOCUMENTS[40:])
     with SearchEngine.open(path, WordLengths()) as engine:
         yield engine
 

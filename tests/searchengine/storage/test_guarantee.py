@@ -50,8 +50,8 @@ def guarantee(engine: SearchEngine) -> Guarantee:
 def test_it_stands_while_nothing_that_is_searched_has_changed(engine: SearchEngine) -> None:
     engine.update({"1-3": {"year": 2020}})
     assert guarantee(engine) == Guarantee(0.8, 0, 0, commit=2)
-    told = described(engine.stats())["tuning"]
-    assert told.startswith("recall@10 above 0.8 with 90 % confidence") and "now" not in told
+    tuning = described(engine.stats())["tuning"]
+    assert tuning.startswith("recall@10 above 0.8 with 90 % confidence") and "now" not in tuning
 
 
 def test_rows_added_and_deleted_lower_it_by_their_shares(engine: SearchEngine) -> None:
@@ -62,8 +62,8 @@ def test_rows_added_and_deleted_lower_it_by_their_shares(engine: SearchEngine) -
     both = guarantee(engine)
     assert (both.added, both.deleted, both.commit) == (30, 12, 2)
     assert both.recall == pytest.approx(0.8 - 30 / 1218 - 12 / 1200)
-    told = described(engine.stats())["tuning"]
-    assert told.endswith("; now above 0.7654: 30 rows were added and 12 deleted since commit 2")
+    tuning = described(engine.stats())["tuning"]
+    assert tuning.endswith("; now above 0.7654: 30 rows were added and 12 deleted since commit 2")
     engine.delete([f"2-{i}" for i in range(30)])  # what came and went is not counted
     assert guarantee(engine).recall == pytest.approx(0.8 - 12 / 1200)
 

@@ -33,8 +33,8 @@ QUERIES = rows(20, 1)
 @pytest.fixture(scope="module")
 def segment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Segment]:
     path = tmp_path_factory.mktemp("rebuild") / "s"
-    with Segment.build(path, rows(1200, 0), CONFIG, provenance={"by": "hand"}) as built:
-        yield built
+    with Segment.build(path, rows(1200, 0), CONFIG, provenance={"by": "hand"}) as result:
+        yield result
 
 
 def same(one: Segment, other: Segment) -> None:
@@ -83,16 +83,16 @@ def test_closing_a_view_leaves_the_segment_open(segment: Segment) -> None:
 def test_a_rebuilt_segment_is_what_building_makes(
     segment: Segment, tmp_path: Path, config: SegmentConfig
 ) -> None:
-    made = segment.rebuild(tmp_path / "new", config, tuning={"target": 0.9})
-    built = Segment.build(tmp_path / "built", rows(1200, 0), config, provenance={"by": "hand"})
-    assert made.config == built.config == config
-    assert made.manifest.files == built.manifest.files  # all checksums
-    assert made.manifest.provenance == {"by": "hand"}
-    assert made.manifest.tuning == {"target": 0.9} and built.manifest.tuning is None
-    same(made, built)
+    rebuilt = segment.rebuild(tmp_path / "new", config, tuning={"target": 0.9})
+    expected = Segment.build(tmp_path / "built", rows(1200, 0), config, provenance={"by": "hand"})
+    assert rebuilt.config == expected.config == config
+    assert rebuilt.manifest.files == expected.manifest.files  # all checksums
+    assert rebuilt.manifest.provenance == {"by": "hand"}
+    assert rebuilt.manifest.tuning == {"target": 0.9} and expected.manifest.tuning is None
+    same(rebuilt, expected)
     if config.bounds == segment.config.bounds:
-        same(made, segment.over(config))
-    made.verify()
+        same(rebuilt, segment.over(config))
+    rebuilt.verify()
 
 
 def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_without_links_the_vectors_are_copied(
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "link", refuse)
-    made = segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    rebuilt = segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
     for name in ("vectors.faiss", "rotation.npy"):
         assert not (segment.path / name).samefile(tmp_path / "b" / name)
         assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    same(made, segment.over(made.config))
+    same(rebuilt, segment.over(rebuilt.config))
 
 
 def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
@@ -182,5 +182,5 @@ def test_a_prefix_beyond_the_width_leaves_no_folder(segment: Segment, tmp_path: 
 def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
     assert first.config.structure is Structure.FLAT
-    made = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
-    assert made.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config
+    rebuilt = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
+    assert rebuilt.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config

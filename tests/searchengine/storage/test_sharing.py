@@ -511,9 +511,9 @@ def test_a_writer_writes_over_nothing_of_another_collection(
 
 def test_a_collection_that_another_fills_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "new.index"
-    made = SearchEngine.create(path, WordLengths(), FLAT)
+    engine = SearchEngine.create(path, WordLengths(), FLAT)
     with SearchEngine.open(path, WordLengths()) as filling:
-        made.collection.remove_if_empty()  # as an index that failed does
+        engine.collection.remove_if_empty()  # as an index that failed does
         filling.add(documents(range(3)))
     with SearchEngine.open(path, WordLengths()) as again:
         again.collection.remove_if_empty()

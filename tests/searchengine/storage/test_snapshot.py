@@ -80,36 +80,36 @@ def test_a_merge_counts_what_it_moves(engine: SearchEngine, tmp_path: Path) -> N
 def test_a_filter_is_worked_out_once_for_a_commit(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
     matching = Store.matching
     monkeypatch.setattr(
-        Store, "matching", lambda s, where: asked.append(where) or matching(s, where)
+        Store, "matching", lambda s, where: statements.append(where) or matching(s, where)
     )
     engine.update({"a": {"year": 1}, "bb": {"year": 2}})
     for _ in range(3):
         assert [hit.key for hit in engine.search("bb", where="year = 2")] == ["bb"]
-    assert asked == ["year = 2"]
+    assert statements == ["year = 2"]
     engine.update({"ccc": {"year": 2}})  # another commit, another answer
     assert {hit.key for hit in engine.search("bb", where="year = 2")} == {"bb", "ccc"}
-    assert asked == ["year = 2"] * 2
+    assert statements == ["year = 2"] * 2
 
 
 def test_the_filters_used_last_are_kept(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
     matching = Store.matching
     monkeypatch.setattr(
-        Store, "matching", lambda s, where: asked.append(where) or matching(s, where)
+        Store, "matching", lambda s, where: statements.append(where) or matching(s, where)
     )
     monkeypatch.setattr("searchengine.storage.snapshot._FILTERS", 2)
     for year in (1, 2, 1, 3, 1, 2):
         engine.search("a", where=f"year = {year}")
-    assert asked == ["year = 1", "year = 2", "year = 3", "year = 2"]
+    assert statements == ["year = 1", "year = 2", "year = 3", "year = 2"]
     monkeypatch.setattr("searchengine.storage.snapshot._FILTERED_ROWS", 7)  # of four rows: one
     for year in (4, 2, 4):
         engine.search("a", where=f"year = {year}")
-    assert asked[4:] == ["year = 4", "year = 2", "year = 4"]
+    assert statements[4:] == ["year = 4", "year = 2", "year = 4"]
 
 
 @pytest.mark.parametrize(

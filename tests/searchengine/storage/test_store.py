@@ -61,9 +61,9 @@ def test_rank_order_is_kept(
     if store.counts()[0] == 0:
         with store.transaction():
             insert(store, [Document(str(i), "x") for i in range(30_000)])
-    asked = ids * 2 if repeat else ids
-    assert [d.key for d in store.documents(asked)] == [str(i) for i in asked]
-    assert store.keys(asked) == [str(i) for i in asked]
+    wanted_ids = ids * 2 if repeat else ids
+    assert [d.key for d in store.documents(wanted_ids)] == [str(i) for i in wanted_ids]
+    assert store.keys(wanted_ids) == [str(i) for i in wanted_ids]
     store.close()
 
 

@@ -87,7 +87,7 @@ def read_examples(
         allowed = [
             example
             for example in examples
-            if not forbidden or forbidden.isdisjoint(map(identity, told(example)))
+            if not forbidden or forbidden.isdisjoint(map(identity, texts_without_label(example)))
         ]
         kept += allowed
         excluded += len(examples) - len(allowed)
@@ -143,7 +143,7 @@ def identity(text: str) -> str:
     return key(text) or text
 
 
-def told(example: Example) -> Texts:
+def texts_without_label(example: Example) -> Texts:
     """The texts of an example, without a label."""
     kind, texts = example
     return texts[:1] if kind is Kind.LABELLED else texts

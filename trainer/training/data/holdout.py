@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from trainer.training.data.files import Examples, identity, told
+from trainer.training.data.files import Examples, identity, texts_without_label
 from trainer.training.data.positives import Drawn, Kind, draw
 
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
@@ -72,7 +72,7 @@ def _groups(examples: Examples) -> list[list[int]]:
 
     first: dict[str, int] = {}  # where a text occurs first
     for i, example in enumerate(examples.examples):
-        for text in told(example):
+        for text in texts_without_label(example):
             parents[root(i)] = root(first.setdefault(identity(text), i))
     groups: dict[int, list[int]] = {}
     for i in range(len(examples)):
