@@ -173,8 +173,9 @@ class Bench:
             entered.append((searcher, ndcg, min(count, len(self._dataset.queries))))
             self._progress("measuring recall", 1, len(searchers))
         losses: list[tuple[float, float] | None] = [None] * len(entered)
-        if entered and entered[0][1] is not None:
-            losses = [*intervals([entered[0][1] - ndcg for _, ndcg, _ in entered])]
+        judged = [ndcg for _, ndcg, _ in entered if ndcg is not None]
+        if judged:  # exact search first
+            losses = [*intervals([judged[0] - ndcg for ndcg in judged])]
         for (searcher, ndcg, count), recall, ends, loss in zip(
             entered, shares, intervals(shares), losses, strict=True
         ):
