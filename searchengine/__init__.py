@@ -1,11 +1,13 @@
 """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
     from searchengine.encoders.functions import FunctionEncoder
+    from searchengine.encoders.http import HttpEncoder
     from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
     from searchengine.engine import Hit, SearchEngine
 
@@ -13,25 +15,26 @@ if TYPE_CHECKING:
 __path__.append(str(Path(__file__).with_name("deprecated")))
 
 __version__ = "0.1.0"
-__all__ = ["Document", "FunctionEncoder", "Hit", "SearchEngine", "SentenceTransformerEncoder"]
+_MODULES = {
+    "Document": "searchengine.corpus.documents",
+    "FunctionEncoder": "searchengine.encoders.functions",
+    "Hit": "searchengine.engine",
+    "HttpEncoder": "searchengine.encoders.http",
+    "SearchEngine": "searchengine.engine",
+    "SentenceTransformerEncoder": "searchengine.encoders.sentence_transformers",
+}
+__all__ = [
+    "Document",
+    "FunctionEncoder",
+    "Hit",
+    "HttpEncoder",
+    "SearchEngine",
+    "SentenceTransformerEncoder",
+]
 
 
 def __getattr__(name: str) -> object:
-    """Load the engine when it is first asked for, so that `import searchengine` stays light."""
-    if name == "Document":
-        from searchengine.corpus.documents import Document
-
-        return Document
-    if name == "FunctionEncoder":
-        from searchengine.encoders.functions import FunctionEncoder
-
-        return FunctionEncoder
-    if name == "SentenceTransformerEncoder":
-        from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
-
-        return SentenceTransformerEncoder
-    if name in __all__:
-        from searchengine import engine
-
-        return getattr(engine, name)
-    raise AttributeError(f"module 'searchengine' has no attribute {name!r}")
+    """Load a name's module when it is first needed, so that `import searchengine` stays light."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'searchengine' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

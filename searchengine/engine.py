@@ -22,7 +22,7 @@ from searchengine.encoders.loading import EncoderArgument, load_given, load_new
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError, EndpointError, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
@@ -89,10 +89,11 @@ class SearchEngine(Searching):
     ) -> "SearchEngine":
         """Create an empty collection.
 
-        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), a SentenceTransformer,
-        a function from texts to vectors, or an object with dim, fingerprint and encode. None:
-        documents come with vectors of `dim` numbers, and questions are vectors or words. `wait`: as
-        for `open`. The others: see searchengine.ingest.settings.
+        `encoder`: a model folder, a hub name, "starter" (`runtime` runs it), the URL of an endpoint
+        with its model ("http://localhost:11434/v1#nomic-embed-text", see HttpEncoder), a
+        SentenceTransformer, a function from texts to vectors, or an object with dim, fingerprint
+        and encode. None: documents come with vectors of `dim` numbers, and questions are vectors or
+        words. `wait`: as for `open`. The others: see searchengine.ingest.settings.
         Raises CollectionError when the folder is in use.
         """
         loaded = load_new(encoder, dim, runtime)
@@ -178,7 +179,7 @@ class SearchEngine(Searching):
         """The runtime of the encoder, or the reason why it cannot run."""
         try:
             return str(getattr(self.encoder, "runs_on", "made in Python"))
-        except (CollectionError, TrainerError) as error:
+        except (CollectionError, EndpointError, TrainerError) as error:
             return str(error)
 
     def _settings(self) -> CollectionSettings:

@@ -8,6 +8,7 @@ SearchEngineError
 ├── FilterError        a `where` expression that does not parse
 ├── QueryError         a query, k or shortlist that makes no sense
 │   └── UnknownKey     no document has this key; a KeyError too
+├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
 └── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
     └── EncoderMismatch    built by a different encoder
@@ -46,6 +47,10 @@ class UnknownKey(QueryError, KeyError):
     """No document has this key."""
 
     __str__ = Exception.__str__  # KeyError shows the repr of its message
+
+
+class EndpointError(SearchEngineError):
+    """An encoder behind a URL cannot be reached, refuses, or answers wrongly."""
 
 
 class CollectionError(SearchEngineError):

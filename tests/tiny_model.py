@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing
 from transformers import BertConfig, BertModel, BertTokenizer
 
 # Two layers of 32 gain nothing from threads, and lose much to them on a busy machine.
@@ -60,6 +68,46 @@ def write_sentence_transformer(
     write_json(folder / "2_Normalize" / "config.json", {})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": False})
     write_json(folder / "config_sentence_transformers.json", model_config)
+    return folder
+
+
+def static_tokenizer() -> Tokenizer:
+    """Splits into words and characters; its post-processor adds the special tokens of BERT."""
+    pieces = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
+    tokens += [p for p in pieces if p not in WORDS] + [f"##{p}" for p in pieces]
+    tokenizer = Tokenizer(WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.enable_padding()
+    return tokenizer
+
+
+def static_table(width: int = WIDTH, seed: int = 0) -> NDArray[np.float32]:
+    """A random vector for each token of `static_tokenizer`, (tokens, width)."""
+    size = static_tokenizer().get_vocab_size()
+    return np.random.default_rng(seed).standard_normal((size, width)).astype(np.float32)
+
+
+def write_model2vec(folder: Path, modules: bool = True, **tensors: NDArray[Any]) -> Path:
+    """A Model2Vec folder as its save_pretrained writes it; without modules.json as once.
+
+    tensors: `embeddings`, by default `static_table`; perhaps `weights` and `mapping`.
+    """
+    folder.mkdir(parents=True)
+    save_file({"embeddings": static_table(), **tensors}, folder / "model.safetensors")
+    static_tokenizer().save(str(folder / "tokenizer.json"))
+    config = {"model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True}
+    write_json(folder / "config.json", config)
+    if modules:
+        kinds = {"StaticEmbedding": ".", "Normalize": "1_Normalize"}
+        prefix = "sentence_transformers.models."
+        listed = [
+            {"idx": i, "name": str(i), "path": path, "type": prefix + kind}
+            for i, (kind, path) in enumerate(kinds.items())
+        ]
+        write_json(folder / "modules.json", listed)
     return folder
 
 

@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 
 from trainer.errors import ModelError
 from trainer.model.source import Source, Starter
+from trainer.model.static import static_place
 from trainer.model.tokens import Ids, TokenIds
 from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
 from trainer.runtimes.handle import ModelHandle
 from trainer.runtimes.runtime import Vectors, prefetched, token_budget_batches
+from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
     from trainer.model.folder import Model
     from trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
+Handle = ModelHandle | StaticHandle
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
 ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "query": ("query",),
@@ -57,14 +60,14 @@ class Encoder:
             ModelHandle(RuntimeConfig(RuntimeKind.TORCH, precision, device), model, None), source
         )
 
-    def _set(self, handle: ModelHandle, source: str) -> None:
+    def _set(self, handle: Handle, source: str) -> None:
         self._handle = handle
         self._source = source
         self._description = handle.description
         self._tokens = TokenIds(self._description.tokens)
 
     @classmethod
-    def _from_handle(cls, handle: ModelHandle, source: str) -> "Encoder":
+    def _from_handle(cls, handle: Handle, source: str) -> "Encoder":
         encoder = cls.__new__(cls)
         encoder._set(handle, source)
         return encoder
@@ -83,7 +86,8 @@ class Encoder:
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
 
-        OpenVINO compiles a model before the first text, which takes torch and some seconds. The
+        A static model (Model2Vec, StaticEmbedding) is averaged by numpy and needs no torch.
+        OpenVINO compiles others before the first text, which takes torch and some seconds. The
         compiled graph is stored beside the model, and the next process needs neither.
 
         Args:
@@ -104,6 +108,9 @@ class Encoder:
             runtime = engine
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
+        table = static_place(place.folder)
+        if table is not None:
+            return cls._from_handle(StaticHandle(config, place, table), place.name)
         return cls._from_handle(ModelHandle(config, None, place), place.name)
 
     @property
@@ -138,7 +145,7 @@ class Encoder:
 
     @property
     def layers(self) -> int:
-        """Number of layers of the network."""
+        """Number of layers of the network; 0 for a static model."""
         return self._description.layers
 
     @property
@@ -159,7 +166,7 @@ class Encoder:
 
     @property
     def runtime(self) -> str:
-        """The runtime: "openvino" or "torch"."""
+        """The runtime: "openvino" or "torch"; "numpy" for a static model."""
         return self._handle.runtime.kind.value
 
     @property
@@ -290,6 +297,8 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._handle.config
+        if not self.layers:
+            raise ModelError(f"{self.source} is a static model, without layers: leave layers out")
         number = integer(layers)
         if number is None or not 1 <= number <= self.layers:
             raise ModelError(

@@ -37,7 +37,11 @@ COMMIT_EVERY = 5000
 @click.command()
 @click.argument("corpus", type=click.Path(path_type=Path))
 @COLLECTION
-@click.option("--encoder", metavar="PATH", help="Model folder or hub name [default: starter].")
+@click.option(
+    "--encoder",
+    metavar="PATH",
+    help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
+)
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
 @click.option("--structure", type=choice(BUILDABLE), help="Index structure [default: flat].")
 @click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")

@@ -139,7 +139,7 @@ COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
 ENCODER = click.option(
     "--encoder",
     metavar="PATH",
-    help="Model folder or hub name [default: the collection's encoder].",
+    help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 SHORTLIST = click.option(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.encoders.protocol import Role, Vectors
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
 """Texts (n,) to vectors (n, D) of any length but 0."""
@@ -31,7 +31,12 @@ class FunctionEncoder:
 
     Attributes:
         name: identifies the function, together with its vectors.
+        tolerance: maximum difference of two fingerprints' numbers.
+        error: raised for what it returns.
     """
+
+    tolerance = TOLERANCE
+    error: type[SearchEngineError] = CollectionError
 
     def __init__(
         self,
@@ -67,6 +72,15 @@ class FunctionEncoder:
         self._function, self._query, self._dim = function, query, dim
 
     @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"the function {self.name!r}"
+
+    def described(self) -> dict[str, Any]:
+        """What a collection stores of it, besides its source and fingerprint."""
+        return {"name": self.name}
+
+    @property
     def dim(self) -> int:
         """Width of the vectors. Calls the function, once, unless it was named."""
         return self._probed.shape[1] if self._dim is None else self._dim
@@ -88,7 +102,7 @@ class FunctionEncoder:
             return False
         if name != own_name or len(numbers) != len(expected):
             return False
-        return bool(np.allclose(numbers, expected, rtol=0, atol=TOLERANCE))
+        return bool(np.allclose(numbers, expected, rtol=0, atol=self.tolerance))
 
     def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
         """Float32 (n, dim) unit rows; a row that has no length stays as it is.
@@ -97,11 +111,13 @@ class FunctionEncoder:
         """
         if not len(texts):
             return np.empty((0, self.dim), np.float32)
-        vectors = self._checked(self._call(list(texts), role), len(texts))
-        if vectors.shape[1] != self.dim:
-            raise CollectionError(
-                f"the function {self.name!r} must return vectors of {self.dim} numbers, "
-                f"got {vectors.shape[1]}"
+        return self._sized(self._checked(self._call(list(texts), role), len(texts)), self.dim)
+
+    def _sized(self, vectors: Vectors, dim: int) -> Vectors:
+        """The vectors, if they are as wide as they must be."""
+        if vectors.shape[1] != dim:
+            raise self.error(
+                f"{self.title} must return vectors of {dim} numbers, got {vectors.shape[1]}"
             )
         return vectors
 
@@ -115,12 +131,10 @@ class FunctionEncoder:
             if array.dtype.kind not in "fiu":
                 raise TypeError(f"got {array.dtype}")
         except (TypeError, ValueError, RuntimeError) as error:
-            raise CollectionError(
-                f"the function {self.name!r} must return an array of numbers ({error})"
-            ) from error
+            raise self.error(f"{self.title} must return an array of numbers ({error})") from error
         if array.ndim != 2 or len(array) != count:
-            raise CollectionError(
-                f"the function {self.name!r} must return an array of shape ({count}, D) for "
+            raise self.error(
+                f"{self.title} must return an array of shape ({count}, D) for "
                 f"{count} texts, got {array.shape}"
             )
         single: Vectors = array.astype(np.float32)
@@ -135,13 +149,15 @@ class FunctionEncoder:
         roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
         vectors = [self._checked(self._call(list(PROBE), role), len(PROBE)) for role in roles]
         if not all(np.isfinite(each).all() and each.any(axis=1).all() for each in vectors):
-            raise CollectionError(
-                f"the function {self.name!r} returned NaN, infinity or zeros for {PROBE[0]!r} or "
+            raise self.error(
+                f"{self.title} returned NaN, infinity or zeros for {PROBE[0]!r} or "
                 "another short text"
             )
         if len({each.shape[1] for each in vectors}) > 1:
-            raise CollectionError(
-                f"{self.name!r} must return documents and questions of the same width, got "
+            raise self.error(
+                f"{self.title} must return documents and questions of the same width, got "
                 f"{vectors[0].shape[1]} and {vectors[1].shape[1]}"
             )
+        if self._dim is not None:
+            self._sized(vectors[0], self._dim)
         return np.concatenate(vectors)

@@ -5,25 +5,32 @@ from pathlib import Path
 from typing import Any
 
 from searchengine.encoders.functions import Function, FunctionEncoder
+from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
-from searchengine.errors import CollectionError, EncoderMismatch
+from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from trainer.errors import TrainerError
 from trainer.model.source import Starter
 from trainer.runtimes.config import RuntimeConfig
 
 EncoderArgument = TextEncoder | str | Path | Function
-"""A model folder, a hub name, "starter", an encoder, a SentenceTransformer, or a function."""
+"""A model folder, a hub name, "starter", a URL with a model (HttpEncoder.from_source), an encoder,
+a SentenceTransformer, or a function."""
 
 
 def load(
     source: str | Path, runtime: RuntimeConfig | None = None, layers: int | None = None
 ) -> TextEncoder:
-    """Load a trainer.encoder.Encoder with its first `layers`, or all.
+    """Load a trainer.encoder.Encoder with its first `layers`, or all; or the encoder of a URL.
 
-    Imports the trainer, which not every command needs. Raises trainer.errors.ModelError.
+    Imports the trainer, which not every command needs. Raises trainer.errors.ModelError, and
+    EndpointError for a URL.
     """
+    if is_url(source):
+        if layers is not None:
+            raise EndpointError(f"{source} has no layers to choose from; leave layers out")
+        return HttpEncoder.from_source(str(source))
     from trainer.encoder import Encoder
 
     runtime = RuntimeConfig() if runtime is None else runtime
@@ -83,14 +90,12 @@ def load_built_by(
     if identity["fingerprint"] == NO_ENCODER:
         return NoEncoder(identity["dim"], path)
     source = identity["source"]
+    if is_url(source):
+        return HttpEncoder.from_source(source, identity)
     if source is None:
-        name = (
-            f"the function {identity['name']!r}"
-            if "name" in identity
-            else "an encoder made in Python"
-        )
         raise CollectionError(
-            f"{path} was built by {name}; pass it again: SearchEngine.open(path, encoder=…)"
+            f"{path} was built by {_title(identity)}; pass it again: "
+            "SearchEngine.open(path, encoder=…)"
         )
     try:
         return load(source, runtime, identity.get("layers"))
@@ -127,8 +132,8 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
             returns = "that name returns other vectors now"
             got = returns if name == encoder.name else f"got {encoder.name!r}"
             raise EncoderMismatch(
-                f"{path} was built by the function {name!r}, but {got}; open it with the function "
-                "that built it, or index the corpus again"
+                f"{path} was built by {_title(identity)}, but {got}; open it with the encoder that "
+                "built it, or index the corpus again"
             )
         return
     fingerprints = {encoder.fingerprint, *renamed(encoder)}
@@ -139,3 +144,12 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
             f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
             "encoder that built it, or index the corpus again"
         )
+
+
+def _title(identity: Mapping[str, Any]) -> str:
+    """What errors call the encoder that a collection's settings name."""
+    if identity["source"] is not None:
+        return f"the encoder {identity['source']}"
+    if "name" in identity:
+        return f"the function {identity['name']!r}"
+    return "an encoder made in Python"

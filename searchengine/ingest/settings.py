@@ -117,7 +117,7 @@ class CollectionSettings:
             "dim": encoder.dim,
         }
         if isinstance(encoder, FunctionEncoder):
-            described["name"] = encoder.name
+            described |= encoder.described()
         if self.layers is not None:
             described["layers"] = self.layers
         return {

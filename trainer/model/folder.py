@@ -1,9 +1,6 @@
 """Model folders, read: the sentence-transformers layout, safetensors only.
 
-The folder defines the model: modules.json lists the modules, each module's config its settings. The
-kind of a module is the class name at the end of its dotted `type`, because the dotted path in front
-of it changed between versions (`sentence_transformers.models.Pooling`,
-`sentence_transformers.sentence_transformer.modules.pooling.Pooling`).
+The folder defines the model: modules.json lists the modules, each module's config its settings.
 """
 
 from collections.abc import Mapping
@@ -16,6 +13,18 @@ from safetensors.torch import load_file
 
 from trainer.errors import ModelError, first_line
 from trainer.model.classifier import Classifier
+from trainer.model.layout import (
+    MODEL_CONFIG,
+    MODULES,
+    WEIGHTS,
+    check_similarity,
+    listed_modules,
+    prompts_of,
+    read_object,
+    require_safetensors,
+    trained_dims,
+    truncate_dim,
+)
 from trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
@@ -27,23 +36,11 @@ from trainer.model.modules import (
     SentenceModule,
     WeightedLayerPooling,
 )
-from trainer.model.network import (
-    WEIGHTS,
-    max_tokens,
-    read_json,
-    read_object,
-    read_transformer,
-    require_safetensors,
-    transformer_settings,
-)
+from trainer.model.network import max_tokens, read_transformer, transformer_settings
 
-MODEL_CONFIG = "config_sentence_transformers.json"
 # Not read by sentence-transformers: the history of training, and the classifier.
 HISTORY = "training.json"
 CLASSIFIER = "classifier"
-LIBRARY = "sentence_transformers."
-# Of unit rows all three put the same documents first; of others only the cosine is ours.
-UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
 MIX = WeightedLayerPooling.__name__
 Weighted = TypeVar("Weighted", Dense, LayerNorm, WeightedLayerPooling, Classifier)
 
@@ -94,7 +91,7 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
         raise ModelError(
             f"no model at {folder}: expected a folder with modules.json or config.json"
         )
-    if (folder / "modules.json").is_file():
+    if (folder / MODULES).is_file():
         stages = _stages(folder)
         place, settings = stages[0][1], transformer_settings(stages[0][1])
     elif (folder / "config.json").is_file():
@@ -117,63 +114,31 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
     else:
         mix, pooling, head = None, Pooling(width, (PoolingMode.MEAN,)), [Normalize()]
     config = read_object(folder / MODEL_CONFIG, optional=True)
-    head += _truncation(config, SentenceModule(transformer, pooling, head, mix).dim, folder)
-    _check_similarity(config, head, folder)
+    width = SentenceModule(transformer, pooling, head, mix).dim
+    head += _truncation(width, truncate_dim(config, width, folder))
+    check_similarity(config, bool(head) and isinstance(head[-1], Normalize), folder)
     module = SentenceModule(transformer, pooling, head, mix).eval()
-    prompts = config.get("prompts") or {}
-    dims = config.get("matryoshka_dims") or []
-    if not _is_str_map(prompts) or not all(type(d) is int for d in dims):
-        raise ModelError(
-            f"{folder / MODEL_CONFIG}: expected prompts as an object of strings and "
-            "matryoshka_dims as a list of integers"
-        )
     return Model(
         module,
         tokenizer,
         max_tokens=max_tokens(settings, tokenizer, transformer.config),
-        prompts=prompts,
+        prompts=prompts_of(config, folder),
         default_prompt=config.get("default_prompt_name"),
-        matryoshka_dims=_trained_dims(dims, module.dim, config),
+        matryoshka_dims=trained_dims(config, module.dim, folder),
         recipe=config.get("recipe") or {},
         history=read_object(folder / HISTORY, optional=True),
         classifier=_read_classifier(folder, module.dim),
     )
 
 
-def _check_similarity(config: Mapping[str, Any], head: list[HeadLayer], folder: Path) -> None:
-    """Refuse a model whose vectors are compared by something else than the cosine."""
-    named = config.get("similarity_fn_name") or "cosine"
-    unit = bool(head) and isinstance(head[-1], Normalize)
-    if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
-        raise ModelError(
-            f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "
-            'by cosine here: use another model, or write "cosine" there if that suits this one'
-        )
-
-
-def _truncation(config: Mapping[str, Any], width: int, folder: Path) -> list[HeadLayer]:
-    """The layer that keeps the first `truncate_dim` dimensions; none where all are kept."""
-    dim = config.get("truncate_dim")
-    if dim is None:
-        return []
-    if type(dim) is not int or dim < 1:
-        raise ModelError(
-            f"{folder / MODEL_CONFIG} has truncate_dim {dim!r}: expected a whole number of at "
-            "least 1, or null"
-        )
-    if dim >= width:
+def _truncation(width: int, dim: int) -> list[HeadLayer]:
+    """The layer that keeps the first `dim` of `width` dimensions; none where all are kept."""
+    if dim == width:
         return []
     layer = Dense(width, dim, False, "torch.nn.modules.linear.Identity")
     with torch.no_grad():
         layer.linear.weight.copy_(torch.eye(dim, width))
     return [layer]
-
-
-def _trained_dims(dims: list[int], width: int, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
-    if config.get("truncate_dim") is None or not dims:
-        return tuple(dims)
-    return (width, *(dim for dim in dims if dim < width))
 
 
 def _read_classifier(folder: Path, dim: int) -> Classifier | None:
@@ -185,31 +150,9 @@ def _read_classifier(folder: Path, dim: int) -> Classifier | None:
     return _filled(Classifier(dim, labels), folder / CLASSIFIER).eval()
 
 
-def _is_str_map(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
-
-
 def _stages(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
-    listed = read_json(folder / "modules.json")
-    try:
-        types = [str(module["type"]) for module in listed]
-        stages = [
-            (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
-        ]
-    except (TypeError, KeyError) as error:
-        raise ModelError(
-            f"{folder / 'modules.json'}: expected a list of objects with `type` and `path`"
-        ) from error
-    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
-        raise ModelError(
-            f"{folder / 'modules.json'} names the module {foreign[0]}, which is not one of "
-            "sentence-transformers and may compute something else: use a model without it"
-        )
-    inside = folder.resolve()
-    for _, place in stages:
-        if not place.resolve().is_relative_to(inside):
-            raise ModelError(f"{folder / 'modules.json'} points outside its folder: {place}")
+    stages = listed_modules(folder)
     kinds = [kind for kind, _ in stages]
     if kinds[1:2] == [MIX]:
         kinds.pop(1)

@@ -14,9 +14,9 @@ from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
 from trainer.errors import ModelError, first_line
+from trainer.model.layout import read_object, require_safetensors
 from trainer.model.source import remote_code
 
-WEIGHTS = "model.safetensors"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 
 # Settings for transformers that it may hold, by which sentence-transformers changes what the
@@ -31,26 +31,6 @@ ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UM
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
 _log = logging.getLogger(__name__)
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file of a model folder; ModelError names the file if it is not one."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
-
-
-def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """A JSON object; {} for an optional file that is not there."""
-    if optional and not path.is_file():
-        return {}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
-    return value
 
 
 def transformer_settings(place: Path) -> dict[str, Any]:
@@ -69,18 +49,6 @@ def transformer_settings(place: Path) -> dict[str, Any]:
                 "write it into config.json or tokenizer_config.json, and remove it there"
             )
     return settings
-
-
-def require_safetensors(place: Path) -> None:
-    if (place / WEIGHTS).is_file() or (place / f"{WEIGHTS}.index.json").is_file():
-        return
-    pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
-    if pickled is None:
-        raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
-    raise ModelError(
-        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
-        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
-    )
 
 
 def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:

@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from trainer.errors import ModelError
 from trainer.model.card import card
 from trainer.model.durable import sync_files, write_json
-from trainer.model.folder import CLASSIFIER, HISTORY, MODEL_CONFIG, Model
+from trainer.model.folder import CLASSIFIER, HISTORY, Model
+from trainer.model.layout import MODEL_CONFIG, MODULES, WEIGHTS
 from trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
@@ -19,7 +20,7 @@ from trainer.model.modules import (
     Pooling,
     WeightedLayerPooling,
 )
-from trainer.model.network import TRANSFORMER_CONFIG, WEIGHTS, lowercases, quiet
+from trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -53,7 +54,7 @@ def check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
-    if "modules.json" not in names and not names <= {"checkpoint"}:
+    if MODULES not in names and not names <= {"checkpoint"}:
         raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
 
 
@@ -85,7 +86,7 @@ def _write_files(model: Model, folder: Path) -> None:
         {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
         for i, (kind, place) in enumerate(stages)
     ]
-    write_json(folder / "modules.json", listed)
+    write_json(folder / MODULES, listed)
     write_json(folder / MODEL_CONFIG, _model_config(model))
     if model.history:
         write_json(folder / HISTORY, dict(model.history))

@@ -21,6 +21,9 @@ GAP = re.compile(r"(?<=\S) (?=\w)")
 # The width of packed rows: a multiple of PACK_STEP, at most PACK_WIDTH or the longest text.
 PACK_STEP, PACK_WIDTH = 16, 128
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
+# A length limit that no text reaches; and the tokens of a passage where that is the limit. Such a
+# model averages, and a mean of many tokens says little of any. As many as Model2Vec reads.
+UNLIMITED, PASSAGE = 1 << 30, 512
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -167,10 +170,12 @@ class TokenIds:
     def room(self, prompt: str) -> int:
         """Number of tokens of a text that are read beside the prompt and the special tokens.
 
-        Where a tokenizer joins the prompt's last space to the text, one more may fit.
+        Where a tokenizer joins the prompt's last space to the text, one more may fit. A model that
+        reads any number has room for PASSAGE.
         """
+        limit = PASSAGE if self.max_tokens == UNLIMITED else self.max_tokens
         encoded = self._untruncated.encode(without_surrogates(prompt))
-        return max(0, self.max_tokens - len(encoded.ids))
+        return max(0, limit - len(encoded.ids))
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
         """Whole texts without special tokens."""

@@ -8,13 +8,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.model.tokens import Padded
-from trainer.runtimes.config import Precision, RuntimeKind
+from trainer.runtimes.config import Precision
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
@@ -28,8 +29,8 @@ class Runtime(Protocol):
     """Runs one model in one arithmetic. Safe to use from several threads."""
 
     @property
-    def kind(self) -> RuntimeKind:
-        """Which runtime this is, never AUTO."""
+    def kind(self) -> StrEnum:
+        """Which runtime this is: a RuntimeKind but AUTO, or that of a static model."""
 
     @property
     def precision(self) -> Precision:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from trainer.errors import ConfigError, TrainingError
 from trainer.model.durable import write_json
-from trainer.model.network import read_object
+from trainer.model.layout import read_object
 from trainer.model.saving import remove_folder
 from trainer.training.config import TrainConfig
 

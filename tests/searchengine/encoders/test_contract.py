@@ -1,0 +1,187 @@
+"""The same tests for every kind of encoder: a function, an HTTP endpoint, a SentenceTransformer
+and a static model."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from embedding_server import EmbeddingServer
+from tiny_model import static_table, write_model2vec, write_sentence_transformer
+
+from searchengine import SearchEngine
+from searchengine.encoders.loading import load_given
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.errors import CollectionError, EncoderMismatch
+
+TEXTS = [
+    "a whale sings near the sea",
+    "The dog sleeps.",
+    "두 마리 고래",
+    "two birds",
+    "a child eats slowly in the old house",
+    "a whale sings near the sea",
+]
+
+
+def lengths(texts: list[str]) -> Any:
+    """Never without a direction, and not of length 1."""
+    return 3 * np.nan_to_num(WordLengths(8).encode([f"{text} x" for text in texts]))
+
+
+def other_lengths(texts: list[str]) -> Any:
+    return lengths([f"{text[::2]} zebra" for text in texts])
+
+
+@dataclass
+class Case:
+    """A kind of encoder.
+
+    make: the argument of SearchEngine.create. change: another model takes its place under its name.
+    reopens: a collection finds it again by itself. named: what an error calls it.
+    """
+
+    make: Callable[[], Any]
+    change: Callable[[], object]
+    reopens: bool
+    named: str
+
+
+def function(folder: Path) -> Iterator[Case]:
+    current = [lengths]
+
+    def embed(texts: list[str]) -> Any:
+        return current[0](texts)
+
+    yield Case(lambda: embed, lambda: current.__setitem__(0, other_lengths), False, "embed")
+
+
+def endpoint(folder: Path) -> Iterator[Case]:
+    with EmbeddingServer(lengths) as server:
+        source = f"{server.url}#words&batch=2"
+        yield Case(
+            lambda: source, lambda: setattr(server, "encode", other_lengths), True, "words&batch=2"
+        )
+
+
+def sentence_transformer(folder: Path) -> Iterator[Case]:
+    library = pytest.importorskip("sentence_transformers")
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
+    paths = [write_sentence_transformer(folder / "1")]
+    other = write_sentence_transformer(folder / "2", pooling)
+
+    def make() -> Any:
+        model = library.SentenceTransformer(str(paths[-1]), device="cpu")
+        model.model_card_data.base_model = "tiny"
+        return model
+
+    yield Case(make, lambda: paths.append(other), False, "tiny")
+
+
+def static(folder: Path) -> Iterator[Case]:
+    path = write_model2vec(folder / "static")
+
+    def change() -> None:
+        other = write_model2vec(folder / "other", embeddings=static_table(seed=1))
+        (other / "model.safetensors").replace(path / "model.safetensors")
+
+    yield Case(lambda: path, change, True, str(path))
+
+
+KINDS = [function, endpoint, sentence_transformer, static]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    yield from request.param(tmp_path)
+
+
+@pytest.fixture
+def encoder(case: Case) -> TextEncoder:
+    return load_given(case.make())
+
+
+def test_shapes_types_and_unit_rows(encoder: TextEncoder) -> None:
+    for role in (None, "query", "document"):
+        vectors = encoder.encode(TEXTS, role=role)  # type: ignore[arg-type]
+        assert vectors.shape == (len(TEXTS), encoder.dim) and vectors.dtype == np.float32
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    assert encoder.encode([]).shape == (0, encoder.dim)
+
+
+def test_every_text_has_its_vector_in_any_batch(encoder: TextEncoder) -> None:
+    vectors = encoder.encode(TEXTS)
+    assert vectors[0] == pytest.approx(vectors[5], abs=1e-6)
+    assert vectors[0] @ vectors[1] < 0.999
+    assert encoder.encode(TEXTS[::-1])[::-1] == pytest.approx(vectors, abs=1e-5)
+    assert np.concatenate([encoder.encode([text]) for text in TEXTS]) == pytest.approx(
+        vectors, abs=1e-5
+    )
+    assert encoder.encode(tuple(TEXTS)) == pytest.approx(vectors, abs=1e-6)
+
+
+def test_empty_and_long_texts(encoder: TextEncoder) -> None:
+    """An empty text may be without a direction, but disturbs no other."""
+    long = "a big dog sings slowly " * 500
+    vectors = encoder.encode(["", long, TEXTS[0]])
+    assert vectors.shape == (3, encoder.dim) and np.isfinite(vectors).all()
+    assert np.linalg.norm(vectors[1:], axis=1) == pytest.approx(1, abs=1e-5)
+    assert vectors[2] == pytest.approx(encoder.encode(TEXTS[:1])[0], abs=1e-5)
+
+
+def test_several_threads(encoder: TextEncoder) -> None:
+    expected, results = encoder.encode(TEXTS * 5), []
+    threads = [
+        threading.Thread(target=lambda: results.append(encoder.encode(TEXTS * 5))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(vectors == pytest.approx(expected, abs=1e-5) for vectors in results)
+
+
+def test_indexed_and_found(case: Case, encoder: TextEncoder, tmp_path: Path) -> None:
+    long = " ".join(TEXTS * 40)
+    with SearchEngine.create(tmp_path / "c", case.make()) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate([*TEXTS[:5], long])])
+        for i, text in enumerate(TEXTS[:5]):
+            hit = engine.search(text, 1)[0]
+            question, document = (encoder.encode([text], role=r)[0] for r in ("query", "document"))  # type: ignore[arg-type]
+            assert hit.key == str(i) and hit.score == pytest.approx(question @ document, abs=2e-3)
+        assert (engine.stats().passages > 6) == hasattr(encoder, "token_spans")
+        engine.verify()
+
+
+def test_it_is_known_again(case: Case, encoder: TextEncoder, tmp_path: Path) -> None:
+    assert load_given(case.make()).fingerprint == encoder.fingerprint
+    with SearchEngine.create(tmp_path / "c", case.make()) as engine:
+        engine.add([{"_id": "0", "text": TEXTS[0]}])
+    with SearchEngine.open(tmp_path / "c", case.make()) as engine:
+        assert engine.search(TEXTS[0], 1)[0].score == pytest.approx(1, abs=2e-3)
+    with SearchEngine.open(tmp_path / "c") as engine:
+        if case.reopens:
+            assert engine.search(TEXTS[0], 1)[0].score == pytest.approx(1, abs=2e-3)
+        else:
+            with pytest.raises(CollectionError, match=f"'{case.named}'; pass it again"):
+                engine.search(TEXTS[0])
+
+
+def test_a_changed_encoder_is_refused_by_name(case: Case, tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", case.make()) as engine:
+        engine.add([{"_id": "0", "text": TEXTS[0]}])
+    case.change()
+    with pytest.raises(EncoderMismatch, match="was built by") as raised:
+        SearchEngine.open(tmp_path / "c", case.make())
+    assert case.named in str(raised.value)
+    if case.reopens:
+        with (
+            SearchEngine.open(tmp_path / "c") as engine,
+            pytest.raises(EncoderMismatch, match="was built by"),
+        ):
+            engine.search(TEXTS[0])

@@ -1,0 +1,462 @@
+"""An encoder behind a URL, against a real server on loopback that fails in every way."""
+
+import json
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run, run_json
+from conftest import WordLengths
+from embedding_server import EmbeddingServer, Fault
+
+from searchengine import HttpEncoder, SearchEngine
+from searchengine.encoders import endpoint
+from searchengine.encoders.functions import PROBE
+from searchengine.encoders.loading import load_given
+from searchengine.errors import EncoderMismatch, EndpointError
+
+TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5)) for i in range(100)]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingServer]:
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.01)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with EmbeddingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def encoder(server: EmbeddingServer) -> HttpEncoder:
+    """Probed, so that the server's next request is the test's."""
+    encoder = HttpEncoder(server.url, "words", max_retries=2)
+    assert encoder.dim == 8
+    server.requests.clear()
+    return encoder
+
+
+def failure(encoder: HttpEncoder, texts: list[str] | None = None) -> str:
+    with pytest.raises(EndpointError) as raised:
+        encoder.encode(["a bee"] if texts is None else texts)
+    assert "\n" not in str(raised.value) and encoder.url in str(raised.value)
+    return str(raised.value)
+
+
+# ------------------------------------------------------------------------------------- requests
+
+
+def test_batches_in_order_and_not_too_many_at_once(server: EmbeddingServer) -> None:
+    server.delay, done = 0.02, []
+    encoder = HttpEncoder(server.url, "words", batch=7, concurrency=3)
+    vectors = encoder.encode(TEXTS, role="document", on_batch=done.append)
+    assert np.abs(vectors - WordLengths(8).encode(TEXTS)).max() < 1e-6
+    assert 1 < server.most <= 3
+    assert sum(done) == 100 and max(len(each["input"]) for each in server.requests) == 7
+    assert encoder.encode([]).shape == (0, 8)
+
+
+def test_what_is_sent(server: EmbeddingServer) -> None:
+    encoder = HttpEncoder(
+        f"{server.url}/embeddings/",
+        "words",
+        dimensions=5,
+        query_prompt="query: ",
+        document_prompt="passage: ",
+        encoding="base64",
+    )
+    assert encoder.encode(["a bee"], role="document").shape == (1, 5)
+    encoder.encode(["a bee"], role="query")
+    first, second = (body for body in server.requests if len(body["input"]) == 1)
+    sent = {"model": "words", "encoding_format": "base64", "dimensions": 5}
+    assert first == {**sent, "input": ["passage: a bee"]}
+    assert second == {**sent, "input": ["query: a bee"]}
+    assert set(server.keys) == {None}
+
+
+def test_the_probe_is_cut_into_batches_too(server: EmbeddingServer) -> None:
+    assert HttpEncoder(server.url, "words", batch=3).dim == 8
+    assert sorted(len(body["input"]) for body in server.requests) == [1, 3]
+
+
+def test_base64_and_numbers_give_equal_vectors(server: EmbeddingServer) -> None:
+    one, other = (HttpEncoder(server.url, "m", encoding=e) for e in ("float", "base64"))  # type: ignore[arg-type]
+    assert (one.encode(TEXTS) == other.encode(TEXTS)).all()
+    assert one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(429),
+        Fault(500),
+        Fault(503, headers={"Retry-After": "0"}),
+        Fault(408),
+        Fault(content=None),
+        Fault(delay=0.6),
+    ],
+)
+def test_a_passing_failure_is_repeated(
+    server: EmbeddingServer, encoder: HttpEncoder, fault: Fault
+) -> None:
+    encoder = HttpEncoder(server.url, "words", max_retries=2, timeout=0.3)
+    assert encoder.dim == 8
+    server.requests.clear()
+    server.faults.extend([fault, fault])
+    assert np.abs(encoder.encode(["a bee"]) - WordLengths(8).encode(["a bee"])).max() < 1e-6
+    assert len(server.requests) == 3
+
+
+def test_waits_grow_and_differ(
+    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.08)
+    monkeypatch.setattr(endpoint, "MAX_WAIT", 0.2)
+    encoder = HttpEncoder(server.url, "words", max_retries=3)
+    server.faults.extend([Fault(500)] * 3)
+    server.times.clear()
+    assert encoder.dim == 8
+    waits = [after - before for before, after in pairwise(server.times)]
+    for wait, longest in zip(waits, (0.08, 0.16, 0.2), strict=True):
+        assert wait >= longest / 2
+
+
+def test_retry_after_stops_all_threads(server: EmbeddingServer) -> None:
+    encoder = HttpEncoder(server.url, "words", batch=1, concurrency=4)
+    assert encoder.dim == 8
+    server.times.clear()
+    server.faults.append(Fault(429, headers={"Retry-After": "0.4"}))
+    server.delay = 0.02
+    encoder.encode(TEXTS[:12])
+    begin = server.times[0]
+    early = [at for at in server.times if at < begin + 0.4]
+    assert len(early) <= 8 and len(server.times) == 13
+
+
+def test_a_date_in_retry_after() -> None:
+    in_an_hour = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 3600))
+    assert endpoint._retry_after({"retry-after": in_an_hour}) == pytest.approx(3600, abs=3)
+    assert endpoint._retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}) == 0
+    assert endpoint._retry_after({"retry-after": "soon"}) is None
+    assert endpoint._retry_after({}) is None
+
+
+def test_requests_per_minute(server: EmbeddingServer) -> None:
+    begin = time.monotonic()
+    encoder = HttpEncoder(server.url, "words", batch=1, per_minute=1200)
+    assert encoder.dim == 8  # requests for the 4 texts of the probe
+    encoder.encode(TEXTS[:4])
+    assert len(server.requests) == 8 and time.monotonic() - begin >= 7 * 0.05
+
+
+# -------------------------------------------------------------------------------------- failures
+
+
+def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncoder) -> None:
+    busy = json.dumps({"error": {"message": "too many\n requests", "type": "x"}}).encode()
+    server.faults.extend([Fault(429, busy)] * 3)
+    message = failure(encoder)
+    assert "answered 429 (too many requests) 3 times" in message and len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            Fault(400, b'{"error": {"message": "model not found"}}'),
+            r"400 \(model not found\); ",
+        ),
+        (Fault(401, b'{"error": "no"}'), r"401 \(no\); put the key into .* OPENAI_API_KEY"),
+        (Fault(404, b"<html>"), "answered 404; correct the URL"),
+        (Fault(307, headers={"Location": "http://x/"}), "307; if you trust http://x/"),
+        (Fault(429, headers={"Retry-After": "9999"}), "asks to wait 9999 s"),
+        (Fault(429, b'{"error": {"code": "insufficient_quota"}}'), "answered 429"),
+        (Fault(500, headers={"x-should-retry": "false"}), "answered 500"),
+        (Fault(400, b"x" * (1 << 20)), "answered 400"),
+        (Fault(headers={"Content-Encoding": "gzip"}, content=b"no gzip"), "cannot be decoded"),
+    ],
+)
+def test_no_repetition_where_it_cannot_help(
+    server: EmbeddingServer, encoder: HttpEncoder, fault: Fault, message: str
+) -> None:
+    server.faults.append(fault)
+    with pytest.raises(EndpointError, match=message):
+        encoder.encode(["a bee"])
+    assert len(server.requests) == 1
+
+
+def rows(*embeddings: Any) -> Any:
+    """An edit: these embeddings, in order."""
+    return lambda _: {"data": [{"index": i, "embedding": e} for i, e in enumerate(embeddings)]}
+
+
+def indices(*numbers: Any) -> Any:
+    return lambda _: {"data": [{"index": i, "embedding": [1.0] * 8} for i in numbers]}
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (rows([1.0] * 8), "one vector for each of 2 texts, got 1"),
+        (rows(*[[1.0] * 8] * 3), "one vector for each of 2 texts, got 3"),
+        (indices(0, 0), "must number the vectors from 0 to 1, got 0, "),
+        (indices(0, 2), "must number the vectors from 0 to 1, got 0, "),
+        (indices(0, True), "must number the vectors from 0 to 1, got 0, "),
+        (indices(0, [1]), "must number the vectors from 0 to 1, got 0, "),
+        (rows([1.0] * 8, [1.0] * 7), "vectors of 7 and of 8 dimensions"),
+        (rows([1.0] * 5, [1.0] * 5), "must return vectors of 8 numbers, got 5"),
+        (rows([1.0] * 8, [1e300] * 8), "NaN or infinity"),
+        (rows([1.0] * 8, [float("nan")] * 8), "NaN or infinity"),
+        (rows([1.0] * 8, ["1"] * 8), "not a list of embeddings"),
+        (rows([1.0] * 8, [[1.0]] * 8), "not a list of embeddings"),
+        (rows([1.0] * 8, [True] * 8), "not a list of embeddings"),
+        (rows([1.0] * 8, [None] * 8), "not a list of embeddings"),
+        (rows([1.0] * 8, [10**400] * 8), "not a list of embeddings"),
+        (rows([1.0] * 8, "%%%"), "not a list of embeddings"),
+        (rows([1.0] * 8, "QUJD"), "not a list of embeddings"),
+        (rows([], []), "must return vectors of 8 numbers, got 0"),
+        (lambda _: {"data": 5}, "not a list of embeddings"),
+        (lambda _: {"data": [5, 6]}, "not a list of embeddings"),
+        (lambda _: {"error": "x"}, "not a list of embeddings"),
+        (lambda _: [1], "not a list of embeddings"),
+    ],
+)
+def test_a_wrong_answer_is_refused(
+    server: EmbeddingServer, encoder: HttpEncoder, edit: Any, message: str
+) -> None:
+    server.faults.append(Fault(edit=edit))
+    with pytest.raises(EndpointError, match=message):
+        encoder.encode(["a bee", "bees"])
+    assert encoder.encode(["a bee"]).shape == (1, 8)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content: bytes) -> None:
+    server.faults.append(Fault(content=content))
+    assert "not a list of embeddings" in failure(encoder)
+
+
+def test_a_huge_answer_is_not_read(
+    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "BYTES_PER_TEXT", 1 << 19)
+    server.faults.append(Fault(content=b"x" * (1 << 21)))
+    assert "answered with more than 1 MiB" in failure(encoder)
+
+
+def test_nobody_listens(server: EmbeddingServer, encoder: HttpEncoder) -> None:
+    gone = HttpEncoder("http://127.0.0.1:9/v1", "m", max_retries=1)
+    assert "does not answer" in failure(gone) and " 2 times" in failure(gone)
+
+
+def test_after_one_failure_the_others_stop(
+    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every batch is sent, and nobody sleeps through a long wait."""
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 20)
+    encoder = HttpEncoder(server.url, "words", batch=1, concurrency=2)
+    assert encoder.dim == 8
+    server.requests.clear()
+    server.faults.extend([Fault(500), Fault(400, delay=0.1)])
+    begin = time.monotonic()
+    assert "answered 400" in failure(encoder, TEXTS)
+    assert time.monotonic() - begin < 5 and len(server.requests) < 10
+
+
+def test_a_failure_changes_nothing(server: EmbeddingServer, tmp_path: Path) -> None:
+    encoder = HttpEncoder(server.url, "words", max_retries=0)
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([{"_id": "1", "text": "a bee"}])
+        server.faults.append(Fault(500))
+        with pytest.raises(EndpointError, match="answered 500; check that it runs"):
+            engine.add([{"_id": "2", "text": "bees"}])
+        assert list(engine.keys()) == ["1"]
+        engine.add([{"_id": "2", "text": "bees"}])
+        zero = rows([0.0] * 8)
+        server.faults.append(Fault(edit=zero))
+        with pytest.raises(Exception, match="the document '3'"):
+            engine.add([{"_id": "3", "text": "x"}])
+        engine.verify()
+
+
+# --------------------------------------------------------------------------- settings and the key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"url": "ftp://h/v1"}, "expected a URL"),
+        ({"url": "http://"}, "expected a URL"),
+        ({"url": "http://h:x/v1"}, "expected a URL"),
+        ({"url": 5}, "expected a URL"),
+        ({"url": "https://me:secret@h/v1"}, "must have no password"),
+        ({"url": "https://h/v1?key=secret"}, r"must have no password, no \?"),
+        ({"model": " "}, "needs the name of a model"),
+        ({"dimensions": 0}, "dimensions must be at least 1"),
+        ({"batch": 1.5}, "batch must be a number"),
+        ({"timeout": float("nan")}, "timeout must be at least"),
+        ({"max_retries": True}, "max_retries must be a number"),
+        ({"encoding": "x"}, "encoding must be float or base64"),
+    ],
+)
+def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(EndpointError, match=message) as raised:
+        HttpEncoder(**{"url": "http://h/v1", "model": "m"} | arguments)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "https://h/v1#m",
+        "https://h/v1#BAAI/bge:latest&dimensions=256",
+        "http://h:8/v1#a%26b%23c&query_prompt=query: &document_prompt=%26 %3D&batch=9&timeout=2.5",
+    ],
+)
+def test_a_source_is_read_back(source: str) -> None:
+    encoder = load_given(source)
+    assert isinstance(encoder, HttpEncoder) and encoder.source == source
+    again = pickle.loads(pickle.dumps(encoder))
+    assert again.source == source and again.query_prompt == encoder.query_prompt
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("https://h/v1", "needs the name of a model"),
+        ("https://h/v1#m&size=3", "'size' is not a setting; choose from batch, concurrency"),
+        ("https://h/v1#m&dimensions=x", "dimensions must be a number, got 'x'"),
+    ],
+)
+def test_a_wrong_source(source: str, message: str) -> None:
+    with pytest.raises(EndpointError, match=message):
+        load_given(source)
+
+
+def test_the_key_is_neither_stored_nor_shown(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("MY_KEY", "sk-secret-123")
+    encoder = HttpEncoder(server.url, "words", key_env="MY_KEY")
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([{"_id": "1", "text": "a bee"}])
+        server.faults.append(Fault(401, b'{"error": "bad key sk-secret-123"}'))
+        with pytest.raises(EndpointError, match=r"bad key …\); correct the key"):
+            engine.search("bees")
+        texts = [repr(encoder), str(vars(encoder)), caplog.text, str(pickle.dumps(encoder))]
+    assert set(server.keys) == {"Bearer sk-secret-123"}
+    files = [path.read_bytes() for path in (tmp_path / "c").rglob("*") if path.is_file()]
+    assert not any(b"sk-secret" in content for content in files)
+    assert not any("sk-secret" in text for text in texts)
+
+
+def test_the_key_goes_only_to_hosts_that_the_user_named(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection from elsewhere must not choose where the key is sent."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    SearchEngine.create(tmp_path / "c", f"{server.url}#words").close()
+    server.keys.clear()
+
+    def ask(encoder: str | None = None) -> str | None:
+        with SearchEngine.open(tmp_path / "c", encoder) as engine:
+            engine.encoder.encode(["a bee"])
+        return server.keys[-1]
+
+    assert ask() == "Bearer sk-mine"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another user"))
+    assert ask() is None
+    server.faults.append(Fault(403))
+    with pytest.raises(EndpointError, match="goes only to hosts that you named: name this one"):
+        ask()
+    assert ask(f"{server.url}#words") == "Bearer sk-mine"
+    home = HttpEncoder.from_source("https://api.openai.com/v1#m", {})
+    assert (
+        home._sends_key
+        and not HttpEncoder.from_source("https://api.openai.com.x/v1#m", {})._sends_key
+    )
+
+
+# ------------------------------------------------------------------------------- identification
+
+
+def test_noise_is_no_other_model() -> None:
+    """Cosines of 0.999 and more are one model, of 0.98 and less another."""
+    rng = np.random.default_rng(0)
+    for dim in (256, 1536):
+        table = rng.standard_normal((len(PROBE), dim))
+        table /= np.linalg.norm(table, axis=1, keepdims=True)
+
+        def moved(cosine: float, table: Any = table) -> HttpEncoder:
+            noise = rng.standard_normal(table.shape)
+            noise -= (noise * table).sum(axis=1, keepdims=True) * table
+            noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+            encoder = HttpEncoder("http://h/v1", "m")
+            vectors = cosine * table + np.sqrt(1 - cosine**2) * noise
+            vars(encoder)["_probed"] = vectors.astype(np.float32)
+            return encoder
+
+        exact = moved(1.0)
+        assert all(exact.matches(moved(0.9995).fingerprint) for _ in range(200))
+        assert sum(exact.matches(moved(0.999).fingerprint) for _ in range(200)) >= 185
+        assert sum(exact.matches(moved(0.98).fingerprint) for _ in range(200)) <= 2
+        assert not any(exact.matches(moved(0.95).fingerprint) for _ in range(200))
+
+
+# ---------------------------------------------------------------------------------- command line
+
+
+def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
+    """Indexed, searched and changed without naming the encoder again."""
+    corpus = tmp_path / "c.jsonl"
+    lines = [{"_id": str(i), "text": text} for i, text in enumerate(TEXTS)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = f"{server.url}#words&dimensions=6&batch=16"
+    assert run_json("index", corpus, tmp_path / "c", "--encoder", source)["added"] == 100
+    assert all(body["dimensions"] == 6 for body in server.requests)
+    hits = run_json("search", tmp_path / "c", "a bee", "-k", "1")
+    assert hits[0]["text"] == "a bee" or hits[0]["score"] == pytest.approx(1, abs=1e-3)
+    corpus.write_text('{"_id": "new", "text": "zzzzz"}\n')
+    assert run_json("index", corpus, tmp_path / "c")["added"] == 1
+    info = run("info", tmp_path / "c").stdout
+    assert source in info and server.url.split("/")[2] in info
+    server.encode = lambda texts: WordLengths(8).encode([text + " zzzzzz" for text in texts])
+    done = run("search", tmp_path / "c", "a bee")
+    assert done.returncode == 2
+    assert (
+        f"was built by the encoder {source}, but that name returns other vectors now" in done.stderr
+    )
+    server.faults.extend([Fault(500)] * 9)
+    done = run("search", tmp_path / "c", "a bee")
+    assert done.returncode == 2 and "answered 500 6 times" in done.stderr
+    server.faults.extend([Fault(500)] * 9)
+    assert "answered 500" in run("info", tmp_path / "c").stdout
+
+
+def test_another_url_for_the_same_model(server: EmbeddingServer, tmp_path: Path) -> None:
+    SearchEngine.create(tmp_path / "c", f"{server.url}#words").close()
+    with EmbeddingServer() as moved:
+        SearchEngine.open(tmp_path / "c", f"{moved.url}#words").close()
+        with pytest.raises(EncoderMismatch, match=r"built by the encoder http.*but got 'other'"):
+            SearchEngine.open(tmp_path / "c", f"{moved.url}#other")
+
+
+def test_from_several_threads(server: EmbeddingServer) -> None:
+    encoder, results = HttpEncoder(server.url, "words", batch=5, concurrency=2), []
+    server.delay = 0.005
+    threads = [
+        threading.Thread(target=lambda: results.append(encoder.encode(TEXTS))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = WordLengths(8).encode(TEXTS)
+    assert len(results) == 6 and all(np.abs(each - expected).max() < 1e-6 for each in results)
+    assert server.most <= 2

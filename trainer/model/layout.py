@@ -1,0 +1,120 @@
+"""The JSON files of a model folder, checked; read without torch."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+MODULES = "modules.json"
+MODEL_CONFIG = "config_sentence_transformers.json"
+LIBRARY = "sentence_transformers."
+# Of unit rows all three put the same documents first; of others only the cosine is ours.
+UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a model folder; ModelError names the file if it is not one."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing: the model folder is incomplete") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """A JSON object; {} for an optional file that is not there."""
+    if optional and not path.is_file():
+        return {}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds a {type(value).__name__}: expected an object")
+    return value
+
+
+def require_safetensors(place: Path) -> None:
+    """ModelError unless the weights in a folder are safetensors."""
+    if (place / WEIGHTS).is_file() or (place / f"{WEIGHTS}.index.json").is_file():
+        return
+    pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
+    if pickled is None:
+        raise ModelError(f"{place} has no {WEIGHTS}: the model folder is incomplete")
+    raise ModelError(
+        f"{place} has only {pickled.name}, a pickle, which can run code when opened: use one with "
+        f"{WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
+    )
+
+
+def listed_modules(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module in modules.json, in order.
+
+    The kind is the class name at the end of the dotted `type`, because the dotted path in front of
+    it changed between versions of sentence-transformers.
+    """
+    listed = read_json(folder / MODULES)
+    try:
+        types = [str(module["type"]) for module in listed]
+        modules = [
+            (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
+        ]
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            f"{folder / MODULES}: expected a list of objects with `type` and `path`"
+        ) from error
+    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
+        raise ModelError(
+            f"{folder / MODULES} names the module {foreign[0]}, which is not one of "
+            "sentence-transformers and may compute something else: use a model without it"
+        )
+    inside = folder.resolve()
+    for _, place in modules:
+        if not place.resolve().is_relative_to(inside):
+            raise ModelError(f"{folder / MODULES} points outside its folder: {place}")
+    return modules
+
+
+def check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:
+    """Refuse a model whose vectors are compared by something else than the cosine.
+
+    unit: whether it gives unit rows.
+    """
+    named = config.get("similarity_fn_name") or "cosine"
+    if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "
+            'by cosine here: use another model, or write "cosine" there if that suits this one'
+        )
+
+
+def truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
+    """The number of dimensions to keep of `width`."""
+    dim = config.get("truncate_dim")
+    if dim is None:
+        return width
+    if type(dim) is not int or dim < 1:
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has truncate_dim {dim!r}: expected a whole number of at "
+            "least 1, or null"
+        )
+    return min(dim, width)
+
+
+def prompts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
+    """The prompts by name."""
+    prompts = config.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(v, str) for v in prompts.values()):
+        raise ModelError(f"{folder / MODEL_CONFIG}: expected prompts as an object of strings")
+    return prompts
+
+
+def trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:
+    """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
+    dims = config.get("matryoshka_dims") or []
+    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
+        raise ModelError(f"{folder / MODEL_CONFIG}: expected matryoshka_dims as a list of integers")
+    if config.get("truncate_dim") is None or not dims:
+        return tuple(dims)
+    return (width, *(dim for dim in dims if dim < width))

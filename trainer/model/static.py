@@ -1,0 +1,160 @@
+"""Static models, read without torch: a table of token vectors, whose mean is a text's vector.
+
+Two folders hold one: that of Model2Vec (config.json of the type model2vec, the tensor `embeddings`,
+perhaps `weights` and `mapping`; https://github.com/MinishLab/model2vec), and that of
+sentence-transformers with the module StaticEmbedding (the tensor `embedding.weight`). Both have a
+tokenizer.json. The vectors are those of sentence-transformers, which adds no special tokens and
+keeps unknown ones.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+
+from trainer.errors import ModelError, first_line
+from trainer.model.description import Description
+from trainer.model.layout import (
+    MODEL_CONFIG,
+    MODULES,
+    WEIGHTS,
+    check_similarity,
+    listed_modules,
+    prompts_of,
+    read_object,
+    require_safetensors,
+    trained_dims,
+    truncate_dim,
+)
+from trainer.model.tokens import UNLIMITED, Tokenization, normalised
+
+KIND, NORMALIZE = "StaticEmbedding", "Normalize"
+MODEL2VEC = "model2vec"
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StaticModel:
+    """A static model in memory.
+
+    table: (tokens, dim) float32; the vector of a text is the mean of its tokens' rows.
+    """
+
+    table: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    description: Description
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of what decides the vectors."""
+        tokens = self.description.tokens
+        digest = hashlib.sha256(f"static {self.table.shape}\n".encode())
+        digest.update(self.table.data)
+        rest = {
+            "tokenizer": normalised(Tokenizer.from_str(tokens.state)),
+            "max_tokens": tokens.max_tokens,
+            "truncation_side": tokens.truncation_side,
+            "prompts": dict(self.description.prompts),
+            "default_prompt": self.description.default_prompt,
+        }
+        digest.update(json.dumps(rest, sort_keys=True).encode())
+        return digest.hexdigest()
+
+
+def static_place(folder: Path) -> Path | None:
+    """The folder of the table, if this is the folder of a static model. Raises ModelError."""
+    if (folder / MODULES).is_file():
+        modules = listed_modules(folder)
+        return modules[0][1] if modules and modules[0][0] == KIND else None
+    config = read_object(folder / "config.json", optional=True)
+    return folder if config.get("model_type") == MODEL2VEC else None
+
+
+def read_static(folder: Path, place: Path) -> StaticModel:
+    """The static model of a folder, with its table in `place`. Raises ModelError."""
+    kinds = [kind for kind, _ in listed_modules(folder)] if (folder / MODULES).is_file() else []
+    if more := [kind for kind in kinds[1:] if kind != NORMALIZE]:
+        raise ModelError(
+            f"{folder} has a {more[0]} behind its {KIND}: expected {NORMALIZE}, or nothing"
+        )
+    config = read_object(folder / MODEL_CONFIG, optional=True)
+    table = _read_table(place)
+    width = truncate_dim(config, table.shape[1], folder)
+    unit = kinds[-1:] == [NORMALIZE] and width == table.shape[1]
+    check_similarity(config, unit, folder)
+    prompts, default = prompts_of(config, folder), config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise ModelError(f"{folder / MODEL_CONFIG}: the default prompt {default!r} is not there")
+    description = Description(
+        dim=width,
+        layers=0,
+        matryoshka_dims=trained_dims(config, width, folder) or (width,),
+        tokens=_read_tokens(place, len(table)),
+        prompts=prompts,
+        default_prompt=default,
+        include_prompt=True,
+        recipe=config.get("recipe") or {},
+    )
+    # The dimensions that truncate_dim leaves out have no part in the mean.
+    return StaticModel(np.ascontiguousarray(table[:, :width]), description)
+
+
+def _read_table(place: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    require_safetensors(place)
+    path = place / WEIGHTS
+    tensors = _tensors(path)
+    table = tensors.get("embedding.weight", tensors.get("embeddings"))
+    if table is None or table.ndim != 2 or not table.size:
+        raise ModelError(
+            f"{path} has no table of token vectors: expected the tensor embedding.weight or "
+            f"embeddings of two dimensions, got {', '.join(sorted(tensors)) or 'none'}"
+        )
+    try:
+        if "embedding.weight" not in tensors and "mapping" in tensors:
+            table = table[tensors["mapping"].astype(np.int64)]
+        table = table.astype(np.float32)
+        if "embedding.weight" not in tensors and "weights" in tensors:
+            table = table * tensors["weights"].astype(np.float32)[:, None]
+    except (IndexError, ValueError) as error:
+        raise ModelError(f"{path}: weights and mapping do not fit the table: {error}") from error
+    if not np.isfinite(table).all():
+        raise ModelError(f"{path} holds NaN or infinity: the file is damaged")
+    return table  # type: ignore[no-any-return]
+
+
+def _tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a file as numpy arrays."""
+    try:
+        try:
+            from safetensors.numpy import load_file
+
+            return dict(load_file(path))
+        except TypeError:  # numpy has no bfloat16
+            from safetensors.torch import load_file as load_torch
+
+            return {name: tensor.float().numpy() for name, tensor in load_torch(path).items()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {first_line(error)}") from error
+
+
+def _read_tokens(place: Path, rows: int) -> Tokenization:
+    """How the texts are split; without special tokens."""
+    state = read_object(place / TOKENIZER)
+    limit = state.get("truncation") or {}
+    try:
+        state |= {"post_processor": None, "padding": None, "truncation": None}
+        tokenizer = Tokenizer.from_str(json.dumps(state))
+        most, side = int(limit.get("max_length", UNLIMITED)), limit.get("direction", "Right")
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"{place / TOKENIZER} is not a tokenizer: {first_line(error)}") from error
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise ModelError(
+            f"{place / TOKENIZER} has the token number {highest}, but the table has {rows} rows: "
+            "the files belong to two models"
+        )
+    return Tokenization(tokenizer.to_str(), most, 0, (), side.lower())
