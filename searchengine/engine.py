@@ -5,24 +5,24 @@ engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
 engine.search("how do whales sleep", k=5)
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.corpus.documents import DataFrame, Document, checked_patches
-from searchengine.encoders.checks import checked_key
+from searchengine.encoders.checks import as_array, check_questions, checked_key
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, EndpointError, QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
@@ -30,21 +30,20 @@ from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
 from searchengine.maintenance import check, copies, stats
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
-from searchengine.maintenance.tuning import tune_collection
+from searchengine.maintenance.tuning import stored_goal, tune_collection
+from searchengine.query.coalescing import Coalescers
+from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
-from searchengine.query.searching import Searching
 from searchengine.storage.collection import Collection
-from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import Tokenizer
-from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine(Searching):
+class SearchEngine(Documents):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -58,14 +57,9 @@ class SearchEngine(Searching):
         runtime: RuntimeConfig | None = None,
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
-        super().__init__(collection)
+        self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
-        forks.inherit(self)
-
-    def after_fork(self) -> None:
-        """In a forked child: new locks, because the parent's may be locked for ever."""
-        self._new_locks()
-        self._encoder.after_fork()
+        self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
@@ -177,10 +171,7 @@ class SearchEngine(Searching):
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
-        try:
-            return str(getattr(self.encoder, "runs_on", "made in Python"))
-        except (CollectionError, EndpointError, TrainerError) as error:
-            return str(error)
+        return self._encoder.runs_on()
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
@@ -219,16 +210,11 @@ class SearchEngine(Searching):
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit.
         """
-        if isinstance(documents, str | Mapping):
-            raise QueryError("add takes an iterable of documents; put one document into a list")
         options = AddOptions(skip_bad, commit_every, progress, building)
         if vectors is not None:
             return add_with_vectors(self.collection, documents, vectors, passages, options)
         if documents is None:
-            raise QueryError(
-                "add takes an iterable of documents or a pandas or polars DataFrame, or vectors, "
-                "got None"
-            )
+            raise QueryError("add takes documents, vectors or both, got neither")
         if passages is not None:
             raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
         self.collection.follow()  # the folder may have been replaced, with other settings
@@ -272,12 +258,50 @@ class SearchEngine(Searching):
         """
         self.collection.optimize(progress)
         if retune:
-            tunings = (segment.manifest.tuning for segment in self.collection.segments.values())
-            stored = next((tuning for tuning in tunings if tuning is not None), None)
-            goal = None if stored is None else Goal(**stored["goal"])
-            self.tune(goal=goal, building=progress)
+            self.tune(goal=stored_goal(self.collection), building=progress)
 
-    def _answered(self, request: Query, queries: Questions) -> HitsBatch:
+    def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
+        """The k documents nearest to a question or a vector (D,), best first.
+
+        What several threads ask at once is answered together. `options`: see query.request.
+        Raises QueryError and FilterError.
+        """
+        if not isinstance(query, str):
+            return self.search_batch(as_array(query)[None], k, **options)[0]
+        check_questions([query])
+        request = Query.of(k, options)
+        return self._calls.call((request, True), query, partial(self._answer, request))
+
+    def search_batch(
+        self, queries: Questions, k: int = 10, **options: Unpack[Options]
+    ) -> HitsBatch:
+        """The hits of many questions, or vectors (q, D), in their order; faster than one by one."""
+        return self._answer(Query.of(k, options), queries)
+
+    async def asearch(
+        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
+    ) -> Hits:
+        """As `search`, for asyncio: the event loop goes on meanwhile.
+
+        What several tasks ask at once is answered together, in a background thread. A task may be
+        cancelled at any time, which concerns no other.
+        """
+        if isinstance(query, str):
+            check_questions([query])
+        else:
+            query = as_array(query)
+        request = Query.of(k, options)
+        key = request, isinstance(query, str)
+        future = self._calls.submit(key, query, partial(self._answer, request))
+        return await asyncio.wrap_future(future)
+
+    async def asearch_batch(
+        self, queries: Questions, k: int = 10, **options: Unpack[Options]
+    ) -> HitsBatch:
+        """As `search_batch`, for asyncio: in a thread, while the event loop goes on."""
+        return await asyncio.to_thread(self.search_batch, queries, k, **options)
+
+    def _answer(self, request: Query, queries: Questions) -> HitsBatch:
         dim = self.collection.settings["encoder"]["dim"]
         questions, vectors = split(queries, request, dim)
         if not questions and vectors is None:
@@ -323,11 +347,8 @@ class SearchEngine(Searching):
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         self.refresh()
-
-        def encode(questions: Sequence[str]) -> npt.NDArray[np.float32]:
-            return self.encoder.encode(questions, role="query")
-
-        return tune_collection(self.collection, encode, queries, goal, on_step, building)
+        encoder = self._encoder
+        return tune_collection(self.collection, encoder, queries, goal, on_step, building)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -217,6 +217,8 @@ def explaining(malformed: LeftOut) -> Iterator[None]:
 
 def _rows(records: Any) -> Iterable[object]:
     """The rows of a DataFrame as mappings; anything else as it is."""
+    if isinstance(records, str | Mapping):
+        raise QueryError("add takes an iterable of documents; put one document into a list")
     is_polars = hasattr(records, "iter_rows")
     if not is_polars and not (hasattr(records, "to_dict") and hasattr(records, "columns")):
         if not isinstance(records, Iterable):

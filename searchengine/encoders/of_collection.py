@@ -7,12 +7,15 @@ from typing import Any
 from searchengine.encoders.loading import check_built_by, load_built_by, renamed
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
+from searchengine.errors import CollectionError, EndpointError
 from searchengine.storage.collection import Collection
+from searchengine.storage.documents import forks
+from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
 
 
 class CollectionEncoder:
-    """Safe to use from several threads; `after_fork` makes it usable in a forked child."""
+    """Safe to use from several threads, and in a forked child."""
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class CollectionEncoder:
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self._check
+        forks.inherit(self)
 
     def after_fork(self) -> None:
         """In a forked child: a new lock, because the parent's may be locked for ever."""
@@ -51,6 +55,13 @@ class CollectionEncoder:
         """What encodes questions, by the first `layers` of the encoder; None: by all."""
         self.load()
         return self._questions.at(layers)
+
+    def runs_on(self) -> str:
+        """The runtime of the encoder, or the reason why it cannot run."""
+        try:
+            return str(getattr(self.load(), "runs_on", "made in Python"))
+        except (CollectionError, EndpointError, TrainerError) as error:
+            return str(error)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if another encoder built a state of the collection."""

@@ -15,6 +15,7 @@ from indexer.segment import Segment
 from indexer.tuning.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
 from searchengine.encoders.checks import check_questions
 from searchengine.encoders.none import NO_ENCODER
+from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats
@@ -86,7 +87,7 @@ def queries_of(
 
 def tune_collection(
     collection: Collection,
-    encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    encoder: CollectionEncoder,
     queries: Sequence[str] | None,
     goal: Goal | None,
     on_step: Callable[[str], None] | None,
@@ -109,10 +110,17 @@ def tune_collection(
     if queries is None:
         vectors, self_queries = queries_of(segments, live, goal)
     else:
-        vectors = encode(queries)
+        vectors = encoder.load().encode(queries, role="query")
     tuning = tune(segments, vectors, goal, live=live, self_queries=self_queries, on_step=on_step)
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
+
+
+def stored_goal(collection: Collection) -> Goal | None:
+    """The goal of the last tuning; None if there was none."""
+    tunings = (segment.manifest.tuning for segment in collection.segments.values())
+    stored = next((tuning for tuning in tunings if tuning is not None), None)
+    return None if stored is None else Goal(**stored["goal"])
 
 
 def in_words(config: Mapping[str, Any], dim: int) -> str:

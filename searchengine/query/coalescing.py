@@ -1,19 +1,23 @@
 """Joins calls that arrive at the same time into one.
 
 Coalescer serves callers that wait in threads of their own, BackgroundCoalescer those that must not
-wait, such as the tasks of an event loop.
+wait, such as the tasks of an event loop. Coalescers has one of each for every set of options.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Event, Lock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from searchengine.storage.documents import forks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Key = TypeVar("Key", bound=Hashable)
 
 MAX_BATCH = 256
 """Maximum items in one call, so that the first does not wait for too many others."""
@@ -159,3 +163,39 @@ class BackgroundCoalescer(Generic[Item, Result]):
             return
         for (_, future), result in zip(batch, results, strict=True):
             future.set_result(result)
+
+
+class Coalescers(Generic[Key, Item, Result]):
+    """Joins items that have the same key. A key's coalescers live while a call uses them."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.inherit(self)
+
+    def after_fork(self) -> None:
+        """Nothing is waiting: also in a forked child, where a parent's thread held the lock."""
+        self._lock = Lock()
+        self._waiting: WeakValueDictionary[Key, Coalescer[Item, Result]] = WeakValueDictionary()
+        self._background: WeakValueDictionary[Key, BackgroundCoalescer[Item, Result]] = (
+            WeakValueDictionary()
+        )
+
+    def __bool__(self) -> bool:
+        """Whether any call is under way."""
+        return bool(self._waiting or self._background)
+
+    def call(self, key: Key, item: Item, work: Callable[[list[Item]], Sequence[Result]]) -> Result:
+        """The result of one item, as from a Coalescer; items of one key go to `work` together."""
+        new = Coalescer[Item, Result](work)
+        with self._lock:
+            coalescer = self._waiting.setdefault(key, new)
+        return coalescer(item)
+
+    def submit(
+        self, key: Key, item: Item, work: Callable[[list[Item]], Sequence[Result]]
+    ) -> Future[Result]:
+        """A future of the result of one item, as from a BackgroundCoalescer."""
+        new = BackgroundCoalescer[Item, Result](work)
+        with self._lock:
+            coalescer = self._background.setdefault(key, new)
+        return coalescer.submit(item)

@@ -153,9 +153,16 @@ def test_the_real_ones(engine: SearchEngine, module: str) -> None:
     assert engine.add(frame).unchanged == 2
 
 
-@pytest.mark.parametrize("records", [5, None])
-def test_what_is_no_documents(engine: SearchEngine, records: Any) -> None:
-    with pytest.raises(QueryError, match="iterable of documents or a pandas or polars DataFrame"):
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (5, "iterable of documents or a pandas or polars DataFrame, got int"),
+        (None, "add takes documents, vectors or both, got neither"),
+        ({"_id": "b", "text": "x"}, "put one document into a list"),
+    ],
+)
+def test_what_is_no_documents(engine: SearchEngine, records: Any, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
         engine.add(records)
 
 

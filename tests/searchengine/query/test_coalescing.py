@@ -230,7 +230,7 @@ def test_searching_from_several_threads(tmp_path: Path) -> None:
             assert sizes == [1, 1, 2, 2, 3, 3]
             with pytest.raises(QueryError, match="the query is empty"):
                 searches[-1].result(timeout=30)
-        assert not engine._together, "what nobody asks any more is let go of"
+        assert not engine._calls, "what nobody asks any more is let go of"
 
 
 MODES = ("vector", "hybrid")
