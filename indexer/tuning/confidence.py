@@ -1,7 +1,7 @@
 """Confidence bounds for a mean recall, valid for any number of queries.
 
 The mean recall of a sample of queries is unbiased, but the best of many measured points is too high
-on average. The bound below needs neither a normal distribution nor many queries, and the choice
+on average. The test below needs neither a normal distribution nor many queries, and the choice
 below may try any number of points.
 
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023);
@@ -23,43 +23,8 @@ _STAKE = 0.75
 queries 1/2 puts the bound of a mean recall of 0.976 two fifths farther below the mean, 9/10 that of
 zeros and ones of mean 0.95 a sixth to a quarter."""
 
-_HALVINGS = 40
-
 _COUNTED = 100_000
 """Up to this number `smallest_sample` is exact; beyond it, a lower bound by the largest stakes."""
-
-
-def lower_bound(values: npt.ArrayLike, confidence: float) -> float:
-    """A lower bound of the mean of the distribution of `values`, with this confidence.
-
-    The largest mean m that the betting test of `holds` rejects: none above it is rejected, since
-    the capital falls with m.
-
-    Args:
-        values: (n,) numbers in [0, 1], n >= 1, independent and from one distribution, such as the
-            recall of each query. The order decides how the bets are placed, so it must not depend
-            on the values: shuffle sorted ones. (Sorted ones can put the bound above their mean.)
-        confidence: 1 - alpha, in (0, 1), stated before the values are seen.
-
-    Returns:
-        A number in [0, 1), rounded down by less than 1e-12. It is 0 where the values are too few
-        or too low to say anything. In at most a share alpha of all samples does it exceed the
-        true mean.
-
-    Raises:
-        VectorError: values that are not 1-D, empty, not finite or outside [0, 1]; a confidence
-            outside (0, 1).
-    """
-    checked = _checked(values)
-    bets = _bets(checked, confidence)
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if _rejected(middle, checked, bets, confidence):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def holds(values: npt.ArrayLike, target: float, confidence: float) -> bool:
@@ -67,15 +32,19 @@ def holds(values: npt.ArrayLike, target: float, confidence: float) -> bool:
 
     The test bets against "the mean is at most m": K_t = prod_{i <= t} (1 + lambda_i (x_i - m)). If
     that is true the capital K does not grow on average, and by Ville's inequality it reaches 1 /
-    alpha at any t with a probability of at most alpha. The same as `lower_bound` > target, at one
-    fortieth of the work.
+    alpha at any t with a probability of at most alpha.
 
     Args:
-        values, confidence: as for `lower_bound`.
+        values: (n,) numbers in [0, 1], n >= 1, independent and from one distribution, such as the
+            recall of each query. The order decides how the bets are placed, so it must not depend
+            on the values: shuffle sorted ones. (Sorted ones can hold wrongly.)
         target: in (0, 1]. A mean of 1 is never shown.
+        confidence: 1 - alpha, in (0, 1), stated before the values are seen. In at most a share
+            alpha of all samples does a target at or above the true mean hold.
 
     Raises:
-        VectorError: as `lower_bound`; a target outside (0, 1].
+        VectorError: values that are not 1-D, empty, not finite or outside [0, 1]; a target outside
+            (0, 1]; a confidence outside (0, 1).
     """
     if not 0 < target <= 1:
         raise VectorError(f"target must lie in (0, 1], got {target!r}; 0.95 is 95 %")
@@ -117,7 +86,7 @@ def last_holding(points: Iterable[npt.ArrayLike], target: float, confidence: flo
     any number of points, however they depend on each other.
 
     Args:
-        points: values of each point, as for `lower_bound`, from the safest point to the cheapest.
+        points: values of each point, as for `holds`, from the safest point to the cheapest.
             The order of the points must not depend on these values. An iterator is read up to the
             first point that does not hold.
         target, confidence: as for `holds`.

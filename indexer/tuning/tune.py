@@ -106,7 +106,7 @@ def tune(
     report(f"exact search of {len(vectors)} queries over {rows} rows")
     exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
     questions = Questions(vectors, _merged(exact, segments, goal.k).rows)
-    # The order of the held-out queries must not depend on them either: confidence.lower_bound.
+    # The order of the held-out queries must not depend on them either: confidence.holds.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
     seen, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
     ladders: list[list[_Step]] = []

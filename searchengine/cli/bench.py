@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from indexer.config import BUILDABLE, Code
-from searchengine.cli.options import AS_JSON, ENCODER, Numbers, Several, Stages, runs
+from searchengine.cli.options import AS_JSON, ENCODER, numbers, runs, several, stages
 
 if TYPE_CHECKING:
     from searchengine.bench.dataset import Dataset
@@ -45,28 +45,28 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(1),
     help="Number of nearest neighbours.",
 )
-@click.option("--prefixes", type=Numbers(), help="Prefix lengths [default: 64,128,256].")
-@click.option("--shortlists", type=Numbers(), help="Shortlist sizes [default: 20,50,100,200,500].")
+@click.option("--prefixes", type=numbers(), help="Prefix lengths [default: 64,128,256].")
+@click.option("--shortlists", type=numbers(), help="Shortlist sizes [default: 20,50,100,200,500].")
 @click.option(
     "--structures",
-    type=Several(BUILDABLE),
+    type=several(BUILDABLE),
     help="Index structures: flat, hnsw, ivf [default: all].",
 )
 @click.option(
     "--codes",
-    type=Several(Code),
+    type=several(Code),
     help="Number formats of the prefix: fp32, fp16, int8, … [default: int8].",
 )
 @click.option(
     "--efforts",
-    type=Numbers(),
+    type=numbers(),
     help="Search efforts: ef_search of HNSW, nprobe of IVF "
     "[default: set by the shortlist; 1/16 and 1/4 of the lists].",
 )
 @click.option(
     "--funnel",
     "funnels",
-    type=Stages(),
+    type=stages(),
     multiple=True,
     help="Reranking stages between prefix and full width; repeatable.",
 )

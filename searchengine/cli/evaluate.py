@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, PLOTS, TRUST, Names, Numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, TRUST, name_list, numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation.sts import Setting, StsTask
@@ -24,7 +24,7 @@ MODELS = click.option(
     help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option(
-    "--prefixes", type=Numbers(), help="Prefix lengths [default: those of the model]."
+    "--prefixes", type=numbers(), help="Prefix lengths [default: those of the model]."
 )
 SETTINGS = ("all", "mean", "weighted")
 
@@ -64,7 +64,7 @@ def evaluate() -> None:
 )
 @MODELS
 @PREFIXES
-@click.option("--layers", type=Numbers(), help="Numbers of layers to run, from the first: 6,3.")
+@click.option("--layers", type=numbers(), help="Numbers of layers to run, from the first: 6,3.")
 @runs
 @PLOTS
 @AS_JSON
@@ -152,7 +152,9 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
 @evaluate.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @MODEL
-@click.option("--tasks", type=Names(), help="Tasks: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC [default: all].")
+@click.option(
+    "--tasks", type=name_list(), help="Tasks: MR,CR,SUBJ,MPQA,SST2,TREC,MRPC [default: all]."
+)
 @PREFIXES
 @TRUST
 @AS_JSON

@@ -16,10 +16,10 @@ from searchengine.cli.options import (
     LAYERS,
     SHORTLIST,
     WAIT,
-    Stages,
     choice,
     note_compiling,
     runs,
+    stages,
 )
 from searchengine.corpus.documents import LeftOut
 from searchengine.errors import (
@@ -65,7 +65,7 @@ COMMIT_EVERY = 5000
 @click.option(
     "--funnel",
     "stages",
-    type=Stages(),
+    type=stages(),
     help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
     "256 dimensions and keeps 50.",
 )

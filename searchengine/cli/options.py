@@ -16,85 +16,65 @@ if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
 
 
-class Numbers(click.ParamType[tuple[int, ...]]):
-    """Positive integers separated by commas: 768,256,64."""
+class Separated(click.ParamType[tuple[Any, ...]]):
+    """Values separated by commas, without repeats, in their order."""
 
-    name = "N,N,…"
-
-    def __init__(self, *, repeats: bool = False) -> None:
-        """`repeats` keeps repeated numbers, for a caller that refuses them."""
-        self._repeats = repeats
+    def __init__(
+        self, name: str, expected: str, parse: Callable[[str], Any], *, repeats: bool = False
+    ) -> None:
+        """`parse` raises ValueError or KeyError. `repeats` keeps repeated values."""
+        self.name = name
+        self._expected, self._parse, self._repeats = expected, parse, repeats
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the numbers in their order, without repeats unless they are kept."""
+    ) -> tuple[Any, ...]:
+        """Return the values."""
         if isinstance(value, tuple):
             return value
         try:
-            numbers = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"expected whole numbers separated by commas, got {value!r}", param, ctx)
-        if min(numbers) < 1:
-            self.fail(f"expected numbers above zero, got {value!r}", param, ctx)
-        return numbers if self._repeats else tuple(dict.fromkeys(numbers))
+            values = [self._parse(part.strip()) for part in value.split(",")]
+        except (ValueError, KeyError):
+            self.fail(f"expected {self._expected} separated by commas, got {value!r}", param, ctx)
+        return tuple(values if self._repeats else dict.fromkeys(values))
 
 
-class Stages(click.ParamType[tuple[tuple[int, int], ...]]):
-    """Reranking stages, WIDTH:KEEP separated by commas: 256:50,512:20."""
-
-    name = "WIDTH:KEEP,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[int, int], ...]:
-        """Return pairs (width, number of rows to keep) in their order."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            pairs = [tuple(map(int, part.split(":"))) for part in value.split(",")]
-            return tuple((width, keep) for width, keep in pairs)
-        except ValueError:
-            self.fail(f"expected WIDTH:KEEP separated by commas, got {value!r}", param, ctx)
+def numbers(*, repeats: bool = False) -> Separated:
+    """Positive integers: 768,256,64."""
+    return Separated("N,N,…", "whole numbers of 1 or more", _positive, repeats=repeats)
 
 
-class Several(click.ParamType[tuple[str, ...]]):
-    """Values of an enum separated by commas: flat,hnsw."""
-
-    def __init__(self, kinds: Iterable[StrEnum]) -> None:
-        self.name = "NAME,NAME,…"
-        self._kinds = {kind.value: kind for kind in kinds}
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the values in their order, without repeats."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(dict.fromkeys(self._kinds[part.strip()] for part in value.split(",")))
-        except KeyError:
-            choices = ", ".join(self._kinds)
-            self.fail(
-                f"expected one or more of {choices} separated by commas, got {value!r}", param, ctx
-            )
+def stages() -> Separated:
+    """Reranking stages as pairs (width, number of rows to keep): 256:50,512:20."""
+    return Separated("WIDTH:KEEP,…", "WIDTH:KEEP", _stage, repeats=True)
 
 
-class Names(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas: MR,CR."""
+def several(kinds: Iterable[StrEnum]) -> Separated:
+    """Values of an enum: flat,hnsw."""
+    by_name = {kind.value: kind for kind in kinds}
+    return Separated("NAME,NAME,…", f"one or more of {', '.join(by_name)}", by_name.__getitem__)
 
-    name = "NAME,NAME,…"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the names in their order."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(name.strip() for name in value.split(","))
-        if not all(names):
-            self.fail(f"expected names separated by commas, got {value!r}", param, ctx)
-        return names
+def name_list() -> Separated:
+    """Names: MR,CR."""
+    return Separated("NAME,NAME,…", "names", _name, repeats=True)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
+def _stage(text: str) -> tuple[int, int]:
+    width, keep = map(int, text.split(":"))
+    return width, keep
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
 
 
 class Bytes(click.ParamType[int]):

@@ -9,7 +9,7 @@ import click
 
 from searchengine.cli.console import counted
 from searchengine.cli.evaluate import PREFIXES
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, Names, Several, runs
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, name_list, runs, several
 from searchengine.query.mode import Mode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that
 @click.option(
     "--mode",
     "modes",
-    type=Several(Mode),
+    type=several(Mode),
     metavar="MODE,MODE,…",
     default="vector",
     show_default=True,
@@ -148,7 +148,7 @@ def retrieval(
 @click.option(
     "--qrels", required=True, type=click.Path(path_type=Path), help="File of judgements: TSV."
 )
-@click.option("--names", type=Names(), help="Names of the runs [default: their file names].")
+@click.option("--names", type=name_list(), help="Names of the runs [default: their file names].")
 @click.option(
     "--baseline", metavar="NAME", help="Run to compare the others with [default: the first]."
 )

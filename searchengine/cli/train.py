@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, TRUST, Numbers
+from searchengine.cli.options import AS_JSON, TRUST, numbers
 from trainer.training.presets import PRESETS
 
 FILES = click.Path(path_type=Path)
@@ -20,7 +20,7 @@ FILES = click.Path(path_type=Path)
     "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
 )
 @click.option("--base", help="Model to start from [default: starter-768].")
-@click.option("--prefixes", type=Numbers(repeats=True), help="Prefix lengths, full width first.")
+@click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
     "--dev", multiple=True, type=FILES, help="File to choose the best step by; repeatable."
 )

@@ -1,1 +1,1 @@
-"""The encoder: what is required of it, how it is loaded, and checks of what it returns."""
+"""Encoders: their protocol, loading, and checks of the vectors they return."""

@@ -1,4 +1,4 @@
-"""What is read together, and what is encoded together."""
+"""A block of documents to ingest, and a batch of passages that is being encoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,15 +15,15 @@ Encode = Callable[[Callable[[int], None]], Vectors]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Documents that were read together, compared and cut.
+    """Documents read together, compared with what is stored, and cut into passages.
 
     Attributes:
         read: how many documents were read, including those left out.
         documents: the documents that can be stored.
         spans: key → passages, for each document to encode.
         tokens: tokens of these passages.
-        batches: calls to encode that were not started yet.
-        differs: whether anything is to be written.
+        batches: batches to encode that were not started yet.
+        differs: whether anything must be written.
         supplied: key → vectors that came with the document.
     """
 
@@ -38,7 +38,7 @@ class Block:
 
 @dataclass(slots=True)
 class Encoding:
-    """A batch in the second thread, and what its end completes."""
+    """A batch in the second thread, and how many documents and tokens are done with it."""
 
     vectors: Future[Vectors]
     documents: int = 0
@@ -46,4 +46,4 @@ class Encoding:
 
 
 class Stopped(Exception):
-    """Ends the encoder's call, between two of its batches, when nothing waits for it any more."""
+    """Raised between two batches of the encoder, to stop it when the call of `add` has ended."""

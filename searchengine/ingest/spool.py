@@ -1,4 +1,4 @@
-"""Documents and vectors that wait for a commit, in temporary files: memory stays bounded."""
+"""Temporary files of documents and vectors until their commit, so that memory stays bounded."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ _CHUNK = 500  # documents read back at a time
 
 
 class Supplied(NamedTuple):
-    """The vectors that come with a document: the first row, a passage a row, and their checksum."""
+    """Vectors that come with a document: the first row, the passage of each row, a checksum."""
 
     row: int
     spans: Sequence[Span]
@@ -71,7 +71,7 @@ class Spool:
             raise
 
     def seen(self, keys: Sequence[str]) -> set[str]:
-        """The keys among these that were remembered."""
+        """Those of `keys` that were remembered."""
         marks = ", ".join("?" * len(keys))
         return {row[0] for row in self._run(f"SELECT key FROM seen WHERE key IN ({marks})", keys)}
 
@@ -130,7 +130,7 @@ class Spool:
     def vectors(self, ranges: Sequence[tuple[int, int]]) -> Vectors | Iterator[Vectors]:
         """The rows of ranges [start, end): one range mapped, several in blocks.
 
-        What is mapped can be read twice, so that a segment needs no copy of it to fit a rotation.
+        A mapped range can be read twice, so fitting a rotation needs no copy of it.
         """
         if len(ranges) == 1:
             with room(self._folder):

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indexer.errors import VectorError
-from indexer.tuning.confidence import holds, last_holding, lower_bound, smallest_sample
+from indexer.tuning.confidence import holds, last_holding, smallest_sample
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])
@@ -19,6 +19,18 @@ CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])
 RECALL = ([1.0, 0.9, 0.8, 0.7, 0.5], [0.83, 0.12, 0.035, 0.01, 0.005])
 HEAVY_TAIL = ([1.0, 0.9, 0.8, 0.4, 0.0], [0.80, 0.14, 0.04, 0.01, 0.01])
 ALL_OR_NOTHING = ([1.0, 0.0], [0.95, 0.05])
+
+
+def lower_bound(values: list[float] | np.ndarray, confidence: float) -> float:
+    """The largest target that holds, by bisection; 0 for none."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if holds(values, middle, confidence):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def slow_capital(values: list[float], mean: float, alpha: float) -> float:

@@ -1,4 +1,4 @@
-# ruff: noqa: RUF009  (the calls make dataclass fields)
+# ruff: noqa: RUF009  (the calls return dataclass fields)
 """The settings of a training run by group; `TrainConfig` is all of them.
 
 A field states its default, its check, its help and its line in the model card (see
@@ -36,17 +36,17 @@ SEED = f"a whole number of 0 or more and less than {2**32}"
 
 
 class Objective(StrEnum):
-    """Task to learn: to tell pairs from other texts, or labels."""
+    """Task: tell pairs from other texts, or predict labels."""
 
     CONTRASTIVE = "contrastive"
     CLASSIFICATION = "classification"
 
 
 class Pooler(StrEnum):
-    """How the vectors of tokens become one, as SimCSE names them; BASE leaves the model as it is.
+    """How the vectors of tokens are pooled, by SimCSE's names; BASE keeps the model's pooling.
 
-    CLS has a layer with tanh behind it that is trained and kept; CLS_BEFORE_POOLER has it in
-    training only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
+    CLS adds a layer with tanh, which is trained and kept; CLS_BEFORE_POOLER uses it in training
+    only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
     """
 
     BASE = "base"
@@ -76,14 +76,15 @@ class DataSettings:
         card=NO_LINE,
     )
     exclude: tuple[Path, ...] = paths(
-        (), help="Files of sentences that are not trained on", card=NO_LINE
+        (), help="Files of sentences to leave out of training", card=NO_LINE
     )
     augment: Augment = choice(
         Augment.NONE,
         tuple(Augment),
-        help="Positive of a sentence alone: `none` itself, `delete-word` without one of its words, "
-        "`delete` or `crop` without a share of them, `next-sentence` the next one in the file",
-        card="Positive of a sentence alone: {}",
+        help="Positive of a single sentence: `none` the sentence itself, `delete-word` without one "
+        "of its words, `delete` or `crop` without a share of them, `next-sentence` the next "
+        "sentence of the file",
+        card="Positive of a single sentence: {}",
         objective=Objective.CONTRASTIVE,
     )
     augment_share: float = number(
@@ -112,7 +113,7 @@ class ModelSettings:
     pooling: Pooler = choice(
         Pooler.BASE,
         tuple(Pooler),
-        help="Pooling in place of the base's: `cls` with a tanh layer that is kept, "
+        help="Pooling, instead of the base model's: `cls` with a tanh layer that is kept, "
         "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
         card="Pooling: {}",
     )
@@ -120,7 +121,7 @@ class ModelSettings:
         None,
         BELOW_ONE,
         optional=True,
-        help="Rate of all dropout of the network; 0 for none",
+        help="Dropout rate of the whole network; 0 for none",
         default_in_words="the base's",
         card="Dropout {}",
     )
@@ -133,14 +134,14 @@ class ModelSettings:
     encoders: int = number(
         1,
         Range(1, 2, "1 or 2", "1, 2", whole=True),
-        help="Number of encoders: with 2, one reads anchors, the other the rest; the first is kept",
+        help="Number of encoders; of 2, the first encodes anchors and is kept, the other all else",
         card="Two encoders were trained, the first was kept",
         objective=Objective.CONTRASTIVE,
     )
     head_only: bool = switch(
         False,
-        help="Train the Dense layers on fixed vectors, each text encoded once: a linear "
-        "adapter, in seconds once the texts are encoded",
+        help="Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
+        "encoded once; training then takes seconds",
         card="Only the Dense layers were trained",
     )
 
@@ -152,11 +153,11 @@ class ObjectiveSettings:
     objective: Objective = choice(
         Objective.CONTRASTIVE,
         tuple(Objective),
-        help="Task to learn: to tell pairs from other texts, or the labels of texts",
+        help="Task: tell pairs from other texts, or predict the labels of texts",
         card=NO_LINE,
     )
     temperature: float = number(
-        0.05, POSITIVE, help="Temperature: cosines are divided by it", card=NO_LINE
+        0.05, POSITIVE, help="Temperature, by which cosines are divided", card=NO_LINE
     )
     hard_negative_weight: float = number(
         1.0,
@@ -229,7 +230,7 @@ class NestingSettings:
     """Prefixes of the vectors and first layers of the network that are trained too."""
 
     nested: bool = switch(
-        True, help="Train prefixes too; false: the full width alone", card=NO_LINE
+        True, help="Train prefixes as well; false: only the full width", card=NO_LINE
     )
     prefixes: tuple[int, ...] = numbers(
         (),
@@ -250,7 +251,7 @@ class NestingSettings:
     prefixes_per_step: int = number(
         0,
         at_least(0),
-        help="Number of random prefixes for every update; 0 for all",
+        help="Number of prefixes in every update, chosen at random; 0 for all",
         card="Prefixes drawn for each update: {}",
     )
     prefix_distillation: float = number(
@@ -308,24 +309,28 @@ class OptimizationSettings:
     chunk_tokens: int = number(
         0,
         at_least(0),
-        help="Tokens in one pass through the network, padding included; 0 for the device's usual",
+        help="Tokens in one pass through the network, padding included; 0: chosen for the device",
         card=NO_LINE,
     )
     max_tokens: int = number(
         128,
         at_least(3),
-        help="Tokens read of a text while training; the model's own limit stays",
+        help="Maximum tokens of a text in training; the model's own limit applies as well",
         card=NO_LINE,
     )
     epochs: int = number(3, at_least(1), help="Passes over the examples", card=NO_LINE)
     max_steps: int | None = number(
-        None, at_least(1), optional=True, help="Updates, in place of epochs", card=NO_LINE
+        None,
+        at_least(1),
+        optional=True,
+        help="Number of updates, instead of `epochs`",
+        card=NO_LINE,
     )
     learning_rate: float = number(5e-5, POSITIVE, help="Peak learning rate", card=NO_LINE)
     classifier_learning_rate: float = number(
         1e-3,
         POSITIVE,
-        help="Peak learning rate of the classifier, which has further to go than a trained network",
+        help="Peak learning rate of the classifier, which starts untrained",
         card=NO_LINE,
     )
     warmup_ratio: float = number(
@@ -337,11 +342,11 @@ class OptimizationSettings:
     weight_decay: float = number(
         0.01,
         NOT_NEGATIVE,
-        help="Weight decay of AdamW; biases and norms do not decay",
+        help="Weight decay of AdamW, except for biases and norms",
         card=NO_LINE,
     )
     max_grad_norm: float = number(
-        1.0, POSITIVE, help="Largest norm of an update's gradient", card=NO_LINE
+        1.0, POSITIVE, help="Maximum norm of an update's gradient", card=NO_LINE
     )
     seed: int = number(
         0,
@@ -364,7 +369,7 @@ class EvaluationSettings:
 
     dev: tuple[Path, ...] = paths(
         (),
-        help="STS files (labelled ones in a classification) that choose the best step",
+        help="STS files to choose the best step by; labelled files in a classification",
         card=NO_LINE,
     )
     eval_every: int = number(
@@ -383,7 +388,7 @@ class OutputSettings:
     )
 
 
-# Their headings in the docs, in the order in which a configuration lists its settings.
+# Headings in the docs, in the order in which a configuration lists its settings.
 GROUPS = {
     "Data": DataSettings,
     "Model": ModelSettings,

@@ -8,7 +8,7 @@ import pytest
 from click import BadParameter
 from command_line import run, run_json
 
-from searchengine.cli.options import Names, Numbers
+from searchengine.cli.options import name_list, numbers
 from tests.searchengine.cli.test_cli import CORPUS
 
 
@@ -178,8 +178,11 @@ def test_names_of_runs(folder: Path, tmp_path: Path) -> None:
 
 def test_lists_of_numbers_and_names() -> None:
     """Numbers count once where something is measured by them; blank names are none."""
-    assert Numbers().convert("32, 8,32", None, None) == (32, 8)
-    assert Numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
-    assert Names().convert("b, a,b", None, None) == ("b", "a", "b")
+    assert numbers().convert("32, 8,32", None, None) == (32, 8)
+    assert numbers(repeats=True).convert("32, 8,32", None, None) == (32, 8, 32)
+    assert name_list().convert("b, a,b", None, None) == ("b", "a", "b")
+    for text in ("3,0", "3,x", ""):
+        with pytest.raises(BadParameter, match="expected whole numbers of 1 or more separated by"):
+            numbers().convert(text, None, None)
     with pytest.raises(BadParameter, match="expected names separated by commas, got 'a,,b'"):
-        Names().convert("a,,b", None, None)
+        name_list().convert("a,,b", None, None)

@@ -205,7 +205,7 @@ def test_bad_vectors_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "add takes an iterable of documents"),
+        ({}, "add takes documents, vectors or both, got neither"),
         ({"documents": texts(2), "passages": []}, "pass vectors too"),
         ({"vectors": random(2), "passages": []}, "passages need documents"),
         ({"documents": texts(2), "vectors": random(2), "skip_bad": True}, "skip_bad would shift"),
