@@ -15,7 +15,7 @@
 namespace kernel {
 namespace {
 
-constexpr int64_t kInterleaved = 4; // walks that a thread takes turns between
+constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
 constexpr int64_t kSlice = 64;      // queries that a thread takes at once: neighbours share caches
 constexpr int kScratch = 64;        // scratch that is kept between calls
 
@@ -120,7 +120,7 @@ class Searcher {
                 Turn& turn = turns[i];
                 turn.gathered = !turn.gathered;
                 if (turn.gathered) {
-                    turn.walk->gather(active == 1);
+                    turn.walk->gather();
                 } else if (!turn.walk->score()) {
                     const int64_t first = turn.query * request.point.k;
                     float* scores = request.scores ? request.scores + first : nullptr;

@@ -30,8 +30,8 @@ int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 Walk::Walk(const Graph& graph, const Level& level)
     : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
       query_(padded(graph.dim, kLanes)), seen_((graph.size + 63) / 64) {
-    int widest = 1;
-    for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, graph.degree(i));
+    int widest = std::max(1, kBeam * graph.degree(0));
+    for (int i = 1; i < graph.level_count; i++) widest = std::max(widest, graph.degree(i));
     gathered_.resize(widest);
     scores_.resize(widest);
     keys_.resize(widest);
@@ -50,7 +50,8 @@ void Walk::start(const float* query, const Point& point) {
     level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
     at_level_ = int(graph_.entry_level);
     if (at_level_ == 0) enter_base();
-    prefetch_links(node_);
+    beam_size_ = 0;
+    follow(node_);
 }
 
 // score = sum of w_j * code_j with w_j = query_j * scale_j, rounded to 8 bits with one scale.
@@ -65,60 +66,63 @@ void Walk::quantize(const float* query) {
     }
 }
 
-void Walk::prefetch_links(int32_t node) const {
+void Walk::follow(int32_t node) {
+    beam_[beam_size_++] = node;
     prefetch(graph_.links_of(node, at_level_), 4 * graph_.degree(at_level_));
 }
 
-int Walk::next_unfollowed() {
-    while (next_ < pool_size_ && (pool_[next_] & kFollowed)) next_++;
-    return next_;
+bool Walk::follow_best() {
+    beam_size_ = 0;
+    for (; next_ < pool_size_ && beam_size_ < kBeam; next_++) {
+        if (pool_[next_] & kFollowed) continue;
+        pool_[next_] |= kFollowed;
+        follow(node_of(pool_[next_]));
+    }
+    return beam_size_ > 0;
 }
 
-void Walk::gather(bool alone) {
-    const Link* links = graph_.links_of(node_, at_level_);
+void Walk::gather() {
     const int degree = graph_.degree(at_level_);
     count_ = 0;
     if (at_level_ > 0) {
+        const Link* links = graph_.links_of(node_, at_level_);
         while (count_ < degree && links[count_] >= 0) {
             gathered_[count_] = links[count_];
             count_++;
         }
     } else {
-        for (int j = 0; j < degree && links[j] >= 0; j++) {
-            const int32_t node = links[j];
-            uint64_t& word = seen_[node >> 6];
-            const uint64_t bit = uint64_t(1) << (node & 63);
-            gathered_[count_] = node;
-            count_ += !(word & bit);
-            word |= bit;
+        for (int i = 0; i < beam_size_; i++) {
+            const Link* links = graph_.links_of(beam_[i], 0);
+            for (int j = 0; j < degree && links[j] >= 0; j++) {
+                const int32_t node = links[j];
+                uint64_t& word = seen_[node >> 6];
+                const uint64_t bit = uint64_t(1) << (node & 63);
+                gathered_[count_] = node;
+                count_ += !(word & bit);
+                word |= bit;
+            }
         }
         visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
     }
     for (int j = 0; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
     if (point_.mask && at_level_ == 0)
         for (int j = 0; j < count_; j++) __builtin_prefetch(graph_.ids + gathered_[j]);
-    // Without other walks to turn to, guess the next node: the best one so far.
-    if (alone && at_level_ == 0 && next_unfollowed() < pool_size_)
-        prefetch_links(node_of(pool_[next_]));
 }
 
 bool Walk::score() {
     compared_ += count_;
-    followed_++;
+    followed_ += beam_size_;
     level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
                  scores_.data());
     if (at_level_ > 0) {
         descend();
-        prefetch_links(node_);
+        beam_size_ = 0;
+        follow(node_);
         return true;
     }
     if (point_.mask) collect();
     insert();
-    if (next_unfollowed() == pool_size_) return false;
-    node_ = node_of(pool_[next_]);
-    pool_[next_] |= kFollowed;
-    prefetch_links(node_);
-    return true;
+    return follow_best();
 }
 
 // Moves to the best neighbour, or down where none is better.

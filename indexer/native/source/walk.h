@@ -10,6 +10,8 @@
 
 namespace kernel {
 
+constexpr int kBeam = 4; // nodes whose links are followed at once
+
 // What is searched for. All queries of a call share it.
 struct Point {
     int k;               // rows of a result
@@ -19,7 +21,9 @@ struct Point {
 };
 
 // Best-first search in a navigable small-world graph (Malkov and Yashunin 2016, algorithms 2 and
-// 5): greedy on the upper levels, then with a list of the `ef` best nodes on the base level.
+// 5): greedy on the upper levels, then with a list of the `ef` best nodes on the base level. There
+// the links of several nodes are followed at once, so that memory answers once for all of them (the
+// beam search of DiskANN, Subramanya et al. 2019).
 //
 // `gather` and `score` alternate until `score` returns false. Each ends with prefetches of what the
 // other reads: in between, the caller lets other walks work, and the memory answers meanwhile.
@@ -28,7 +32,7 @@ class Walk {
     Walk(const Graph& graph, const Level& level);
 
     void start(const float* query, const Point& point);
-    void gather(bool alone);
+    void gather();
     bool score();
 
     // The result of a finished walk: the best k rows by (-score, row), padded with -1 and -inf.
@@ -45,9 +49,9 @@ class Walk {
     void enter_base();
     void insert();
     uint64_t* place_of(uint64_t entry);
-    int next_unfollowed(); // its place in the pool, `pool_size_` if there is none
+    void follow(int32_t node);
+    bool follow_best(); // false if all of the pool were followed
     void collect();
-    void prefetch_links(int32_t node) const;
     int candidates(); // fills ranked_ with (row, node) of the shortlist, by (-score, node)
 
     const Graph& graph_;
@@ -58,8 +62,10 @@ class Walk {
     std::vector<float> query_;
 
     int at_level_ = 0;
-    int32_t node_ = 0; // whose links are followed next
+    int32_t node_ = 0; // the best so far of the upper levels
     int32_t node_score_ = 0;
+    int32_t beam_[kBeam] = {}; // whose links are gathered next
+    int beam_size_ = 0;
 
     int64_t compared_ = 0, followed_ = 0;
     int count_ = 0; // nodes gathered
