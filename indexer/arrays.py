@@ -1,6 +1,7 @@
 """Array types, input validation, and what is done to rows: prefixes and a locality order."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,12 @@ def _unusable(norms: Doubles, numbers: RowNumbers) -> str:
         f"row {numbers[empty[0]]} is all zeros ({empty.size} such rows in its block) and a zero "
         "vector has no direction; leave the row out"
     )
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where the first element of an array is stored. The caller keeps the array alive."""
+    where: int = array.__array_interface__["data"][0]
+    return where
 
 
 def evenly(rows: int, limit: int) -> RowNumbers:

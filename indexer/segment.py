@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers, unit_rows
+from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_numbers
 from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
 from indexer.building.coarse import build_coarse
 from indexer.building.merge import Part, write_merged
@@ -25,6 +25,7 @@ from indexer.search.cascade import SearchResult, narrow, rerank
 from indexer.search.exact import EXACT_ALLOWED, certify
 from indexer.search.native_cascade import walk_totals
 from indexer.search.opening import Parts, read_manifest, verify_files
+from indexer.search.rotating import Queries
 from indexer.storage.basis import Basis
 from indexer.storage.manifest import Checksum, Manifest
 from indexer.storage.vectors import Prefixes
@@ -204,13 +205,15 @@ class Segment:
         """Index config and operating point of this segment or view."""
         return self._config
 
-    def rotate(self, queries: npt.ArrayLike) -> Floats:
+    def rotate(self, queries: npt.ArrayLike | Queries) -> Floats:
         """Queries (q, D) as float32 unit rows in the basis of the stored rows.
 
-        Raises VectorError for queries that are not (q, D), empty, zero or not finite.
+        An object of Queries is rotated once for all segments that share a rotation. Raises
+        VectorError for queries that are not (q, D), empty, zero or not finite.
         """
-        unit, rotation = unit_rows(queries, dim=self.dim), self._opened().rotation
-        return unit if rotation is None else rotation.apply(unit)
+        if not isinstance(queries, Queries):
+            queries = Queries(queries)
+        return queries.rotated(self._opened().rotation, self.dim)
 
     def shortlist(
         self, rotated: Floats, size: int, allowed: Allowed | npt.ArrayLike | None = None
@@ -238,7 +241,7 @@ class Segment:
 
     def search(
         self,
-        queries: npt.ArrayLike,
+        queries: npt.ArrayLike | Queries,
         k: int,
         shortlist: int | None = None,
         allowed: Allowed | npt.ArrayLike | None = None,
@@ -248,7 +251,7 @@ class Segment:
         Where the shortlist would hold all allowed rows, or few are allowed, the search is `exact`.
 
         Args:
-            queries: (q, D), any length > 0.
+            queries: (q, D), any length > 0; or as for `rotate`.
             k: rows per query, >= 1; with fewer allowed rows the rest is padding.
             shortlist: candidates to score, at least k; None takes the configured number.
             allowed: the rows that may be found, as for `shortlist`.
@@ -284,7 +287,10 @@ class Segment:
         return walk_totals(self._opened().cascade)
 
     def exact(
-        self, queries: npt.ArrayLike, k: int, allowed: Allowed | npt.ArrayLike | None = None
+        self,
+        queries: npt.ArrayLike | Queries,
+        k: int,
+        allowed: Allowed | npt.ArrayLike | None = None,
     ) -> SearchResult:
         """The true best k of all (allowed) rows.
 

@@ -8,7 +8,6 @@ that take some milliseconds each, so that nobody waits for the whole of another'
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Condition
 from time import perf_counter
 
@@ -60,14 +59,19 @@ class ThreadBudget:
     def _free(self) -> bool:
         return self._used < self._limit
 
-    @contextmanager
-    def take(self, limit: int) -> Iterator[int]:
+    def take(self, limit: int) -> "Share":
         """Take the free threads, at least 1 and at most `limit`; wait while none is free.
 
-        A caller that wants one thread goes before those that want several, which wait no longer
-        than PATIENCE for such callers.
+        A context manager that gives their number. A caller that wants one thread goes before those
+        that want several, which wait no longer than PATIENCE for such callers.
         """
+        return Share(self, limit)
+
+    def _take(self, limit: int) -> int:
         with self._freed:
+            if limit <= 1 and self._free() and not self._overdue:
+                self._used += 1
+                return 1
             if limit <= 1:
                 self._singles += 1
                 try:
@@ -84,12 +88,28 @@ class ThreadBudget:
                     self._freed.notify_all()
             taken = max(1, min(limit, self._limit - self._used))
             self._used += taken
-        try:
-            yield taken
-        finally:
-            with self._freed:
-                self._used -= taken
-                self._freed.notify_all()
+            return taken
+
+    def _return(self, taken: int) -> None:
+        with self._freed:
+            self._used -= taken
+            self._freed.notify_all()
+
+
+class Share:
+    """Threads of a budget, taken for the time of a `with`."""
+
+    __slots__ = ("_budget", "_limit", "_taken")
+
+    def __init__(self, budget: ThreadBudget, limit: int) -> None:
+        self._budget, self._limit, self._taken = budget, limit, 0
+
+    def __enter__(self) -> int:
+        self._taken = self._budget._take(self._limit)
+        return self._taken
+
+    def __exit__(self, *_: object) -> None:
+        self._budget._return(self._taken)
 
 
 def slices(total: int, least: int = MIN_SLICE, most: int = MAX_SLICE) -> Iterator[slice]:

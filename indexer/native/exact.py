@@ -1,13 +1,13 @@
 """Rows scored by the compiled kernel: all of them in one pass for a batch, or candidates."""
 
 import ctypes
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from indexer.arrays import Floats, Mask, RowNumbers
+from indexer.config import Storage
 from indexer.native.library import load
+from indexer.storage.vectors import VectorFile
 from indexer.threads import slices, threads
 
 _THREAD_BYTES = 1 << 24
@@ -32,30 +32,15 @@ class _Pass(ctypes.Structure):
 
 
 class NativeRows:
-    """Rows of float16 or float32 in memory, scored by inner products. Safe to use from threads.
+    """The rows of a vectors file, scored by inner products. Safe to use from several threads.
 
     The score of a (query, row) pair is the same to the last bit whatever else is scored.
     """
 
-    def __init__(
-        self,
-        owner: Any,
-        address: int,
-        rows: int,
-        dim: int,
-        *,
-        half: bool,
-        level: int,
-        read_ahead: Callable[[slice], None] = lambda _: None,
-    ) -> None:
-        """`owner` keeps what is at `address` alive. `level`: from library.chosen_level.
-
-        `read_ahead` is called with the rows that a pass will read: from a cold file they would
-        else be fetched page by page.
-        """
-        self._read_ahead = read_ahead
-        self.rows, self.dim = rows, dim
-        self._owner, self._address, self._half, self._level = owner, address, half, level
+    def __init__(self, file: VectorFile, level: int) -> None:
+        """`level`: from library.chosen_level."""
+        self.rows, self.dim = file.rows, file.dim
+        self._file, self._half, self._level = file, file.storage is Storage.FLOAT16, level
         self._library = load()
 
     def best(
@@ -95,7 +80,7 @@ class NativeRows:
         for piece in slices(self.rows if rows is None else rows.size, _MIN_BLOCK, _MAX_BLOCK):
             part.first, part.last = piece.start, piece.stop
             if rows is None:
-                self._read_ahead(piece)
+                self._file.read_ahead(piece)
             with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
                 failed = self._library.kernel_add_best(
                     self._level, ctypes.byref(part), count, *into
@@ -129,7 +114,7 @@ class NativeRows:
     def _pass(self, queries: Floats, k: int) -> _Pass:
         """It holds the address of the queries, which the caller keeps."""
         return _Pass(
-            full=self._address,
+            full=self._file.address,
             dim=self.dim,
             half=self._half,
             queries=queries.ctypes.data,

@@ -5,9 +5,8 @@ import weakref
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from indexer.arrays import Floats, Mask, RowNumbers
+from indexer.arrays import Floats, Mask, RowNumbers, address
 from indexer.config import Storage
 from indexer.errors import SegmentError
 from indexer.faiss_calls import faiss
@@ -116,7 +115,7 @@ class NativeGraph:
         """
         shape = (len(rotated), k)
         rows, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        short = self._call(rotated, k, shortlist, ef_search, mask, order, rows, _address(scores))
+        short = self._call(rotated, k, shortlist, ef_search, mask, order, rows, address(scores))
         return rows, scores, short > 0
 
     def shortlist(
@@ -130,7 +129,7 @@ class NativeGraph:
     def work(self) -> tuple[int, int]:
         """Codes compared, and nodes whose links were followed, in all searches so far."""
         totals = np.empty(2, np.int64)
-        load().kernel_work(self._handle, _address(totals))
+        load().kernel_work(self._handle, address(totals))
         return int(totals[0]), int(totals[1])
 
     def _call(
@@ -152,23 +151,18 @@ class NativeGraph:
             with threads.take(-(-queries // _QUERIES_PER_THREAD)) as count:
                 short: int = self._search(
                     self._handle,
-                    _address(rotated),
-                    None if order is None else _address(order[part]),
+                    address(rotated),
+                    None if order is None else address(order[part]),
                     queries,
                     k,
                     shortlist,
                     ef_search,
-                    None if mask is None else _address(mask),
+                    None if mask is None else address(mask),
                     count,
-                    _address(rows),
+                    address(rows),
                     scores,
                 )
             if short < 0:
                 raise MemoryError(f"no memory for a search with ef_search {ef_search}")
             incomplete += short
         return incomplete
-
-
-def _address(array: npt.NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

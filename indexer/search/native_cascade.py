@@ -3,11 +3,9 @@
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, locality
-from indexer.config import Storage
 from indexer.faiss_calls import faiss
 from indexer.native.exact import NativeRows
 from indexer.native.graph import NativeGraph
-from indexer.native.library import chosen_level
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
 from indexer.storage.vectors import VectorFile
@@ -79,7 +77,7 @@ def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
 
 
 def open_cascade(
-    coarse: CoarseIndex, full: CoarseIndex, file: VectorFile, name: str
+    coarse: CoarseIndex, full: CoarseIndex, file: VectorFile, name: str, level: int | None
 ) -> Cascade | NativeCascade:
     """The compiled kernel's cascade for a graph of 8-bit codes, where it is available; or faiss's.
 
@@ -88,12 +86,11 @@ def open_cascade(
         full: the full-width rows, mapped by faiss.
         file: the same rows.
         name: what `coarse` was read from, for errors.
+        level: of the kernel, from library.chosen_level; None: faiss searches.
 
     Raises:
         SegmentError: the graph is damaged.
-        SegmentConfigError: the environment asks for a kernel that is not available.
     """
-    level = chosen_level()
     if level is None or not _is_byte_graph(coarse):
         return Cascade(coarse, full)
     return NativeCascade(coarse, NativeGraph(coarse.index, file, level, name))
@@ -103,16 +100,7 @@ class NativeScan:
     """The full-width rows of a file, scored by the compiled kernel."""
 
     def __init__(self, file: VectorFile, level: int) -> None:
-        half = file.storage is Storage.FLOAT16
-        self._full = NativeRows(
-            file,
-            file.address,
-            file.rows,
-            file.dim,
-            half=half,
-            level=level,
-            read_ahead=file.read_ahead,
-        )
+        self._full = NativeRows(file, level)
 
     def exact(self, rotated: Floats, k: int, within: Allowed | None) -> SearchResult:
         """The true best k of all (allowed) rows."""
@@ -131,16 +119,6 @@ def _best(
     if within.share < LISTED_SHARE:
         return rows.best(queries, k, rows=within.rows)
     return rows.best(queries, k, mask=within.mask)
-
-
-def native_scan(file: VectorFile) -> NativeScan | None:
-    """The scans of the compiled kernel; None where it is not available.
-
-    Raises:
-        SegmentConfigError: as `open_cascade`.
-    """
-    level = chosen_level()
-    return None if level is None else NativeScan(file, level)
 
 
 def _is_byte_graph(coarse: CoarseIndex) -> bool:

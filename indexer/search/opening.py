@@ -16,13 +16,14 @@ from indexer.arrays import Floats, RowNumbers
 from indexer.config import Device, RotationKind, Structure
 from indexer.errors import SegmentError
 from indexer.faiss_calls import faiss, read_index, structure_of
+from indexer.native.library import chosen_level
 from indexer.search.allowed import Allowed, restriction
 from indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
 from indexer.search.exact import Bounds, scan, score_slack
-from indexer.search.native_cascade import NativeCascade, NativeScan, native_scan, open_cascade
+from indexer.search.native_cascade import NativeCascade, NativeScan, open_cascade
+from indexer.search.rotating import Rotation
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
-from indexer.storage.rotation import Rotation
 from indexer.storage.vectors import Prefixes, VectorFile
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
@@ -44,6 +45,7 @@ class Parts(NamedTuple):
     native: NativeScan | None  # scans of the compiled kernel; None: faiss scans
     bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
+    level: int | None  # of the compiled kernel; None: faiss searches
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
     kept: Allowed | None = None  # the rows that a trial may find; None for all
@@ -65,6 +67,7 @@ class Parts(NamedTuple):
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown; or there
                 is no GPU.
+            SegmentConfigError: the environment asks for a kernel that is not available.
         """
         needed = {manifest.vectors_file, COARSE}
         if manifest.config.rotation is not RotationKind.IDENTITY:
@@ -85,17 +88,19 @@ class Parts(NamedTuple):
         )
         full = open_coarse(file.path, mapped=True)
         bounds = Bounds.open(folder / BOUNDS, manifest.dim) if manifest.config.bounds else None
-        rotation = load_rotation(folder, manifest) if shared is None else shared
-        cascade = open_cascade(coarse, full, file, str(folder / COARSE))
-        parts = cls(file, full, coarse, cascade, native_scan(file), bounds, rotation)
+        level = chosen_level()
+        rotation = load_rotation(folder, manifest, level) if shared is None else shared
+        cascade = open_cascade(coarse, full, file, str(folder / COARSE), level)
+        native = None if level is None else NativeScan(file, level)
+        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:
         """These files with another copy of the vectors, mapped now."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
         full = open_coarse(path, mapped=True)
-        cascade = open_cascade(self.coarse, full, file, "the coarse stage")
-        native = native_scan(file)
+        cascade = open_cascade(self.coarse, full, file, "the coarse stage", self.level)
+        native = None if self.level is None else NativeScan(file, self.level)
         return self._replace(file=file, full=full, cascade=cascade, native=native)
 
     def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
@@ -103,7 +108,8 @@ class Parts(NamedTuple):
 
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
-        cascade = open_cascade(coarse, self.full, self.file, "the coarse stage in memory")
+        name = "the coarse stage in memory"
+        cascade = open_cascade(coarse, self.full, self.file, name, self.level)
         return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
@@ -234,11 +240,11 @@ def check_file(
     entry.check(folder / name, contents=contents, checksum=checksum)
 
 
-def load_rotation(path: Path, manifest: Manifest) -> Rotation | None:
-    """The verified rotation, or None for the identity."""
+def load_rotation(path: Path, manifest: Manifest, level: int | None) -> Rotation | None:
+    """The verified rotation, or None for the identity. `level`: of the compiled kernel."""
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
-    return Rotation(_square(path / ROTATION, manifest.dim))
+    return Rotation(_square(path / ROTATION, manifest.dim), level)
 
 
 def _square(path: Path, dim: int) -> Floats:

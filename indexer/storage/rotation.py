@@ -13,43 +13,9 @@ import numpy.typing as npt
 
 from indexer.arrays import Doubles, Floats, prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.faiss_calls import faiss, native_threads
-from indexer.threads import slices
+from indexer.faiss_calls import faiss
 
 Blocks = Iterable[npt.NDArray[np.floating]]
-
-
-QUERIES_PER_THREAD = 64
-"""Queries rotated per thread: this takes less time than waking another thread."""
-
-
-class Rotation:
-    """A rotation R (D, D), applied to queries as x @ R."""
-
-    def __init__(self, matrix: Floats) -> None:
-        self.matrix = matrix
-        self._rows = np.ascontiguousarray(matrix.T)
-        self._linear = faiss.LinearTransform(len(matrix), len(matrix), False)
-        faiss.copy_array_to_vector(self._rows.ravel(), self._linear.A)
-        self._linear.is_trained = True
-        self._pointer = faiss.swig_ptr(self._rows)
-
-    def apply(self, queries: Floats) -> Floats:
-        """Rotate queries (q, D) float32, in one thread per QUERIES_PER_THREAD of them.
-
-        BLAS would wake a thread per core, and a few queries then wait for the slowest: on a busy
-        machine 1 ms instead of 0.02 for one, up to 13 instead of 0.1 for sixteen.
-        """
-        queries, out = np.ascontiguousarray(queries), np.empty(queries.shape, np.float32)
-        if len(queries) == 1:
-            pointers = faiss.swig_ptr(out), faiss.swig_ptr(queries), self._pointer
-            faiss.fvec_inner_products_ny(*pointers, out.size, out.size)
-        elif len(queries):
-            for part in slices(len(queries), QUERIES_PER_THREAD):
-                batch, into = queries[part], faiss.swig_ptr(out[part])
-                with native_threads(-(-len(batch) // QUERIES_PER_THREAD)):
-                    self._linear.apply_noalloc(len(batch), faiss.swig_ptr(batch), into)
-        return out
 
 
 def pca(blocks: Blocks) -> Floats:

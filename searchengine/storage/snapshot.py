@@ -13,6 +13,7 @@ from indexer.arrays import Floats
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
+from indexer.search.rotating import Queries
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
@@ -131,12 +132,13 @@ class Snapshot:
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
         matching = None if where is None else self._matching(where)
+        rotatable = Queries(queries)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
             allowed = live if matching is None else matching[row]
             if exact:
-                return segment.exact(queries, k, allowed)
-            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
+                return segment.exact(rotatable, k, allowed)
+            return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
 

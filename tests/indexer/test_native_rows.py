@@ -3,15 +3,19 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.config import Storage
 from indexer.native import exact, library
 from indexer.native.exact import NativeRows
 from indexer.segment import Segment, SegmentConfig
+from indexer.storage.vectors import VectorFile
 from indexer.threads import threads
 
 LEVELS = library.levels()
@@ -23,8 +27,15 @@ def native(rows: np.ndarray, level: int = 0) -> NativeRows:
     """Rows of float16 or float32, at an odd byte as in a vectors file."""
     memory = np.zeros(rows.nbytes + 1, np.uint8)
     memory[1:] = rows.reshape(-1).view(np.uint8)
-    half = rows.dtype == np.float16
-    return NativeRows(memory, memory.ctypes.data + 1, *rows.shape, half=half, level=level)
+    file = SimpleNamespace(
+        rows=rows.shape[0],
+        dim=rows.shape[1],
+        storage=Storage(rows.dtype.name),
+        address=memory.ctypes.data + 1,
+        read_ahead=lambda _: None,
+        memory=memory,
+    )
+    return NativeRows(cast(VectorFile, file), level)
 
 
 def of_small_numbers(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.ndarray:
@@ -46,8 +57,8 @@ def best(scores: np.ndarray, allowed: np.ndarray, k: int) -> tuple[np.ndarray, n
 @pytest.fixture(autouse=True)
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several passes, each by several threads."""
-    monkeypatch.setattr(exact, "_LEAST", 7)
-    monkeypatch.setattr(exact, "_MOST", 90)
+    monkeypatch.setattr(exact, "_MIN_BLOCK", 7)
+    monkeypatch.setattr(exact, "_MAX_BLOCK", 90)
     monkeypatch.setattr(exact, "_THREAD_BYTES", 64)
     before, threads.limit = threads.limit, 3
     yield

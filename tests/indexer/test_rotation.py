@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.storage.rotation import Rotation, blockwise, itq, pca
+from indexer.search.rotating import Rotation
+from indexer.storage.rotation import blockwise, itq, pca
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:

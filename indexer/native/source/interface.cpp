@@ -1,5 +1,6 @@
 // The C interface. No exception crosses it.
 #include "exact.h"
+#include "rotation.h"
 #include "run.h"
 #include "walk.h"
 
@@ -210,6 +211,16 @@ int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, in
     try {
         rerank(*pass, levels()[level], candidates, size, threads, rows, scores);
         return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+// One query scaled to length one and rotated, see rotation.h; -1 if there is not enough memory.
+double kernel_rotate(int level, const float* query, const float* rotation, int64_t dim,
+                     float* out) {
+    try {
+        return rotate(query, rotation, dim, levels()[level], out);
     } catch (const std::bad_alloc&) {
         return -1;
     }
