@@ -88,7 +88,9 @@ class OneSentence(click.Group):
             raise BadInput(f"{error.filename}: {error.strerror}") from error
 
 
-@click.group(cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(package_name="searchengine")
 def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""

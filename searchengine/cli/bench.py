@@ -41,7 +41,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "-k",
     default=10,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of nearest neighbours.",
 )
@@ -81,20 +80,16 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="DIR",
     help="Folder of peers to measure as well.",
 )
-@click.option(
-    "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Number of rounds."
-)
+@click.option("--repeats", default=5, type=click.IntRange(1), help="Number of rounds.")
 @click.option(
     "--cold",
     default=5,
-    show_default=True,
     type=click.IntRange(0),
     help="Maximum number of cold queries per operating point.",
 )
 @click.option(
     "--target",
     default=0.95,
-    show_default=True,
     type=click.FloatRange(0, 1),
     help="Minimum recall of the recommended operating point, 0–1.",
 )

@@ -12,15 +12,12 @@ if TYPE_CHECKING:
     from trainer.evaluation.sts import Setting, StsTask
     from trainer.evaluation.transfer import TransferRow
 
-MODEL = click.option(
-    "--encoder", default="starter", show_default=True, help="Model folder or hub name."
-)
+MODEL = click.option("--encoder", default="starter", help="Model folder or hub name.")
 MODELS = click.option(
     "--encoder",
     "encoders",
     multiple=True,
     default=("starter",),
-    show_default=True,
     help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option(
@@ -59,7 +56,6 @@ def evaluate() -> None:
     "--setting",
     type=click.Choice(SETTINGS),
     default="all",
-    show_default=True,
     help="Pairs to correlate: all at once, or by subset with a plain or weighted mean.",
 )
 @MODELS
@@ -203,7 +199,6 @@ def transfer(
     "--positive-from",
     type=float,
     default=4.0,
-    show_default=True,
     help="Minimum score of a pair that counts as similar.",
 )
 @PLOTS
@@ -299,13 +294,11 @@ def labels(
     "--projection",
     type=click.Choice(["pca", "tsne", "umap"]),
     default="pca",
-    show_default=True,
     help="Projection to two dimensions.",
 )
 @click.option(
     "--most",
     default=1000,
-    show_default=True,
     type=click.IntRange(2),
     help="Maximum number of texts.",
 )

@@ -95,6 +95,7 @@ COMMIT_EVERY = 5000
 @click.option(
     "--key-prefix",
     default="",
+    show_default=False,
     metavar="TEXT",
     help="Text to put before generated keys: of files, and of records without a key.",
 )

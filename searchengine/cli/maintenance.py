@@ -178,19 +178,15 @@ def optimize(
 
 @click.command()
 @COLLECTION
-@click.option(
-    "--target-recall", default=0.95, show_default=True, help="Minimum recall to guarantee, 0–1."
-)
+@click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
     "--confidence",
     default=0.95,
-    show_default=True,
     help="Confidence that recall meets the target, 0–1.",
 )
 @click.option(
     "-k",
     default=10,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of nearest neighbours that recall counts.",
 )
@@ -199,7 +195,6 @@ def optimize(
     "objective",
     type=click.Choice(["latency", "throughput"]),
     default="latency",
-    show_default=True,
     help="Cost to minimize: time of one question, or of many at once.",
 )
 @click.option(

@@ -135,7 +135,6 @@ WAIT = click.option(
     "--wait",
     type=click.FloatRange(0, 86400),
     default=0,
-    show_default=True,
     metavar="SECONDS",
     help="Seconds to wait for another writer.",
 )
@@ -191,7 +190,6 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
             "--precision",
             type=choice(Precision),
             default="auto",
-            show_default=True,
             help="Number format that the network computes in.",
         ),
         click.option("--engine", type=choice(RuntimeKind), hidden=True),  # the former name
@@ -199,7 +197,6 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
             "--runtime",
             type=choice(RuntimeKind),
             default="auto",
-            show_default=True,
             help="Runtime of the encoder.",
         ),
     ):

@@ -36,21 +36,19 @@ _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that
     metavar="FOLDER",
     help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
 )
-@click.option("--split", default="test", show_default=True, help="Split of the BEIR folder.")
+@click.option("--split", default="test", help="Split of the BEIR folder.")
 @click.option(
     "--mode",
     "modes",
     type=several(Mode),
     metavar="MODE,MODE,…",
     default="vector",
-    show_default=True,
     help="Search modes to compare: vector, text, hybrid.",
 )
 @PREFIXES
 @click.option(
     "--shortlist",
     default=100,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of candidates of a prefix to rerank at full width.",
 )

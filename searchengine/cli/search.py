@@ -21,7 +21,7 @@ from searchengine.query.mode import Mode
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
-    click.option("-k", default=10, show_default=True, help="Number of hits."),
+    click.option("-k", default=10, help="Number of hits."),
     click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
     SHORTLIST,
     click.option("--exact", is_flag=True, help="Search exactly, with a certificate; slower."),
@@ -29,7 +29,6 @@ _OPTIONS = (
         "--diversity",
         type=click.FloatRange(0, 1),
         default=0,
-        show_default=True,
         help="Weight of diversity, 0 (score alone) to 1 (least similar hits).",
     ),
     click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
@@ -37,7 +36,6 @@ _OPTIONS = (
         "--offset",
         type=click.IntRange(0),
         default=0,
-        show_default=True,
         help="Number of hits to skip.",
     ),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
@@ -72,7 +70,6 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.VECTOR.value,
-    show_default=True,
     help="Ranking by vectors, by words, or by both.",
 )
 @_options

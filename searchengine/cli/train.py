@@ -82,22 +82,21 @@ def train(
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
 )
-@click.option("--encoder", default="starter", show_default=True, help="Model folder or hub name.")
+@click.option("--encoder", default="starter", help="Model folder or hub name.")
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
 )
-@click.option("--negatives", default=1, show_default=True, help="Number of negatives per anchor.")
+@click.option("--negatives", default=1, help="Number of negatives per anchor.")
 @click.option(
     "--relative-margin",
     default=0.95,
-    show_default=True,
     help="Maximum score of a negative, as a fraction of the positive's.",
 )
 @click.option("--margin", type=float, help="Minimum distance below the positive's score.")
-@click.option("--skip", default=0, show_default=True, help="Number of first ranks to leave out.")
-@click.option("--depth", default=100, show_default=True, help="Last rank to consider.")
+@click.option("--skip", default=0, help="Number of first ranks to leave out.")
+@click.option("--depth", default=100, help="Last rank to consider.")
 @click.option("--sample", is_flag=True, help="Take a random sample, not the best ranked.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random sample.")
+@click.option("--seed", default=0, help="Seed of the random sample.")
 @click.option("--exact", is_flag=True, help="Score every candidate at full width.")
 @TRUST
 @AS_JSON
