@@ -16,8 +16,8 @@ import numpy.typing as npt
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal, Tuning
-from searchengine.corpus.documents import DataFrame, Document, checked_patches
-from searchengine.encoders.checks import as_array, check_questions, checked_key
+from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
+from searchengine.encoders.checks import as_array, check_questions
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder

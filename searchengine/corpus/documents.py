@@ -181,6 +181,13 @@ def numbered(count: int, prefix: str = "") -> Iterator[Document]:
     return (Document(f"{prefix}{i}", "") for i in range(count))
 
 
+def checked_key(key: object) -> str:
+    """The key, if it is valid. Raises QueryError."""
+    if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
+        raise QueryError(f"a key must be text in UTF-8, got {key!r}")
+    return key
+
+
 def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
     patches = {}

@@ -1,4 +1,4 @@
-"""Checks of questions, keys and vectors: what callers pass and what encoders return."""
+"""Checks of questions and vectors: what callers pass and what encoders return."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,13 +35,6 @@ def check_questions(questions: Sequence[str]) -> None:
             raise QueryError(f"{name} must be text, got {type(question).__name__}")
         if not question.strip():
             raise QueryError(f"{name} is empty")
-
-
-def checked_key(key: object) -> str:
-    """The key, if it is valid. Raises QueryError."""
-    if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
-        raise QueryError(f"a key must be text in UTF-8, got {key!r}")
-    return key
 
 
 def as_array(vectors: object) -> npt.NDArray[Any]:

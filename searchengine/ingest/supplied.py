@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS
-from searchengine.corpus.documents import DataFrame, Document, numbered
-from searchengine.encoders.checks import checked_key, unusable
+from searchengine.corpus.documents import DataFrame, Document, checked_key, numbered
+from searchengine.encoders.checks import unusable
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
 from searchengine.ingest.ingestion import Ingestion

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar, overload
 
-from searchengine.corpus.documents import Document
-from searchengine.encoders.checks import checked_key
+from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import listing
