@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from searchengine.bench.formatting import NOTHING, fraction, recall_of, short, spread_of
@@ -67,26 +68,12 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
         (
             _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, highest=True),
             _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, highest=True),
-            _Column("p50, ms", lambda row: spread_of(row.p50_ms), lambda row: row.p50_ms.median),
-            _Column(
-                "times as fast as exact",
-                lambda row: spread_of(row.measured),
-                lambda row: row.measured.median,
-                highest=True,
-            ),
-            _Column("p95, ms", lambda row: spread_of(row.p95_ms), lambda row: row.p95_ms.median),
-            _Column("p99, ms", lambda row: spread_of(row.p99_ms), lambda row: row.p99_ms.median),
-            _Column(
-                "in a batch, queries/s",
-                lambda row: spread_of(row.batch_qps),
-                lambda row: _median(row.batch_qps),
-                highest=True,
-            ),
-            _Column(
-                "cold, ms",
-                lambda row: spread_of(row.cold_ms),
-                lambda row: _median(row.cold_ms),
-            ),
+            _spread("p50, ms", "p50_ms"),
+            _spread("times as fast as exact", "measured", highest=True),
+            _spread("p95, ms", "p95_ms"),
+            _spread("p99, ms", "p99_ms"),
+            _spread("in a batch, queries/s", "batch_qps", highest=True),
+            _spread("cold, ms", "cold_ms"),
         ),
         results,
         advice,
@@ -98,36 +85,33 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
             _Column("prefix", lambda row: _count(row.prefix)),
             _Column("shortlist", lambda row: _count(row.shortlist)),
             _Column("effort", lambda row: _count(row.effort)),
-            _Column(
-                "multiply-adds, million",
-                lambda row: short(_part(row.multiply_adds, 1e6)),
-                lambda row: row.multiply_adds,
-            ),
-            _Column(
-                "times fewer than exact",
-                lambda row: short(row.theoretical),
-                lambda row: row.theoretical,
-                highest=True,
-            ),
-            _Column(
-                "read, KiB",
-                lambda row: short(_part(row.bytes_read, KIB)),
-                lambda row: row.bytes_read,
-            ),
+            _amount("multiply-adds, million", "multiply_adds", 1e6),
+            _amount("times fewer than exact", "theoretical", highest=True),
+            _amount("read, KiB", "bytes_read", KIB),
             _Column("read cold, pages", lambda row: short(row.cold_reads)),
-            _Column(
-                "in memory, MiB",
-                lambda row: short(_part(row.hot_bytes, MIB)),
-                lambda row: row.hot_bytes,
-            ),
+            _amount("in memory, MiB", "hot_bytes", MIB),
             _Column("on disk, MiB", lambda row: short(_part(row.cold_bytes, MIB))),
-            _Column("build, s", lambda row: short(row.build_s), lambda row: row.build_s),
+            _amount("build, s", "build_s"),
         ),
         results,
         advice,
     )
     if results.growth:
         yield _growth_table(results)
+
+
+def _spread(head: str, field: str, *, highest: bool = False) -> _Column:
+    """A column of a Spread field of Row: median (quartiles)."""
+    values = attrgetter(field)
+    return _Column(
+        head, lambda row: spread_of(values(row)), lambda row: _median(values(row)), highest
+    )
+
+
+def _amount(head: str, field: str, unit: float = 1, *, highest: bool = False) -> _Column:
+    """A column of a number field of Row, in this unit."""
+    value = attrgetter(field)
+    return _Column(head, lambda row: short(_part(value(row), unit)), value, highest)
 
 
 def _median(value: Spread | None) -> float | None:
@@ -265,11 +249,11 @@ def _line(row: Row, recall: str) -> dict[str, Any]:
         "ndcg@10": row.ndcg,
         "p50 ms": row.p50_ms.median,
         "p99 ms": row.p99_ms.median,
-        "cold ms": None if row.cold_ms is None else row.cold_ms.median,
-        "queries/s": None if row.batch_qps is None else row.batch_qps.median,
+        "cold ms": _median(row.cold_ms),
+        "queries/s": _median(row.batch_qps),
         "× theory": row.theoretical,
         "× measured": row.measured.median,
-        "MiB": None if row.hot_bytes is None else row.hot_bytes / 2**20,
+        "MiB": _part(row.hot_bytes, MIB),
     }
 
 
