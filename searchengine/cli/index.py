@@ -361,8 +361,9 @@ def _passages(options: dict[str, Any]) -> Any:
     return PassageConfig(**sizes) if sizes else wanted
 
 
-def _first_lines(left_out: LeftOut, most: int = 10) -> str:
+def _first_lines(left_out: LeftOut) -> str:
     """Return the first messages, one per line, and the number of further ones."""
+    most = 10
     lines = left_out.first[:most]
     if left_out.count > most:
         lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")

@@ -338,7 +338,7 @@ def _write_tsv(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator
         yield pair
 
 
-def _write_jsonl(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator[Mined]:
+def _write_jsonl(file: TextIO, mined: Iterable[Mined], _: int) -> Iterator[Mined]:
     for pair in mined:
         row = {"anchor": pair.anchor, "positive": pair.positive, "negatives": pair.negatives}
         line = json.dumps(row, ensure_ascii=False)

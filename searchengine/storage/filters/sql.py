@@ -131,7 +131,6 @@ class _Source:
 
     column: str
     indexed: Mapping[Field, int]
-    document: str
 
     def sql(self, node: Filter, holds: bool = True) -> _Sql:
         """The condition that a node holds, or that it does not."""
@@ -188,7 +187,7 @@ class _Source:
         kinds = _quoted(prefix + kind for kind in check.kinds)
         test = f" AND value {check.test}" if check.test else ""
         return (
-            f"{self.document} IN (SELECT document FROM field_values "
+            "documents.id IN (SELECT document FROM field_values "
             f"WHERE field = ? AND kind IN ({kinds}){test})",
             (self.indexed[field], *check.parameters),
         )
@@ -196,22 +195,19 @@ class _Source:
     def _existence(self, field: Field) -> tuple[str, tuple[Value, ...]]:
         if field in self.indexed:
             rows = "SELECT document FROM field_values WHERE field = ?"
-            return f"{self.document} IN ({rows})", (self.indexed[field],)
+            return f"documents.id IN ({rows})", (self.indexed[field],)
         return f"json_type({self.column}, ?) IS NOT NULL", (json_path(field),)
 
 
 def compile_sql(
-    node: Filter,
-    column: str = "metadata",
-    indexed: Mapping[Field, int] | None = None,
-    document: str = "documents.id",
+    node: Filter, column: str = "metadata", indexed: Mapping[Field, int] | None = None
 ) -> tuple[str, list[Value]]:
     """An SQL condition, 1 or 0 and never null, and its parameters.
 
-    column: the JSON, and document: the id, as the statement around it names them.
-    indexed: indexed fields → their numbers, see filters.fields.
+    column: the JSON, as the statement around it names it.
+    indexed: indexed fields → their numbers, see filters.fields; the statement reads `documents`.
     """
-    compiled = _Source(column, indexed or {}, document).sql(node)
+    compiled = _Source(column, indexed or {}).sql(node)
     return f"({compiled.text})", list(compiled.parameters)
 
 

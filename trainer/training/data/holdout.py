@@ -25,8 +25,8 @@ class Split:
     examples_held: int = 0
 
 
-def hold_out(examples: Examples, seed: int, share: float = SHARE) -> Split:
-    """Draw rows for judging from `share` of the examples that have a positive or a label.
+def hold_out(examples: Examples, seed: int) -> Split:
+    """Draw rows for judging from a tenth of the examples that have a positive or a label.
 
     Examples that share a text are held out together or not at all, and every label keeps an
     example to learn from.
@@ -36,7 +36,7 @@ def hold_out(examples: Examples, seed: int, share: float = SHARE) -> Split:
     # A sentence alone has no positive of its own to be found.
     fit = sum(kind is not Kind.SENTENCE for kind, _ in all_examples)
     left = Counter(texts[1] for kind, texts in all_examples if kind is Kind.LABELLED)
-    room, groups = round(share * fit), _groups(examples)
+    room, groups = round(SHARE * fit), _groups(examples)
     rng.shuffle(groups)
     held: set[int] = set()
     rows: list[Drawn] = []
