@@ -1,9 +1,10 @@
 """searchengine index."""
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +31,9 @@ from searchengine.errors import (
     UnknownFields,
 )
 from searchengine.storage.documents.lexical import Tokenizer
+
+if TYPE_CHECKING:
+    from searchengine.corpus.documents import Document
 
 COMMIT_EVERY = 5000
 
@@ -159,7 +163,8 @@ def index(
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
     settings["passages"] = _passages(options)
     key_prefix = options.pop("key_prefix")
-    columns = Columns(**{name: options.pop(f"{name}_field") for name in ("text", "title", "id")})
+    names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
+    columns = Columns(**names, needs_text=vectors is None)
     config = {name: value for name, value in options.items() if value is not None}
     malformed = LeftOut()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
@@ -178,6 +183,8 @@ def index(
                 documents = read_corpus(
                     corpus, on_bad, key_prefix=key_prefix, record_keys=record_keys, columns=columns
                 )
+            if not columns.needs_text and corpus.suffix != ".npy":
+                documents = _noting_textless(documents)
             if fields:
                 engine.index_fields(*fields)
             with explaining(malformed), indexing(_total(corpus, vectors)) as (on_read, on_step):
@@ -204,6 +211,21 @@ def index(
         _show_json(collection, summary, malformed, documents_now, seconds)
     else:
         _show(collection, summary, malformed, documents_now, seconds)
+
+
+def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
+    """Yield the documents; at the end print how many have no text, though vectors came with them.
+
+    Their text may be in a field of another name.
+    """
+    from searchengine.cli.console import counted, note
+
+    textless = 0
+    for document in documents:
+        textless += not document.full_text
+        yield document
+    if textless:
+        note(f"{counted(textless, 'document')} without text; --text-field names another field")
 
 
 _COUNTS = ("added", "changed", "metadata_updated", "unchanged")

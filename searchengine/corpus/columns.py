@@ -25,11 +25,13 @@ class Columns:
         text: field of the text [`text`].
         title: field of the title [`title`].
         id: field of the key [`_id`, or else `id`].
+        needs_text: whether every record must name a text or a title; not if vectors come along.
     """
 
     text: str | None = None
     title: str | None = None
     id: str | None = None
+    needs_text: bool = True
 
     def __post_init__(self) -> None:
         chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]

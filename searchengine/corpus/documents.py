@@ -77,10 +77,18 @@ class Document:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
 
     @classmethod
-    def from_mapping(cls, record: Mapping[str, Any], origin: str = "", key: str = "") -> "Document":
+    def from_mapping(
+        cls,
+        record: Mapping[str, Any],
+        origin: str = "",
+        key: str = "",
+        *,
+        needs_text: bool = True,
+    ) -> "Document":
         """A document from a BEIR-like record: `_id` or `id`, `title`, `text`, and metadata.
 
         If there are both, `_id` is the key and `id` is metadata. `key`: for a record without.
+        `needs_text`: refuse a record with neither text nor title.
         """
         if not isinstance(record, Mapping):
             what = type(record).__name__
@@ -92,7 +100,7 @@ class Document:
             name = str(name)
         if name is None or name == "":
             raise bad(origin or "document", "no _id; give every document an _id")
-        if "text" not in rest and "title" not in rest:
+        if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
         title, text = rest.pop("title", None), rest.pop("text", None)
@@ -150,13 +158,17 @@ class DataFrame(Protocol):
 
 
 def as_documents(
-    records: Iterable[Document | Mapping[str, Any]] | DataFrame, malformed: LeftOut | None
+    records: Iterable[Document | Mapping[str, Any]] | DataFrame,
+    malformed: LeftOut | None,
+    *,
+    needs_text: bool = True,
 ) -> Iterator[Document]:
     """Documents from documents, mappings, or the rows of a pandas or polars DataFrame.
 
     Args:
         records: an iterable of Document and mappings, or a DataFrame.
         malformed: takes the message of each refused record; None: the message is raised.
+        needs_text: refuse a record with neither text nor title.
 
     Raises CorpusError, and QueryError if `records` cannot be iterated.
     """
@@ -166,7 +178,8 @@ def as_documents(
             if isinstance(record, Document):
                 yield _checked(record)
             elif isinstance(record, Mapping):
-                yield Document.from_mapping(_plain_record(record, place), origin=place)
+                plain = _plain_record(record, place)
+                yield Document.from_mapping(plain, origin=place, needs_text=needs_text)
             else:
                 what = type(record).__name__
                 raise bad(place, f"expected a Document or a mapping, got {what}")

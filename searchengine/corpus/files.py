@@ -132,9 +132,13 @@ class _Keys:
         """The path below the corpus' root."""
         return self.prefix + file.relative_to(root).as_posix()
 
-    def of_record(self, record: Mapping[str, Any], position: int, place: str) -> Document:
+    def of_record(
+        self, record: Mapping[str, Any], position: int, place: str, needs_text: bool
+    ) -> Document:
         """A document from a record without an id."""
-        document = Document.from_mapping(record, origin=place, key=f"{self.prefix}{position}")
+        document = Document.from_mapping(
+            record, origin=place, key=f"{self.prefix}{position}", needs_text=needs_text
+        )
         if not self.by_content:
             return document
         content = {**document.metadata, "title": document.title, "text": document.text}
@@ -153,7 +157,7 @@ def _read_records(
         records = read_table(path, on_bad, columns)
     else:
         raise bad(path, f"expected {_READABLE}")
-    return _to_documents(records, on_bad, keys)
+    return _to_documents(records, on_bad, keys, columns.needs_text)
 
 
 def _objects(
@@ -162,9 +166,9 @@ def _objects(
     """Place and record of every object of a file, whose first one must name the text."""
     first = True
     for place, record in read_jsonl(path, on_bad):
-        if first:
+        if first and columns.needs_text:
             check_text(columns.names(list(record), place), record, place)
-            first = False
+        first = False
         try:
             yield place, columns.renamed(record, place, strict=False)
         except CorpusError as error:
@@ -172,7 +176,10 @@ def _objects(
 
 
 def _to_documents(
-    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None, keys: _Keys
+    records: Iterable[tuple[str, dict[str, Any]]],
+    on_bad: OnBad | None,
+    keys: _Keys,
+    needs_text: bool,
 ) -> Iterator[Document]:
     keyed: bool | None = None
     for position, (place, record) in enumerate(records, start=1):
@@ -181,9 +188,9 @@ def _to_documents(
         try:
             # A record without an id, in a file whose first record has one, is a mistake.
             if keyed or has_key:
-                yield Document.from_mapping(record, origin=place)
+                yield Document.from_mapping(record, origin=place, needs_text=needs_text)
             else:
-                yield keys.of_record(record, position, place)
+                yield keys.of_record(record, position, place, needs_text)
         except CorpusError as error:
             report(error, on_bad)
 

@@ -40,7 +40,8 @@ def read_table(
     if len(set(fields)) < len(fields):
         raise bad(place, "a column name occurs twice in the header")
     header = columns.names(fields, place)
-    check_text(header, fields, place)
+    if columns.needs_text:
+        check_text(header, fields, place)
     for place, row in rows:
         if len(row) == len(header):
             cells = {n: _cell(n, v) for n, v in zip(header, row, strict=True)}

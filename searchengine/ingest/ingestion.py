@@ -83,7 +83,8 @@ class Ingestion:
         self._stop = Event()
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
         self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
-        self._stream = as_documents(documents, self._bad if options.skip_bad else None)
+        malformed = self._bad if options.skip_bad else None
+        self._stream = as_documents(documents, malformed, needs_text=reader is not None)
         self._peeked: Document | None = None
         self._spool = Spool(collection.path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")

@@ -162,3 +162,32 @@ def test_options_that_do_not_fit(folder: Path) -> None:
         done = run("index", *arguments)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert not (folder / "c").exists()
+
+
+def test_documents_without_text_or_vector(tmp_path: Path) -> None:
+    """Stored, counted and filtered, and found by what they have."""
+    records = [
+        {"_id": "a", "year": 2001},
+        {"_id": "b", "text": "whales sleep", "year": 2002},
+        {"_id": "c", "text": "owls hunt", "year": 2003},
+    ]
+    passages = [{"key": "a", "start": 0, "end": 0}, {"key": "b", "start": 0, "end": 12}]
+    for name, lines in (("documents", records), ("passages", passages)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    np.save(tmp_path / "v.npy", np.eye(2, 8))
+    source, path = tmp_path / "documents.jsonl", tmp_path / "c"
+    files = ["--vectors", tmp_path / "v.npy", "--passages-from", tmp_path / "passages.jsonl"]
+    done = run("index", source, path, *files)
+    assert done.returncode == 0, done.stderr
+    assert "1 document without text; --text-field names another field" in done.stderr
+    assert run_json("count", path, "--where", "year >= 2002")["documents"] == 2
+    assert [each["_id"] for each in run_json("list", path)] == ["a", "b", "c"]
+    assert run_json("get", path, "a")[0]["year"] == 2001
+    assert [hit["key"] for hit in run_json("search", path, "owls", "--mode", "text")] == ["c"]
+    with SearchEngine.open(path) as engine:
+        assert [hit.key for hit in engine.search(np.eye(1, 8)[0])] == ["a", "b"]
+        engine.verify()
+    assert run_json("index", source, path, *files)["unchanged"] == 3
+    done = run("index", source, tmp_path / "other")
+    assert done.returncode == 2 and "no field 'text' (fields: '_id', 'year')" in done.stderr

@@ -650,3 +650,16 @@ def test_a_repeated_document_does_not_hide_changes_of_its_vectors(path: Path) ->
         assert (summary.changed, summary.unchanged) == (1, 1)
         assert engine.search(changed[1], k=1)[0].score == pytest.approx(1, abs=1e-3)
         assert engine.add([a, b], changed, passages=passages, skip_bad=True).changed == 0
+
+
+def test_a_record_with_a_vector_needs_no_text_field(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", None, dim=4) as engine:
+        records = [{"_id": "a", "year": 1}, {"_id": "b", "text": "owls"}, {"_id": "c", "year": 3}]
+        summary = engine.add(records, [np.eye(4)[0], None, None])
+        assert (summary.added, summary.without_text.first) == (2, ["c"])
+        assert [hit.key for hit in engine.search(np.eye(4)[0])] == ["a"]
+        assert [hit.key for hit in engine.search("owls", mode="text")] == ["b"]
+        assert engine.count("year = 1") == 1
+    with SearchEngine.create(tmp_path / "d", WordLengths()) as engine:
+        with pytest.raises(CorpusError, match="no field 'text' or 'title'"):
+            engine.add(records)
