@@ -1,17 +1,23 @@
 """The README's and the docs' code, run as written."""
 
+import ast
+import asyncio
+import gc
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import run
 from conftest import REPOSITORY, WordLengths
+from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli.demo import sample_folder
@@ -102,6 +108,54 @@ def test_python_page(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.match(r"0\.\d+ whales A whale rests", done.stdout)
+
+
+def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app, the notebook's cells, the scripts and the workers, in one folder.
+
+    The encoder is a static model: many processes start, and each would load torch.
+    """
+    pytest.importorskip("pandas")
+    client = pytest.importorskip("fastapi.testclient")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "whales.txt").write_text("how do whales sleep")
+    (tmp_path / "notes" / "birds.txt").write_text("how do birds fly")
+    encoder = ("--encoder", write_model2vec(tmp_path / "model"))
+    assert run("index", "notes/", "notes.index", *encoder, cwd=tmp_path).returncode == 0
+    page = (REPOSITORY / "docs" / "recipes.md").read_text()
+    app, opened, awaited, workers = blocks(page, "python")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(app, names)
+    try:
+        with client.TestClient(names["app"]) as server:
+            (hit,) = server.get("/search", params={"q": "how do whales sleep", "k": 1}).json()
+            assert hit["key"] == "whales.txt"
+            refused = server.get("/search", params={"q": "x", "where": "year >"})
+            assert refused.status_code == 422 and "year >" in refused.json()["detail"]
+    finally:
+        gc.unfreeze()
+    cells: dict[str, Any] = {}
+    exec(opened, cells)
+    code = compile(awaited, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    asyncio.run(FunctionType(code, cells)())
+    assert cells["hits"][0].key == "whales.txt"
+    cells["engine"].close()
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for i in range(8):
+        (tmp_path / "backups" / f"2001-01-0{i + 1}.index").mkdir(parents=True)
+    for script in blocks(page, "bash"):
+        name = re.findall(r"^# (\w+\.sh)$", script, re.MULTILINE)[0]
+        (tmp_path / name).write_text(script)
+        subprocess.run(["bash", tmp_path / name], check=True, env=path, capture_output=True)
+    *old, today = sorted(folder.name for folder in (tmp_path / "backups").iterdir())
+    assert old == [f"2001-01-0{i}.index" for i in range(3, 9)]
+    with SearchEngine.open(tmp_path / "backups" / today) as engine:
+        assert len(engine) == 2
+    (tmp_path / "workers.py").write_text(workers)
+    command = [sys.executable, "workers.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[['whales.txt'], ['birds.txt']]\n"
 
 
 def run_commands(page: str, folder: Path, allowed: str = "\0") -> int:
