@@ -34,19 +34,16 @@ MODES = ("--mode", "vector,text,hybrid", "--prefixes", "256,128,64,32")
 @DATA
 @click.option(
     "--built",
+    "kept",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the collections; those that are there are used [default: made, and removed].",
+    help="Folder of the collections; those that are there are used [default: a temporary folder].",
 )
-def main(data: Path, collection: Path | None) -> None:
+def main(data: Path, kept: Path | None) -> None:
     """Index each set, and evaluate on its test questions."""
     figures: dict[str, Any] = {}
     for name, published in PUBLISHED.items():
         folder = data / "beir" / name
-        with (
-            tempfile.TemporaryDirectory()
-            if collection is None
-            else nullcontext(collection) as place
-        ):
+        with nullcontext(kept) if kept else tempfile.TemporaryDirectory() as place:
             rows = evaluated(folder, Path(place) / f"{name}.index", *MODES)
             bare = Path(place) / f"{name}-bare.index"
             unrotated = evaluated(folder, bare, "--prefixes", "64", rotation="identity")
