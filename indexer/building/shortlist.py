@@ -12,8 +12,10 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers, evenly
 from indexer.config import SegmentConfig, Structure
+from indexer.native.library import chosen_level
 from indexer.search.cascade import CoarseIndex, rerank
 from indexer.search.exact import score_slack
+from indexer.search.native_cascade import native_cascade
 from indexer.storage.vectors import VectorFile
 
 EXACT_BYTES = 8 << 20
@@ -45,13 +47,17 @@ def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentCon
     sample = evenly(file.rows, SAMPLE)
     queries = file.take(sample)
     needed = _scores_needed(file, sample, queries)
+    walked = native_cascade(coarse, file, "the coarse stage in memory", chosen_level())
     heads = file.take(sample, config.prefix)
     most = _reached(coarse, config)
     recalls: dict[int, float] = {}
     for step in count():
         size = min(round(_FIRST * _STEP**step), most)
-        # The row itself is found too, and is no neighbour.
-        found = coarse.shortlist(heads, min(size + 1, file.rows), effort=config.effort)
+        wanted = min(size + 1, file.rows)  # the row itself is found too, and is no neighbour
+        if walked is None:
+            found = coarse.shortlist(heads, wanted, effort=config.effort)
+        else:
+            found = walked.shortlist(queries, wanted, effort=config.effort)
         found[found == sample[:, None]] = -1
         best = rerank(file, queries, found, needed.shape[1]).scores
         recalls[size] = float(np.mean(best >= needed))

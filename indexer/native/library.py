@@ -27,7 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "kernel_add_best": (_LONG, [_INT, _POINTER, _INT, _POINTER, _POINTER]),
     "kernel_rerank": (_LONG, [_INT, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER]),
-    "kernel_rotate": (ctypes.c_double, [_INT, _POINTER, _POINTER, _LONG, _POINTER]),
+    "kernel_rotate": (ctypes.c_double, [_INT, _POINTER, _POINTER, _POINTER]),
     "kernel_work": (None, [_POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
     "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),

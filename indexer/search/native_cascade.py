@@ -91,8 +91,15 @@ def open_cascade(
     Raises:
         SegmentError: the graph is damaged.
     """
+    return native_cascade(coarse, file, name, level) or Cascade(coarse, full)
+
+
+def native_cascade(
+    coarse: CoarseIndex, file: VectorFile, name: str, level: int | None
+) -> NativeCascade | None:
+    """As `open_cascade`; None where faiss searches."""
     if level is None or not _is_byte_graph(coarse):
-        return Cascade(coarse, full)
+        return None
     return NativeCascade(coarse, NativeGraph(coarse.index, file, level, name))
 
 

@@ -1,5 +1,6 @@
 """Queries in the basis of stored rows: scaled to length one and rotated, once for all segments."""
 
+import ctypes
 import math
 
 import numpy as np
@@ -8,10 +9,20 @@ import numpy.typing as npt
 from indexer.arrays import Floats, address, unit_rows
 from indexer.faiss_calls import faiss, native_threads
 from indexer.native.library import load
+from indexer.storage.rotation import SPAN, factored
 from indexer.threads import slices
 
 QUERIES_PER_THREAD = 64
 """Queries rotated per thread: this takes less time than waking another thread."""
+
+
+class RotationArrays(ctypes.Structure):
+    """Equal to Rotation in source/rotation.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("dim", "span")),
+        *((name, ctypes.c_void_p) for name in ("rows", "inverse", "signs")),
+    )
 
 
 class Rotation:
@@ -25,9 +36,8 @@ class Rotation:
         self._linear = faiss.LinearTransform(self._dim, self._dim, False)
         faiss.copy_array_to_vector(self._rows.ravel(), self._linear.A)
         self._linear.is_trained = True
-        self._pointer, self._address = faiss.swig_ptr(self._rows), address(self._rows)
-        self._level = level
-        self._rotate = None if level is None else load().kernel_rotate
+        self._pointer = faiss.swig_ptr(self._rows)
+        self._kernel = None if level is None else _KernelRotation(self._rows, level)
 
     def of_unit(self, queries: npt.ArrayLike) -> Floats:
         """Queries (q, D) of any length > 0, scaled to length one and rotated.
@@ -38,17 +48,14 @@ class Rotation:
             VectorError: as unit_rows.
         """
         if (
-            self._rotate is not None
+            self._kernel is not None
             and isinstance(queries, np.ndarray)
             and queries.shape == (1, self._dim)
             and queries.dtype == np.float32
             and queries.flags.c_contiguous
         ):
-            out = np.empty((1, self._dim), np.float32)
-            squared = self._rotate(
-                self._level, address(queries), self._address, self._dim, address(out)
-            )
-            if 0 < squared < math.inf:
+            out = self._kernel(queries)
+            if out is not None:
                 return out
         return self.apply(unit_rows(queries, dim=self._dim))
 
@@ -68,6 +75,31 @@ class Rotation:
                 with native_threads(-(-len(batch) // QUERIES_PER_THREAD)):
                     self._linear.apply_noalloc(len(batch), faiss.swig_ptr(batch), into)
         return out
+
+
+class _KernelRotation:
+    """The rotation of one query by the compiled kernel, with the factors of R where it has them."""
+
+    def __init__(self, rows: Floats, level: int) -> None:
+        """`rows`: the transpose of R (D, D)."""
+        self._level, self._dim = level, len(rows)
+        self._rotate = load().kernel_rotate
+        factors = factored(rows)
+        self._kept = (rows,) if factors is None else factors
+        arrays = RotationArrays(
+            dim=self._dim,
+            span=0 if factors is None else SPAN,
+            rows=address(self._kept[0]),
+            inverse=None if factors is None else address(factors[1]),
+            signs=None if factors is None else address(factors[2]),
+        )
+        self._arrays, self._pointer = arrays, ctypes.addressof(arrays)
+
+    def __call__(self, query: Floats) -> Floats | None:
+        """A query (1, D), scaled and rotated; None if it has no direction."""
+        out = np.empty((1, self._dim), np.float32)
+        squared = self._rotate(self._level, address(query), self._pointer, address(out))
+        return out if 0 < squared < math.inf else None
 
 
 class Queries:

@@ -67,6 +67,9 @@ class Basis:
             matrix = rotation.pca(sample())
         if config.rotation is RotationKind.ITQ:
             matrix = rotation.itq(matrix, sample(), config.prefix)
+        widths = (config.prefix, config.bounds, *(width for width, _ in config.stages))
+        if config.rotation is not RotationKind.BLOCKS and max(widths) <= rotation.SPAN:
+            matrix = rotation.completed(matrix)
         file = io.BytesIO()
         np.save(file, matrix, allow_pickle=False)
         entry = FileEntry.written(folder / ROTATION, file.getvalue())

@@ -24,14 +24,16 @@ _RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Queries (q, D) and their true neighbours (q, k), numbered through all segments."""
+    """Queries (q, D), their true neighbours (q, k), numbered through all segments, and the scores
+    of these (q, k); -1 is padding."""
 
     vectors: Floats
     truth: RowNumbers
+    scores: Floats
 
     def part(self, numbers: RowNumbers) -> "Questions":
         """These queries."""
-        return Questions(self.vectors[numbers], self.truth[numbers])
+        return Questions(self.vectors[numbers], self.truth[numbers], self.scores[numbers])
 
 
 Kept = Sequence[RowNumbers | None]

@@ -23,6 +23,7 @@ from indexer.config import SegmentConfig, Structure
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
+from indexer.search.exact import score_slack
 from indexer.segment import Segment
 from indexer.tuning.confidence import holds, last_holding, smallest_sample
 from indexer.tuning.cost import footprint
@@ -105,7 +106,8 @@ def tune(
     kept = _kept(segments, live, self_queries)
     report(f"exact search of {len(vectors)} queries over {rows} rows")
     exact = [s.exact(vectors, goal.k, rows) for s, rows in zip(segments, kept, strict=True)]
-    questions = Questions(vectors, _merged(exact, segments, goal.k).rows)
+    truth = _merged(exact, segments, goal.k)
+    questions = Questions(vectors, truth.rows, truth.scores)
     # The order of the held-out queries must not depend on them either: confidence.holds.
     shuffled = np.random.default_rng(0).permutation(len(vectors))
     seen, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
@@ -248,13 +250,18 @@ def _kept(
 
 
 def _recalls(segments: Sequence[Segment], questions: Questions, k: int) -> Doubles:
-    """recall@k of each query (q,) float64; they are searched in one batch."""
+    """recall@k of each query (q,) float64; they are searched in one batch.
+
+    Scores are compared, not rows: of many equal rows, any will do.
+    """
     result = _search(segments, questions.vectors, k)
-    shares = [
-        np.isin(truth[truth >= 0], rows).sum() / max(1, (truth >= 0).sum())
-        for truth, rows in zip(questions.truth, result.rows, strict=True)
-    ]
-    return np.asarray(shares, np.float64)
+    true = questions.truth >= 0
+    needed = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
+    needed = needed - 2 * score_slack(questions.vectors.shape[1])
+    found = ((result.rows >= 0) & (result.scores >= needed)).sum(axis=1)
+    count = true.sum(axis=1)
+    shares: Doubles = np.minimum(found, count) / np.maximum(1, count)
+    return shares
 
 
 def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> float:

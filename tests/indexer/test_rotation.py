@@ -7,8 +7,17 @@ from hypothesis import strategies as st
 
 from indexer.arrays import prefix
 from indexer.errors import SegmentConfigError, VectorError
-from indexer.search.rotating import Rotation
-from indexer.storage.rotation import blockwise, itq, pca
+from indexer.native.library import levels
+from indexer.search.rotating import Queries, Rotation
+from indexer.storage.rotation import (
+    MIN_FACTORED,
+    SPAN,
+    blockwise,
+    completed,
+    factored,
+    itq,
+    pca,
+)
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
@@ -144,3 +153,74 @@ def test_no_rows_and_unequal_blocks_are_refused() -> None:
         pca([])
     with pytest.raises(VectorError, match=r"must be \(n, 3\), got shape \(2, 4\)"):
         pca([np.ones((2, 3)), np.ones((2, 4))])
+
+
+# --- a basis that is quick to apply -------------------------------------------------------------
+
+
+def orthogonal(dim: int) -> np.ndarray:
+    """A random rotation (D, D)."""
+    drawn, _ = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))
+    return drawn.astype(np.float32)
+
+
+@pytest.mark.parametrize("dim", [MIN_FACTORED, 701, 768])
+def test_a_completed_rotation_keeps_its_head_and_has_factors(dim: int) -> None:
+    rotation = orthogonal(dim)
+    whole = completed(rotation)
+    np.testing.assert_array_equal(whole[:, :SPAN], rotation[:, :SPAN])
+    np.testing.assert_allclose(whole.T @ whole, np.eye(dim), atol=2e-6)
+    assert factored(np.ascontiguousarray(rotation.T)) is None
+    factors = factored(np.ascontiguousarray(whole.T))
+    assert factors is not None
+    columns, inverse, signs = factors
+    product = np.eye(dim) - columns.T @ inverse.T @ columns
+    product[:, :SPAN] *= signs
+    np.testing.assert_allclose(product, whole, atol=5e-6)
+
+
+def test_extreme_rotations_are_completed_or_left_alone() -> None:
+    """The identity, its reflection and a permutation: S must never be singular."""
+    for rotation in (np.eye(768), -np.eye(768), np.eye(768)[::-1], np.roll(np.eye(768), 300, 1)):
+        rotation = np.ascontiguousarray(rotation, np.float32)
+        whole = completed(rotation)
+        np.testing.assert_allclose(whole.T @ whole, np.eye(768), atol=2e-6)
+        np.testing.assert_array_equal(whole[:, :SPAN], rotation[:, :SPAN])
+
+
+def test_narrow_rotations_stay_as_they_are() -> None:
+    rotation = orthogonal(MIN_FACTORED - 1)
+    np.testing.assert_array_equal(completed(rotation), rotation)
+    assert factored(rotation.T) is None
+
+
+@pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
+@pytest.mark.parametrize("dim", [1, 31, 96, 300, 701, 768])
+@pytest.mark.parametrize("complete", [False, True])
+def test_the_kernel_rotates_one_query(dim: int, complete: bool) -> None:
+    rotation = orthogonal(dim)
+    rotation = completed(rotation) if complete else rotation
+    queries = np.random.default_rng(1).standard_normal((5, dim)).astype(np.float32) * 1e-3
+    unit = queries.astype(np.float64) / np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
+    results = [
+        [Rotation(rotation, level).of_unit(query[None]) for query in queries]
+        for level in range(len(levels()))
+    ]
+    np.testing.assert_array_equal(results, np.broadcast_to(results[-1], np.shape(results)))
+    np.testing.assert_allclose(np.concatenate(results[0]), unit @ rotation, atol=5e-7)
+    np.testing.assert_allclose(Rotation(rotation).of_unit(queries), unit @ rotation, atol=2e-6)
+
+
+@pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+def test_one_query_without_a_direction_is_refused(bad: float) -> None:
+    with pytest.raises(VectorError, match="row 0"):
+        Rotation(np.eye(4, dtype=np.float32), 0).of_unit(np.full((1, 4), bad, np.float32))
+
+
+def test_queries_are_rotated_once_for_each_rotation() -> None:
+    first, second = Rotation(orthogonal(8)), Rotation(orthogonal(8))
+    queries = Queries(np.eye(8)[:2])
+    assert queries.rotated(first, 8) is queries.rotated(first, 8)
+    assert queries.rotated(second, 8) is not queries.rotated(first, 8)
+    np.testing.assert_array_equal(queries.rotated(None, 8), np.eye(8)[:2])

@@ -153,7 +153,7 @@ def test_widths_that_do_not_divide_and_prefixes_of_few_numbers(tmp_path: Path) -
 def test_ranks_are_those_of_the_prefix(segments: list[Segment]) -> None:
     queries = QUERIES[:20]
     truth = np.argsort(-(queries @ ROWS.T), axis=1)[:, :5]
-    found = ranks(segments, [None, None], Questions(queries, truth), 4)
+    found = ranks(segments, [None, None], Questions(queries, truth, no_scores(len(queries))), 4)
     expected = np.empty_like(found)
     parts = []
     for segment in segments:
@@ -244,7 +244,7 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
 def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
     """It finds every neighbour, so that a tuning that was started has a result."""
     truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
-    questions = Questions(QUERIES, truth)
+    questions = Questions(QUERIES, truth, no_scores(len(QUERIES)))
     *_, (config, shortlists) = candidates(
         segments, [1800, 1200], [None, None], questions, Goal(0.9), None
     )
@@ -335,6 +335,11 @@ def test_a_former_keyword_still_works_and_warns(former: str, name: str) -> None:
         tune([], QUERIES, **{former: []})  # type: ignore[arg-type]
 
 
+def no_scores(count: int) -> np.ndarray:
+    """For questions whose neighbours are not compared."""
+    return np.zeros((count, 1), np.float32)
+
+
 class Stub:
     """A segment that gives the rows 0 to k - 1 to every query, and notes the batches."""
 
@@ -350,7 +355,7 @@ class Stub:
         self.batches.append(len(queries))
         self.clock += next(self._seconds, 0.0)
         rows = np.tile(np.arange(k), (len(queries), 1))
-        return SearchResult(rows, np.zeros(rows.shape, np.float32))
+        return SearchResult(rows, np.float32(0.9) - np.float32(0.1) * rows.astype(np.float32))
 
     exact = search
 
@@ -406,7 +411,8 @@ def test_a_tuning_splits_the_queries_and_reports_every_step(
 
 
 SEEN, HELD_OUT = (
-    Questions(QUERIES[part], np.zeros((4, 1), np.int64)) for part in (slice(4), slice(4, 8))
+    Questions(QUERIES[part], np.zeros((4, 1), np.int64), no_scores(4))
+    for part in (slice(4), slice(4, 8))
 )
 
 
@@ -492,17 +498,27 @@ def test_a_cost_by_hand(
     clock = SimpleNamespace(perf_counter=lambda: sum(each.clock for each in segments))
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "_TIMED_QUERIES", 3)
-    questions = Questions(QUERIES[:5], np.zeros((5, 1), np.int64))
+    questions = Questions(QUERIES[:5], np.zeros((5, 1), np.int64), no_scores(5))
     assert _cost(segments, questions, Goal(objective=objective)) == pytest.approx(ms)
     assert [each.batches for each in segments] == [batches, batches]
 
 
 def test_recalls_by_hand() -> None:
-    """A query finds rows 0 and 1; fewer true neighbours than k are all that count."""
-    truth = np.array([[1, 7, -1], [0, 1, 2], [7, 8, 9], [-1, -1, -1], [0, -1, -1]])
+    """A query finds rows 0 and 1, with scores of 0.9 and 0.8. Fewer true neighbours than k are all
+    that count, and another row with the score of a neighbour is as good."""
+    none = -np.inf
+    neighbours = [
+        ([0, 7, -1], [0.9, 0.85, none], 1 / 2),
+        ([0, 1, 2], [0.9, 0.8, 0.7], 2 / 3),
+        ([7, 8, 9], [0.99, 0.98, 0.95], 0),
+        ([-1, -1, -1], [none, none, none], 0),
+        ([0, -1, -1], [0.9, none, none], 1),
+        ([0, 7, -1], [0.9, 0.8, none], 1),
+    ]
+    truth, scores, expected = (np.array(part) for part in zip(*neighbours, strict=True))
+    questions = Questions(QUERIES[: len(truth)], truth, scores.astype(np.float32))
     segments: list[Any] = [Stub()]
-    recalls = _recalls(segments, Questions(QUERIES[:5], truth), 2)
-    assert recalls.tolist() == [1 / 2, 2 / 3, 0, 0, 1]
+    assert _recalls(segments, questions, 2).tolist() == pytest.approx(expected)
 
 
 def test_the_rows_kept_by_hand() -> None:

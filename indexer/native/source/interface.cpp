@@ -217,10 +217,9 @@ int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, in
 }
 
 // One query scaled to length one and rotated, see rotation.h; -1 if there is not enough memory.
-double kernel_rotate(int level, const float* query, const float* rotation, int64_t dim,
-                     float* out) {
+double kernel_rotate(int level, const float* query, const Rotation* rotation, float* out) {
     try {
-        return rotate(query, rotation, dim, levels()[level], out);
+        return rotate(query, *rotation, levels()[level], out);
     } catch (const std::bad_alloc&) {
         return -1;
     }

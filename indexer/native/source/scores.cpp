@@ -51,10 +51,15 @@ float score_row(const uint8_t* row, const float* query, int64_t dim) {
     return lanes[0];
 }
 
+void subtract_scalar(const float* rows, int64_t stride, const float* weights, int64_t count,
+                     int64_t dim, float* out) {
+    subtract_rows(rows, stride, weights, count, dim, out);
+}
+
 std::vector<Level> all_levels() {
     std::vector<Level> found = vector_levels();
     found.push_back({"scalar", "scalar code", score_codes, score_row<load_half, 2>,
-                     score_row<load_single, 4>, nullptr});
+                     score_row<load_single, 4>, subtract_scalar, nullptr});
     return found;
 }
 

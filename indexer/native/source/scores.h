@@ -26,6 +26,26 @@ using ScoreRow = float (*)(const uint8_t* row, const float* query, int64_t dim);
 using ScoreFour = void (*)(const float* row, const float* const* queries, int64_t dim,
                            float* scores);
 
+// out[j] -= the sum of weights[i] * rows[i * stride + j] over i < count, for j < dim; one row after
+// the other, so that the order of the sums is the same at all levels.
+using SubtractRows = void (*)(const float* rows, int64_t stride, const float* weights,
+                              int64_t count, int64_t dim, float* out);
+
+// The loop of SubtractRows, which the compiler vectorises for the instruction set of its caller.
+__attribute__((always_inline)) inline void subtract_rows(const float* rows, int64_t stride,
+                                                         const float* weights, int64_t count,
+                                                         int64_t dim, float* __restrict out) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        const float *a = rows + i * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+        for (int64_t j = 0; j < dim; j++)
+            out[j] = out[j] - weights[i] * a[j] - weights[i + 1] * b[j] - weights[i + 2] * c[j] -
+                     weights[i + 3] * d[j];
+    }
+    for (; i < count; i++)
+        for (int64_t j = 0; j < dim; j++) out[j] = out[j] - weights[i] * rows[i * stride + j];
+}
+
 // `dim` numbers of float16, at any byte address, as floats.
 void widen_row(const uint8_t* row, int64_t dim, float* floats);
 
@@ -35,6 +55,7 @@ struct Level {
     ScoreCodes codes;
     ScoreRow half;   // rows of float16
     ScoreRow single; // rows of float32
+    SubtractRows subtract;
     ScoreFour four;  // null where one query after the other is as fast
 };
 

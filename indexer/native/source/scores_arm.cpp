@@ -71,6 +71,11 @@ float row_neon(const uint8_t* row, const float* query, int64_t dim) {
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
+void subtract_neon(const float* rows, int64_t stride, const float* weights, int64_t count,
+                   int64_t dim, float* out) {
+    subtract_rows(rows, stride, weights, count, dim, out);
+}
+
 bool has_dot_products() {
 #if defined(__linux__)
     return getauxval(AT_HWCAP) & (1ul << 20); // HWCAP_ASIMDDP
@@ -85,7 +90,8 @@ bool has_dot_products() {
 
 std::vector<Level> vector_levels() {
     if (!has_dot_products()) return {};
-    return {{"neon", "NEON", codes_neon, row_neon<true>, row_neon<false>, nullptr}};
+    return {{"neon", "NEON", codes_neon, row_neon<true>, row_neon<false>, subtract_neon,
+             nullptr}};
 }
 
 } // namespace kernel

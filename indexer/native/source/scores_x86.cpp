@@ -110,6 +110,11 @@ AVX512 float row_512(const uint8_t* row, const float* query, int64_t dim) {
     return folded(_mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1)));
 }
 
+AVX512 void subtract_512(const float* rows, int64_t stride, const float* weights, int64_t count,
+                         int64_t dim, float* out) {
+    subtract_rows(rows, stride, weights, count, dim, out);
+}
+
 AVX512 void four_512(const float* row, const float* const* queries, int64_t dim, float* scores) {
     __m512 low[4], high[4];
     for (int q = 0; q < 4; q++) low[q] = high[q] = _mm512_setzero_ps();
@@ -185,6 +190,11 @@ AVX2 float row_256(const uint8_t* row, const float* query, int64_t dim) {
         _mm256_add_ps(_mm256_add_ps(lanes[0], lanes[2]), _mm256_add_ps(lanes[1], lanes[3])));
 }
 
+AVX2 void subtract_256(const float* rows, int64_t stride, const float* weights, int64_t count,
+                       int64_t dim, float* out) {
+    subtract_rows(rows, stride, weights, count, dim, out);
+}
+
 bool converts_halves() {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -200,8 +210,8 @@ std::vector<Level> vector_levels() {
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni"))
         found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, row_512<true>, row_512<false>,
-                         four_512});
-    found.push_back({"avx2", "AVX2", codes_256, row_256<true>, row_256<false>, nullptr});
+                         subtract_512, four_512});
+    found.push_back({"avx2", "AVX2", codes_256, row_256<true>, row_256<false>, subtract_256, nullptr});
     return found;
 }
 
