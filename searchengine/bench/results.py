@@ -65,6 +65,8 @@ class Row:
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
         ndcg: nDCG@10; None without judgements.
+        ndcg_loss: 95 % interval of the nDCG@10 that exact search has more, over the same questions
+            (bootstrap); None without judgements, and in results of older versions.
         p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
         rounds_ms: median latency of every round. All rows were measured within the same round, so
             that the machine's load cancels out in ratios by round.
@@ -110,6 +112,7 @@ class Row:
     hot_bytes: int | None
     cold_bytes: int | None
     build_s: float | None
+    ndcg_loss: tuple[float, float] | None = None
 
     @property
     def candidate(self) -> bool:
@@ -240,6 +243,8 @@ def _row(fields: Mapping[str, Any]) -> Row:
         values[name] = _spread(values[name])
     values["kind"] = Kind(values["kind"])
     values["stages"] = tuple((width, keep) for width, keep in values["stages"])
+    if values.get("ndcg_loss") is not None:
+        values["ndcg_loss"] = tuple(map(float, values["ndcg_loss"]))
     for name in ("rounds_ms", "percentiles_ms"):
         values[name] = tuple(float(value) for value in values[name])
     return Row(**values)

@@ -61,7 +61,8 @@ class _Entry:
 
     Attributes:
         recall: mean share of the exact rows found, and its 95 % interval.
-        ndcg: mean nDCG@10; None without judgements.
+        ndcg: nDCG@10 of every question; None without judgements.
+        ndcg_loss: 95 % interval of how much lower it is than that of exact search; None like it.
         count: number of queries timed in a round.
         rounds: seconds of those queries, per round.
         batches: queries per second in one call, per round.
@@ -70,7 +71,8 @@ class _Entry:
 
     searcher: Searcher
     recall: tuple[float, float, float]
-    ndcg: float | None
+    ndcg: Doubles | None
+    ndcg_loss: tuple[float, float] | None
     count: int
     rounds: list[Doubles] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
@@ -165,15 +167,20 @@ class Bench:
                 continue
             exact = rows if exact is None else exact
             judge = self._dataset.judge
-            ndcg = None if judge is None else float(np.mean(judge(rows)))
+            ndcg = None if judge is None else judge(rows)
             count = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / max(seconds, 1e-9))))
             shares.append(recalls(rows, exact))
             entered.append((searcher, ndcg, min(count, len(self._dataset.queries))))
             self._progress("measuring recall", 1, len(searchers))
-        for (searcher, ndcg, count), recall, ends in zip(
-            entered, shares, intervals(shares), strict=True
+        losses: list[tuple[float, float] | None] = [None] * len(entered)
+        judged = [ndcg for _, ndcg, _ in entered if ndcg is not None]
+        if judged:  # exact search first
+            losses = [*intervals([judged[0] - ndcg for ndcg in judged])]
+        for (searcher, ndcg, count), recall, ends, loss in zip(
+            entered, shares, intervals(shares), losses, strict=True
         ):
-            self._entries.append(_Entry(searcher, (float(recall.mean()), *ends), ndcg, count))
+            share = float(recall.mean()), *ends
+            self._entries.append(_Entry(searcher, share, ndcg, loss, count))
 
     def _round(self, entries: Sequence[_Entry], turn: int, step: str, turns: int) -> None:
         """Measure every entry once; each round begins with a different entry."""
@@ -300,7 +307,8 @@ def _row(entry: _Entry, reference: Sequence[float]) -> Row:
         recall=recall,
         recall_low=low,
         recall_high=high,
-        ndcg=entry.ndcg,
+        ndcg=None if entry.ndcg is None else float(np.mean(entry.ndcg)),
+        ndcg_loss=entry.ndcg_loss,
         p50_ms=Spread.of(percentiles[0].tolist()),
         p95_ms=Spread.of(percentiles[1].tolist()),
         p99_ms=Spread.of(percentiles[2].tolist()),

@@ -26,6 +26,7 @@ from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
 from searchengine.bench.searchers import live_numbers, unrotated
 from searchengine.errors import CorpusError, QueryError
+from searchengine.evaluate.significance import interval
 from searchengine.report.tables import frontier, table
 
 DIM, ROWS = 24, 1200
@@ -328,6 +329,23 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.shortlist == 40)
     assert found.subject["judged"] == 2
     assert "without deleted rows" in found.missing["growth"]
+
+
+def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
+    judged = replace(subject, judge=lambda rows: (rows % 7 == 0).mean(axis=1), judged=40)
+    asked = settings(
+        subject, structures=[Structure.FLAT], baselines=False, cold=0, growth=False, repeats=1
+    )
+    found = Bench(judged, asked, tmp_path, silent).run()
+    assert judged.judge is not None
+    (segment,) = subject.segments
+    exact = judged.judge(segment.exact(subject.queries, 5).rows)
+    short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
+    loss = interval(exact - judged.judge(short.search(subject.queries, 5).rows))
+    losses = {row.name: row.ndcg_loss for row in found.rows}
+    assert losses["exact"] == (0, 0)
+    assert losses["flat int8 8 → 20"] == pytest.approx(loss) and loss[0] < loss[1]
+    assert Results.read(found.write(tmp_path)).rows == found.rows
 
 
 def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:

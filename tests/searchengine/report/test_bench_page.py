@@ -109,7 +109,7 @@ def test_the_page_is_whole(sample_results: Results, text: str) -> None:
     words = " ".join(read.words)
     for one in sample_results.rows:
         assert one.name in words
-    for phrase in ("Use hnsw int8 128 → 200", "★ recommended", "0.960", "(0.953–0.968)", "9000"):
+    for phrase in ("Use hnsw int8 192 → 200", "★ recommended", "0.984", "(0.978–0.989)", "9000"):
         assert phrase in words
     assert "chromadb is not installed" not in words  # as it is said, and no otherwise
     assert "chroma.py needs chromadb, not installed: pip install chromadb" in words

@@ -37,8 +37,8 @@ def texts(figure: Figure) -> list[str]:
 def test_pareto(sample_results: Results) -> None:
     figure = pareto(sample_results, recommend(sample_results))
     (axes,) = figure.axes
-    assert axes.get_title("left").startswith("At recall ≥ 0.95: hnsw int8 128 → 200, 0.26")
-    assert {"hnsw int8 128 → 200", "exact", "hnswlib", "usearch"} <= set(texts(figure))
+    assert axes.get_title("left").startswith("At recall ≥ 0.95: hnsw int8 192 → 200, 0.29")
+    assert {"hnsw int8 192 → 200", "exact", "hnswlib", "usearch"} <= set(texts(figure))
     (edge,) = [line for line in axes.get_lines() if line.get_label() == "frontier"]
     xs, ys = np.asarray(edge.get_xdata()), np.asarray(edge.get_ydata())
     assert (np.diff(xs) > 0).all() and (np.diff(ys) > 0).all()

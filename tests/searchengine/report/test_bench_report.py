@@ -44,6 +44,53 @@ def test_the_fastest_that_holds_is_recommended() -> None:
     )
 
 
+ENCODING = Spread(4.0, 4.0, 4.0)  # milliseconds a question takes besides
+
+
+def test_what_feels_as_fast_ties_and_finds_more() -> None:
+    rows = [
+        row("fast", times(0.1), recall=0.955, recall_low=0.951, recall_high=0.959, hot_bytes=1),
+        row("good", times(0.2), recall=0.99, recall_low=0.985, recall_high=0.995, hot_bytes=300),
+        row("light", times(0.25), recall=0.988, recall_low=0.982, recall_high=0.993, hot_bytes=200),
+        row("slow", times(0.9), recall=0.999, recall_low=0.998, recall_high=1.0, hot_bytes=1),
+    ]
+    found = recommend(results(exact(times(10)), *rows, encode_ms=ENCODING))
+    assert found.name == "light" and set(found.tied) == {"fast", "good"}
+    assert found.why[-2].startswith("No measured point is faster")
+    assert found.why[-3] == (
+        "With 4.00 ms of encoding, the speeds of light, fast and good do not differ significantly; "
+        "quality where it differs beyond doubt, then memory, then recall decided between them."
+    )
+    assert recommend(results(exact(times(10)), *rows)).name == "fast"  # bare vectors
+
+
+def test_a_loss_beyond_doubt_is_not_worth_a_tenth_of_a_millisecond() -> None:
+    shared = {"recall": 0.97, "recall_low": 0.96, "recall_high": 0.98}
+    lossy = row("lossy", times(0.1), ndcg=0.632, ndcg_loss=(0.004, 0.02), **shared, hot_bytes=1)
+    sound = row("sound", times(0.2), ndcg=0.645, ndcg_loss=(-0.001, 0.003), **shared)
+    baseline = exact(times(10), ndcg=0.646, ndcg_loss=(0.0, 0.0))
+    assert recommend(results(baseline, lossy, sound, encode_ms=ENCODING)).name == "sound"
+    quicker = recommend(results(baseline, lossy, sound))
+    assert quicker.name == "lossy"  # twice as fast, and nothing else takes time
+    assert (
+        "Its nDCG@10 is 0.632, that of exact search 0.646; the loss is beyond doubt, and every "
+        "point without it is slower." in quicker.why
+    )
+    only = recommend(results(baseline, lossy, encode_ms=ENCODING))
+    assert only.name == "lossy"  # exact search is three times as slow, with encoding
+
+
+def test_a_scan_that_feels_as_fast_is_recommended() -> None:
+    rows = row("a", times(0.1), ndcg=0.632, ndcg_loss=(0.004, 0.02))
+    found = recommend(results(exact(times(0.2)), rows, encode_ms=ENCODING))
+    assert (found.name, found.tied) == ("exact", ())
+    assert found.why[1] == (
+        "The fastest of those is a, with recall 0.970 (0.960–0.980) in 0.100 (0.100–0.110) ms per "
+        "query: 2.00 times as fast as exact search, but with the 4.00 ms that encoding takes, a "
+        "question is answered only 2.4 % sooner."
+    )
+
+
 def test_what_is_judged_and_interrupted_is_said() -> None:
     sample = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
     why = recommend(sample).why
@@ -69,6 +116,7 @@ def test_what_is_faster_and_finds_more_is_no_step_down() -> None:
 def test_among_ties_the_least_memory_then_what_finds_most() -> None:
     rows = [
         row("fastest", times(1.0), hot_bytes=300),
+        row("less", times(1.0), hot_bytes=100, recall=0.955, recall_high=0.9599),
         row("→ 100", times(1.01), hot_bytes=218, recall=0.97),
         row("→ 20", times(1.02), hot_bytes=200, recall=0.969, multiply_adds=1e5),
         row("unknown", times(1.0), hot_bytes=None),
@@ -76,7 +124,7 @@ def test_among_ties_the_least_memory_then_what_finds_most() -> None:
     ]
     found = recommend(results(exact(times(10)), *rows))
     assert found.name == "→ 100"  # 218 bytes are as little as 200
-    assert set(found.tied) == {"fastest", "→ 20", "unknown"}
+    assert set(found.tied) == {"fastest", "less", "→ 20", "unknown"}
     assert any("do not differ significantly" in sentence for sentence in found.why)
     assert recommend(results(exact(times(10)), *rows[::-1])).name == "→ 100"
 
@@ -124,7 +172,7 @@ def test_a_scan_that_is_as_fast_is_recommended() -> None:
     assert found.why == (
         "Search exactly: with 1.00 (1.00–1.10) ms per query over 200,000 rows, exact search is as "
         "fast as any point that holds recall@10 ≥ 0.95.",
-        "The best of those is a, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms per "
+        "The fastest of those is a, with recall 0.970 (0.960–0.980) in 0.980 (0.980–1.08) ms per "
         "query: 1.02 times as fast as exact search, which is not significant.",
     )
     assert recommend(replace(sample, rows=sample.rows[1:])).name == "a"
