@@ -12,6 +12,10 @@ _MARGIN = 1e-9
 """Minimum distance of a share from 0 and 1: nearer to them, the bounds are lost in rounding."""
 
 
+AS_FAST = 1.05
+"""Two times per question within this ratio feel the same."""
+
+
 class Objective(StrEnum):
     """The cost that a tuning minimises."""
 
@@ -98,6 +102,7 @@ class Tuning:
         source: where the queries came from: "given" or "documents".
         tried: number of operating points measured.
         curve: all operating points.
+        question_ms: milliseconds per query besides the search, as the tuning took them.
     """
 
     config: SegmentConfig
@@ -110,12 +115,16 @@ class Tuning:
     source: str
     tried: int
     curve: tuple[Point, ...] = field(repr=False)
+    question_ms: float = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
         kept = {
             name: getattr(self, name)
-            for name in ("recall", "ms", "rows", "queries", "held_out", "source", "tried")
+            for name in (
+                *("recall", "ms", "rows", "queries", "held_out", "source", "tried"),
+                "question_ms",
+            )
         }
         goal = asdict(self.goal) | {"objective": str(self.goal.objective)}
         return {

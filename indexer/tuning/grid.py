@@ -19,6 +19,8 @@ MAX_FLAT_ROWS = 50_000
 """Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
 MAX_SHORTLIST = 400
 """Longest shortlist that is tried, except that of all rows."""
+NEARLY_ALL = 0.998
+"""Share of the true neighbours that a long enough shortlist contains."""
 _RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
 
 
@@ -47,8 +49,12 @@ def candidates(
     seen: Questions,
     goal: Goal,
     configs: Sequence[SegmentConfig] | None,
+    *,
+    careful: bool = False,
 ) -> Iterator[tuple[SegmentConfig, list[int]]]:
     """Configs worth building, each with the shortlists worth measuring, shortest first.
+
+    `careful`: also a shortlist that can find nearly everything.
 
     For each prefix, the ranks of the true neighbours give the shortest shortlist that can meet the
     target with any structure. A wider prefix is skipped unless it shortens that by a quarter. The
@@ -82,11 +88,15 @@ def candidates(
         if not usable or (configs is None and usable[0] > 0.75 * shortest):
             continue
         shortest, tried = usable[0], tried + 1
+        chosen = usable[:3]
+        if careful:
+            enough_for_all = [s for s in usable if (before < s).mean() >= NEARLY_ALL]
+            chosen = sorted({*chosen, *enough_for_all[:1]})
         defaults = _defaults(base, width, rows, small=goal.max_ram is not None)
         for config in [c for c in configs or defaults if c.prefix == width]:
             if _fits(config, sizes, dim, goal):
                 within = True
-                yield replace(config, stages=(), shortlist=usable[0]), usable[:3]
+                yield replace(config, stages=(), shortlist=usable[0]), chosen
     scan = _flat(base, widths[0])
     if configs is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
         yield replace(scan, shortlist=max(sizes)), [max(sizes)]

@@ -7,6 +7,9 @@ fixed-sequence testing, which allows any number of points at the full confidence
 of a ladder fails, half of the remaining permitted error goes to the next ladder. A shortlist of all
 rows finds every neighbour and needs no test: up to MAX_FLAT_ROWS rows it is tried last, so that
 every tuning has a result.
+
+A user waits for the encoding of a question too. Points whose times, with it, are within AS_FAST of
+each other cost the same, and the one that finds more is chosen.
 """
 
 import time
@@ -27,7 +30,7 @@ from indexer.search.exact import score_slack
 from indexer.segment import Segment
 from indexer.tuning.confidence import holds, last_holding, smallest_sample
 from indexer.tuning.cost import footprint
-from indexer.tuning.goal import Goal, Objective, Point, Tuning
+from indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
 from indexer.tuning.grid import EF_SEARCHES, Kept, Questions, candidates
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
@@ -65,6 +68,7 @@ def tune(
     self_queries: npt.ArrayLike | None = None,
     configs: Sequence[SegmentConfig] | None = None,
     on_step: Callable[[str], None] | None = None,
+    question_ms: float = 0,
     own: npt.ArrayLike | None = None,
     recipes: Sequence[SegmentConfig] | None = None,
 ) -> Tuning:
@@ -84,6 +88,7 @@ def tune(
         configs: index configs to try; by default those that suit the data. Shortlists and efforts
             are tried for each.
         on_step: called with a message for each step.
+        question_ms: milliseconds per query besides the search, such as its encoding.
         own, recipes: former names of `self_queries` and `configs`, for one more release.
 
     Raises:
@@ -112,7 +117,9 @@ def tune(
     shuffled = np.random.default_rng(0).permutation(len(vectors))
     seen, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
     ladders: list[list[_Step]] = []
-    for config, shortlists in candidates(segments, sizes, kept, seen, goal, configs):
+    for config, shortlists in candidates(
+        segments, sizes, kept, seen, goal, configs, careful=question_ms > 0
+    ):
         report(f"building {config.structure} {config.code} over {config.prefix} dimensions")
         # As they will be built: without deleted rows a segment may be too small for a structure.
         views = [
@@ -124,11 +131,13 @@ def tune(
             point = replace(config, shortlist=size)
             # A point that costs twice the best so far would not be chosen.
             likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
-            max_ms = 2 * min(likely, default=float("inf"))
-            ladders.append(list(_ladder(views, sizes, point, seen, held_out, goal, max_ms)))
+            best_ms = min(likely, default=float("inf"))
+            max_ms = max(2 * best_ms, _as_fast(best_ms, question_ms))
+            steps = _ladder(views, sizes, point, seen, held_out, goal, max_ms, question_ms)
+            ladders.append(list(steps))
         del views  # before the next one is built: they may take much memory
     curve = tuple(step.point for ladder in ladders for step in ladder)
-    best = _decide(ladders, goal, report)
+    best = _decide(ladders, goal, report, question_ms)
     if best is None:
         highest = max(curve, key=lambda point: point.recall)
         raise TuneError(
@@ -148,6 +157,7 @@ def tune(
         source="given" if self_queries is None else "documents",
         tried=len(curve),
         curve=curve,
+        question_ms=question_ms,
     )
 
 
@@ -176,11 +186,12 @@ def _ladder(
     held_out: Questions,
     goal: Goal,
     max_ms: float,
+    question_ms: float = 0,
 ) -> Iterator[_Step]:
     """Points of one config and shortlist, from the cheapest to the most careful.
 
-    It ends when less than half of the permitted misses are left, or where a query
-    costs more than `max_ms` milliseconds.
+    It ends when less than half of the permitted misses are left and a query takes noticeably longer
+    than at the first likely point, or where it costs more than `max_ms` milliseconds.
     """
     efforts: Sequence[int] = [e for e in EF_SEARCHES if e >= config.shortlist] or [config.shortlist]
     if config.structure is Structure.IVF:
@@ -190,6 +201,7 @@ def _ladder(
         efforts = [0]
     hot = footprint(config, sum(sizes), views[0].dim).hot_row
     exact = config.shortlist >= max(sizes)
+    as_fast = 0.0
     for effort in efforts:
         point = replace(config, effort=effort)
         searched = [v.over(point.fitting(n, v.dim)) for v, n in zip(views, sizes, strict=True)]
@@ -198,28 +210,54 @@ def _ladder(
         likely = exact or holds(reached, goal.recall, goal.confidence)
         sealed = _recalls(searched, held_out, goal.k)
         yield _Step(Point(point, float(reached.mean()), ms, hot), likely, sealed, exact)
-        if reached.mean() >= (1 + goal.recall) / 2 or ms > max_ms:
+        if likely and not as_fast and question_ms:
+            as_fast = _as_fast(ms, question_ms)
+        if ms > max_ms or (reached.mean() >= (1 + goal.recall) / 2 and ms >= as_fast):
             return
 
 
+def _as_fast(ms: float, question_ms: float) -> float:
+    """Milliseconds of a search that feel like `ms`, where a question takes `question_ms` besides.
+
+    Without any besides, `ms`: the median of a search alone is measured, not felt.
+    """
+    return AS_FAST * (ms + question_ms) - question_ms if question_ms else ms
+
+
 def _decide(
-    ladders: Sequence[Sequence[_Step]], goal: Goal, report: Callable[[str], None]
+    ladders: Sequence[Sequence[_Step]],
+    goal: Goal,
+    report: Callable[[str], None],
+    question_ms: float = 0,
 ) -> _Step | None:
-    """The cheapest point that the held-out queries confirm, ladder by ladder."""
-    likely = [
-        (min(step.point.ms for step in ladder if step.likely), number)
+    """The best of the cheapest points that the held-out queries confirm, ladder by ladder.
+
+    The cheapest ladder is tried first; of those that feel as fast, the one that finds most.
+    """
+    likely = {
+        number: [step.point for step in ladder if step.likely]
         for number, ladder in enumerate(ladders)
         if any(step.likely for step in ladder)
-    ]
+    }
+    cheapest = min((point.ms for points in likely.values() for point in points), default=0.0)
+    limit = _as_fast(cheapest, question_ms)
+
+    def rank(number: int) -> tuple[float, float]:
+        ms = min(point.ms for point in likely[number])
+        finds = [point.recall for point in likely[number] if point.ms <= limit]
+        return (0.0, -max(finds)) if question_ms and finds else (ms, 0.0)
+
     permitted = 1 - goal.confidence
-    for _, number in sorted(likely):
+    for number in sorted(likely, key=rank):
         careful_first = ladders[number][::-1]
         if careful_first[0].exact:
             return careful_first[0]
         permitted /= 2
         last = last_holding((step.sealed for step in careful_first), goal.recall, 1 - permitted)
         if last is not None:
-            return careful_first[last]
+            confirmed = careful_first[: last + 1]
+            as_fast = max(limit, confirmed[-1].point.ms)
+            return next(step for step in confirmed if step.point.ms <= as_fast)
         report("the held-out queries do not confirm it; trying the next config")
     return None
 

@@ -1,9 +1,9 @@
 """The data of a bench: rows of a collection or of a file, and queries."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from indexer.errors import VectorError
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
 from searchengine.bench.results import Spread
+from searchengine.encoders.timing import milliseconds_alone
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.evaluate.judgements import Qrels, judged
@@ -23,7 +24,6 @@ MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
-_TIMED = 100  # questions encoded one by one to time the encoder
 _BLOCK = 1 << 14  # rows read from a file at a time
 
 
@@ -81,7 +81,7 @@ def collection_dataset(
             tuple(snapshot.live[row] for row in snapshot.segments),
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),
             str(snapshot.settings["encoder"]["source"]),
-            _encode_ms(engine, texts),
+            Spread.of(milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)),
             None if qrels is None else _judge(snapshot, keys, qrels),
             0 if qrels is None else len(keys),
         )
@@ -149,16 +149,6 @@ def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
     except VectorError as error:
         raise QueryError(f"{path}: {error}") from error
     return np.asarray(rows, np.float32)
-
-
-def _encode_ms(engine: SearchEngine, texts: list[str]) -> Spread:
-    """Measure the milliseconds to encode one question."""
-    seconds = []
-    for text in texts[:_TIMED] * 2:  # the first half warms up
-        begin = time.perf_counter()
-        engine.encoder.encode([text], role="query")
-        seconds.append(time.perf_counter() - begin)
-    return Spread.of([1e3 * value for value in seconds[len(seconds) // 2 :]])
 
 
 def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Doubles]:

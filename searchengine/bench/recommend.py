@@ -301,8 +301,8 @@ def _tied(row: Row, tied: Sequence[str], encoding: float) -> list[str]:
         named.append(f"{more} more (≈ in the table)")
     besides = f"With {short(encoding)} ms of encoding, the" if encoding else "The"
     return [
-        f"{besides} speeds of {listed(named)} do not differ significantly; quality where it differs "
-        "beyond doubt, then memory, then recall decided between them."
+        f"{besides} speeds of {listed(named)} do not differ significantly; quality where it "
+        "differs beyond doubt, then memory, then recall decided between them."
     ]
 
 

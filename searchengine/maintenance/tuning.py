@@ -1,7 +1,9 @@
 """Tuning a collection: documents as queries, the rebuild, and the result in words."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,24 @@ from indexer.building.build import Progress
 from indexer.config import Structure
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment
-from indexer.tuning.tune import MIN_QUERIES, Goal, Tuning, check_queries, queries_needed, tune
+from indexer.tuning.tune import (
+    MIN_QUERIES,
+    Goal,
+    Objective,
+    Tuning,
+    check_queries,
+    queries_needed,
+    tune,
+)
 from searchengine.encoders.checks import check_questions
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.errors import QueryError
+from searchengine.encoders.timing import QUESTIONS, milliseconds_alone
+from searchengine.errors import CollectionError, QueryError
 from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.stats import Stats
 from searchengine.storage.collection import Collection
+from trainer.errors import TrainerError
 
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
@@ -111,7 +123,15 @@ def tune_collection(
         vectors, self_queries = queries_of(segments, live, goal)
     else:
         vectors = encoder.load().encode(queries, role="query")
-    tuning = tune(segments, vectors, goal, live=live, self_queries=self_queries, on_step=on_step)
+    tuning = tune(
+        segments,
+        vectors,
+        goal,
+        live=live,
+        self_queries=self_queries,
+        on_step=on_step,
+        question_ms=_encoding_ms(collection, encoder, queries, goal, on_step),
+    )
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 
@@ -121,6 +141,39 @@ def stored_goal(collection: Collection) -> Goal | None:
     tunings = (segment.manifest.tuning for segment in collection.segments.values())
     stored = next((tuning for tuning in tunings if tuning is not None), None)
     return None if stored is None else Goal(**stored["goal"])
+
+
+def _encoding_ms(
+    collection: Collection,
+    encoder: CollectionEncoder,
+    queries: Sequence[str] | None,
+    goal: Goal,
+    on_step: Callable[[str], None] | None,
+) -> float:
+    """Milliseconds to encode a question; 0 where vectors are asked for, or the encoder is missing.
+
+    Reported, because it decides which differences of the search count.
+    """
+    if collection.settings["encoder"]["fingerprint"] == NO_ENCODER:
+        return 0.0
+    questions = queries or QUESTIONS
+    report = on_step or (lambda _: None)
+    try:
+        encode = partial(encoder.load().encode, role="query")
+        if goal.objective is Objective.THROUGHPUT:
+            encode(questions)
+            begin = time.perf_counter()
+            encode(questions)
+            milliseconds = 1e3 * (time.perf_counter() - begin) / len(questions)
+        else:
+            milliseconds = float(np.median(milliseconds_alone(encode, questions)))
+    except (CollectionError, TrainerError) as error:
+        if queries is not None:
+            raise
+        report(f"only the search is timed, because questions cannot be encoded: {error}")
+        return 0.0
+    report(f"encoding a question takes {milliseconds:.2g} ms, whatever the index config")
+    return milliseconds
 
 
 def in_words(config: Mapping[str, Any], dim: int) -> str:

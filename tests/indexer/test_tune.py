@@ -241,6 +241,38 @@ def test_every_ladder_has_half_of_the_error_that_is_left() -> None:
     assert _decide([failing, step(3.0, np.ones(1), exact=True)], goal, silent) is not None
 
 
+def test_of_points_that_feel_as_fast_the_one_that_finds_most_is_chosen() -> None:
+    """A question takes 4 ms besides: 0.1 and 0.25 ms of search are within 5 %, 0.4 is not."""
+    goal, silent, sure = Goal(0.9), lambda _: None, np.ones(200)
+
+    def points(*values: tuple[float, float]) -> list[_Step]:
+        return [
+            _Step(Point(replace(RECIPES[0], shortlist=10 + i), recall, ms, 8.0), True, sure)
+            for i, (recall, ms) in enumerate(values)
+        ]
+
+    cheap = points((0.95, 0.1), (0.96, 0.12))
+    finds = points((0.97, 0.15), (0.99, 0.25), (0.999, 0.4))
+    slow = points((1.0, 0.4))
+    ladders = [cheap, slow, finds]
+    assert _decide(ladders, goal, silent) is cheap[0]
+    assert _decide(ladders, goal, silent, question_ms=4.0) is finds[1]
+    assert _decide([slow, cheap], goal, silent, question_ms=4.0) is cheap[1]
+    # What finds most is tried first, and must be confirmed like any other.
+    unsure = [replace(step, sealed=np.zeros(200)) for step in finds]
+    assert _decide([cheap, unsure], goal, silent, question_ms=4.0) is cheap[1]
+    scan = [replace(points((1.0, 0.2))[0], exact=True)]
+    assert _decide([*ladders, scan], goal, silent, question_ms=4.0) is scan[0]
+
+
+def test_what_is_not_felt_is_spent_on_recall(segments: list[Segment]) -> None:
+    goal = Goal(0.8)
+    alone = tune(segments, QUERIES, goal)
+    felt = tune(segments, QUERIES, goal, question_ms=1e4)
+    assert felt.question_ms == 1e4 and alone.question_ms == 0
+    assert felt.recall > 0.998 and felt.recall > alone.recall
+
+
 def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
     """It finds every neighbour, so that a tuning that was started has a result."""
     truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
@@ -255,6 +287,27 @@ def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
     kept = [np.arange(30, 1800), np.arange(30, 1200)]
     tried = [*candidates(segments, [1800, 1200], kept, questions, Goal(0.9, k=1190), None)]
     assert [sizes for _, sizes in tried] == [[1800]]
+
+
+def test_a_careful_grid_has_a_shortlist_that_contains_nearly_all(segments: list[Segment]) -> None:
+    truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
+    questions, sizes, kept = Questions(QUERIES, truth), [1800, 1200], [None, None]
+
+    def shortlists(prefix: int, careful: bool) -> list[int]:
+        flat = [SegmentConfig(prefix=prefix)]
+        ((_, chosen),) = candidates(
+            segments, sizes, kept, questions, Goal(0.5), flat, careful=careful
+        )
+        return chosen
+
+    few, more = shortlists(12, careful=False), shortlists(12, careful=True)
+    assert more[:-1] == few and more[-1] > few[-1]
+
+    def share_found(size: int) -> float:
+        return recall(merged(segments, QUERIES, SegmentConfig(prefix=12, shortlist=size)), truth)
+
+    assert share_found(more[-1]) > 0.995 > share_found(few[-1])
+    assert shortlists(24, careful=True) == shortlists(24, careful=False)  # the first contains all
 
 
 def test_memory_is_a_limit(segments: list[Segment]) -> None:
@@ -373,15 +426,16 @@ def test_a_tuning_splits_the_queries_and_reports_every_step(
         views.append(weakref.ref(view))
         return view
 
-    def tried(*_: object) -> Iterator[tuple[SegmentConfig, list[int]]]:
+    def tried(*_: object, careful: bool) -> Iterator[tuple[SegmentConfig, list[int]]]:
         yield SegmentConfig(prefix=8), [10, 20]
         gc.collect()
         assert views and all(view() is None for view in views)  # two at a time may not fit
         yield SegmentConfig(prefix=16), [10, 20]
 
     def steps(
-        views: Any, sizes: Any, config: Any, seen: Questions, held_out: Questions, _: Any, most: Any
+        views: Any, sizes: Any, config: Any, seen: Questions, held_out: Questions, *rest: Any
     ) -> Iterator[_Step]:
+        _, most, _ = rest
         limits.append(most)
         halves.append((seen.vectors, held_out.vectors))
         ms, likely, share = next(points)
@@ -423,6 +477,7 @@ def climb(
     times: Iterable[float] = (),
     most: float = float("inf"),
     lists: int = 128,
+    question_ms: float = 0,
 ) -> list[_Step]:
     """A ladder to recall 0.5 whose points reach these recalls, in these milliseconds."""
     reached = itertools.chain(recalls, itertools.repeat(0.0))
@@ -435,7 +490,8 @@ def climb(
     monkeypatch.setattr(module, "_cost", lambda *_: next(costs))
     views: list[Any] = [Stub(1000, lists), Stub(1000, 1)]
     recipe = SegmentConfig.from_dict({"prefix": 8} | config)
-    return [*_ladder(views, [1000, 1000], recipe, SEEN, HELD_OUT, Goal(0.5), most)]
+    rows, goal = [1000, 1000], Goal(0.5)
+    return [*_ladder(views, rows, recipe, SEEN, HELD_OUT, goal, most, question_ms)]
 
 
 @pytest.mark.parametrize(
@@ -464,6 +520,15 @@ def test_where_a_ladder_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [step.point.recall for step in steps] == [0.5, 0.74, 0.75]
     steps = climb(monkeypatch, hnsw, times=[1.0, 2.0, 2.5, 3.0], most=2.0)
     assert [step.point.ms for step in steps] == [1.0, 2.0, 2.5]
+
+
+def test_a_ladder_goes_on_while_it_is_not_felt(monkeypatch: pytest.MonkeyPatch) -> None:
+    hnsw = {"structure": "hnsw", "shortlist": 10}
+    recalls, times = [0.8, 0.9, 0.95, 0.96, 0.97], [1.0, 1.1, 1.4, 1.6, 9.0]
+    monkeypatch.setattr(module, "holds", lambda *_: True)
+    assert len(climb(monkeypatch, hnsw, recalls, times)) == 1
+    steps = climb(monkeypatch, hnsw, recalls, times, question_ms=9.0)  # 5 % of 10 ms
+    assert [step.point.ms for step in steps] == [1.0, 1.1, 1.4, 1.6]
 
 
 def test_a_step_keeps_the_halves_apart(monkeypatch: pytest.MonkeyPatch) -> None:
