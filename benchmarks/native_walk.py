@@ -2,6 +2,10 @@
 
     python benchmarks/native_walk.py                                          # synthetic rows
     python benchmarks/native_walk.py --vectors vectors.npy --rows 100000      # real sentences
+    python benchmarks/native_walk.py --vectors vectors.npy --rows 50000 --peers
+
+With --peers, hnswlib, usearch and faiss's HNSW over 8 bits are built and measured too. Intel's SVS
+is not among them: its LeanVec refuses processors of other makers.
 
 Three systems answer the same queries in turns, in one batch and one by one: faiss's HNSW32 over
 float32, the segment's cascade in faiss, and the same cascade in the compiled kernel. Speed at a
@@ -12,11 +16,11 @@ and a ratio compares systems within one round.
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import faiss
@@ -31,9 +35,11 @@ from indexer.threads import threads
 from indexer.tuning.points import recall
 from searchengine.bench.machine import processor
 
+if TYPE_CHECKING:
+    from search_speed import System
+
 K = 10
-TARGETS = (0.95, 0.98)
-QUERIES = 10_000
+TARGETS = (0.95, 0.97, 0.98)
 CONFIG = SegmentConfig(prefix=192, structure="hnsw", code="int8", ef_construction=64)
 FULL = (16, 24, 32, 48, 64, 96, 128, 192)  # ef_search
 # (ef_search, shortlist)
@@ -77,6 +83,16 @@ def cascade(path: Path, rows: Any, kernel: str) -> Callable[[tuple[int, int], bo
         return lambda queries: view.search(queries, K).rows
 
     return at
+
+
+def peers(rows: Any) -> "Iterator[System]":
+    """Full-width graphs of other libraries, built one after the other."""
+    from search_speed import faiss_graph, hnswlib_graph, usearch_graph
+
+    yield faiss_graph("HNSW32,SQ8", rows)
+    yield hnswlib_graph(rows, 16, 200)
+    for dtype in ("f16", "i8"):
+        yield usearch_graph(rows, dtype)
 
 
 def measure(at: Any, point: Any, queries: Any, truth: Any, alone: int) -> Point:
@@ -125,17 +141,27 @@ def figures(rounds: dict[str, list[list[Point]]]) -> dict[str, Any]:
 @click.command()
 @click.option("--vectors", type=click.Path(exists=True, path_type=Path), help="Real vectors.")
 @click.option("--rows", default=200_000, show_default=True, help="Rows to index.")
+@click.option("--queries", "query_count", default=10_000, show_default=True, help="Of a batch.")
 @click.option("--rounds", default=7, show_default=True, help="Rounds of all systems.")
 @click.option("--alone", default=300, show_default=True, help="Queries timed one by one.")
+@click.option("--peers", "with_peers", is_flag=True, help="Measure other libraries too.")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder that keeps the indexes.")
-def main(vectors: Path | None, rows: int, rounds: int, alone: int, work: Path | None) -> None:
+def main(
+    vectors: Path | None,
+    rows: int,
+    query_count: int,
+    rounds: int,
+    alone: int,
+    with_peers: bool,
+    work: Path | None,
+) -> None:
     """Build or open all, then measure in turns."""
     if vectors is None:
         source = Synthetic()
-        base, queries = np.concatenate(list(source.blocks(rows))), source.queries(QUERIES)
+        base, queries = np.concatenate(list(source.blocks(rows))), source.queries(query_count)
     else:
         base, spare = split(vectors, rows)
-        queries = spare[-QUERIES:]
+        queries = spare[-query_count:]
     context = tempfile.TemporaryDirectory() if work is None else nullcontext(str(work))
     with context as folder:
         work = Path(folder)
@@ -146,18 +172,28 @@ def main(vectors: Path | None, rows: int, rounds: int, alone: int, work: Path | 
             np.save(work / "truth.npy", flat.search(queries, K)[1])
             del flat
         truth = np.load(work / "truth.npy")
-        systems = {
+        systems: dict[str, tuple[Callable[[Any, bool], Search], tuple[Any, ...]]] = {
             "HNSW32 fp32": (full_graph(work / "hnsw.faiss", base), FULL),
             "faiss cascade": (cascade(work / "segment", base, "faiss"), CASCADE),
             "native": (cascade(work / "segment", base, "native"), CASCADE),
         }
+        seconds = {}
+        for peer in peers(base) if with_peers else ():
+            systems[peer.name] = (peer.at, peer.efforts)
+            seconds[peer.name] = peer.build_seconds
+            click.echo(f"{peer.name}: built in {peer.build_seconds:.1f} s")
         del base
         curves: dict[str, list[list[Point]]] = {name: [] for name in systems}
         for _ in range(rounds):
             for name, (at, points) in systems.items():
                 curves[name].append([measure(at, point, queries, truth, alone) for point in points])
     click.echo(f"{processor()}, {threads.limit} threads, kernel: {description()}")
-    settings = {"rows": rows, "vectors": "synthetic" if vectors is None else "real sentences"}
+    settings: dict[str, Any] = {
+        "rows": rows,
+        "queries": query_count,
+        "vectors": "synthetic" if vectors is None else "real sentences",
+    }
+    settings["build_s"] = seconds
     record("native_walk", settings | {"kernel": description()} | figures(curves))
 
 

@@ -373,6 +373,9 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
     """
     if not results or len(results) != len(bases):
         raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
+    if len(results) == 1 and results[0].rows.shape[1] == k:  # it is in order
+        only = results[0]
+        return replace(only, rows=np.where(only.rows < 0, -1, only.rows + bases[0]))
     rows = np.concatenate(
         [
             np.where(result.rows < 0, -1, result.rows + base)
