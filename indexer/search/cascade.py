@@ -373,16 +373,13 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
     """
     if not results or len(results) != len(bases):
         raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
-    if len(results) == 1 and results[0].rows.shape[1] == k:  # it is in order
-        only = results[0]
-        return replace(only, rows=np.where(only.rows < 0, -1, only.rows + bases[0]))
-    rows = np.concatenate(
-        [
-            np.where(result.rows < 0, -1, result.rows + base)
-            for result, base in zip(results, bases, strict=True)
-        ],
-        axis=1,
-    )
+    numbered = [
+        np.where(result.rows < 0, -1, result.rows + base)
+        for result, base in zip(results, bases, strict=True)
+    ]
+    if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
+        return replace(results[0], rows=numbered[0])
+    rows = np.concatenate(numbered, axis=1)
     best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
     counts = [result.read for result in results if result.read is not None]
     return replace(
