@@ -92,3 +92,9 @@ def test_commit_every_is_one_document_or_more() -> None:
     for every in (0, -1, True, 1.0):
         with pytest.raises(QueryError, match=f"at least 1 document or None, got {every!r}"):
             AddOptions(commit_every=every)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("dim", "prefix"), [(768, 128), (128, 128), (100, 96), (50, 48), (7, 7)])
+def test_the_default_prefix_is_a_multiple_of_8(tmp_path: Path, dim: int, prefix: int) -> None:
+    with SearchEngine.create(tmp_path / "c", encoder=None, dim=dim) as engine:
+        assert engine.stats().index_config["prefix"] == prefix
