@@ -13,13 +13,13 @@ _CHUNK = 1 << 24  # bytes per read
 
 # SQLite's length of a text ends at a NUL; the length of its bytes does not.
 _INVARIANTS = {
-    "SELECT count(*) FROM passages WHERE NOT EXISTS (SELECT 1 FROM segments WHERE passages.id "
-    "BETWEEN segments.base AND segments.base + segments.rows - 1)": "passages without a row",
+    "SELECT count(*) FROM live_passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
+    "BETWEEN base AND base + rows - 1)": "passages without a row",
     "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
         "passages without a document"
     ),
     "SELECT count(*) FROM documents WHERE vectors IS NOT x'' "
-    "AND id NOT IN (SELECT document FROM passages)": "documents without a passage",
+    "AND id NOT IN (SELECT document FROM live_passages)": "documents without a passage",
     "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
         "passages that are deleted"
     ),

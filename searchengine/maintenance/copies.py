@@ -14,6 +14,7 @@ from indexer.storage.manifest import MANIFEST
 from searchengine.errors import CollectionError
 from searchengine.maintenance.check import check_pages, check_texts, damaged
 from searchengine.storage.collection import Collection
+from searchengine.storage.documents.pending import drop_all
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.folders import folder_of, segment_errors
 from searchengine.storage.scratch import new_folder
@@ -73,7 +74,7 @@ def _positions(store: Store) -> RowNumbers:
     """(passages,) int64: the place of each passage, by ascending id, in the order of documents."""
     blocks, after = [], (-1, -1)
     sql = (
-        "SELECT document, id FROM passages WHERE (document, id) > (?, ?) "
+        "SELECT document, id FROM live_passages WHERE (document, id) > (?, ?) "
         f"ORDER BY document, id LIMIT {_BLOCK}"
     )
     while rows := store.read(sql, after):
@@ -86,7 +87,7 @@ def _positions(store: Store) -> RowNumbers:
 def _export_passages(store: Store, path: Path) -> None:
     after = (-1, -1)
     sql = (
-        "SELECT document, passages.id, key, start, end FROM passages "
+        "SELECT document, passages.id, key, start, end FROM live_passages AS passages "
         "JOIN documents ON documents.id = document WHERE (document, passages.id) > (?, ?) "
         f"ORDER BY document, passages.id LIMIT {_BLOCK}"
     )
@@ -117,6 +118,8 @@ def _copy(snapshot: Snapshot, target: Path) -> None:
     sync_folder(target / "segments")
     snapshot.store.copy_to(target / "documents.db")
     with Store(target / "documents.db") as store:
+        with store.transaction():
+            drop_all(store)  # what others are doing belongs to the folder that was copied
         check_pages(store, snapshot.path / "documents.db", "quick_check")
 
 

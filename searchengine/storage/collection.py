@@ -13,8 +13,9 @@ from indexer.segment import SegmentConfig
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
-from searchengine.storage.documents.store import Store
+from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
+from searchengine.storage.merging import Merging
 from searchengine.storage.scratch import new_folder
 from searchengine.storage.writer import Measured, WritableView, due, misfit
 
@@ -80,11 +81,14 @@ class Collection(WritableView):
                 writer.changes.index_field(name)
 
     def optimize(self, progress: Progress | None = None) -> None:
-        """Merge all segments into one without deleted rows, with a new rotation."""
+        """Merge all segments into one without deleted rows, with a new rotation.
+
+        What is added meanwhile stays in segments of its own. Raises CollectionBusy if another
+        process is merging segments, or writing, for longer than `wait`.
+        """
         with self.own_store() as store:
-            with self.writing(store) as writer:
-                writer.merge(store.segments(), refit=True, progress=progress)
-                writer.changes.optimize_text()
+            merging = Merging(self, store, progress)
+            merging.merge_all()
             try:
                 store.tidy()
             except CollectionError as error:  # the merge is committed
@@ -134,14 +138,18 @@ class Collection(WritableView):
         self, store: Store, progress: Progress | None = None, *, finished: bool = False
     ) -> None:
         """Merge segments while there are too many; each merge is a commit."""
+        merging = Merging(self, store, progress)
+
+        def misfits(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
+            row = misfit({row: s for row, s in self.segments.items() if row in rows})
+            return [] if row is None else [row]
+
         try:
-            while due(store, finished=finished):
-                with self.writing(store) as writer:
-                    writer.merge(due(store, finished=finished), progress=progress)
-            while row := misfit(self.segments):
-                with self.writing(store) as writer:
-                    if row in store.segments():
-                        writer.merge([row], refit=True, progress=progress)
+            merging.go_on()
+            while merging.merge(lambda rows: due(store, rows, finished=finished)):
+                pass
+            while merging.merge(misfits, refit=True):
+                pass
         except CollectionBusy:
             pass  # the last process to write merges
         except CollectionError as error:  # the change before is committed

@@ -21,7 +21,7 @@ from indexer.building.merge import outgrown
 from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
-from indexer.storage.durable import below
+from indexer.storage.durable import below, sync_folder
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import tiers
 from searchengine.storage.documents.changes import Changes
@@ -30,6 +30,7 @@ from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.folders import (
     beside,
+    checksum,
     folder_of,
     os_errors,
     remove_unnamed,
@@ -169,6 +170,19 @@ class Writer:
         commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
         self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})
 
+    def adopt(self, built: Path, base: int) -> None:
+        """Take a segment that was built in another folder of the collection, and record it."""
+        self._numbers += 1
+        target = folder_of(self.path, self._numbers)
+        with os_errors(self.path), segment_errors(self.path):
+            built.rename(target)
+            sync_folder(target.parent)
+            sync_folder(built.parent)
+            segment = Segment.open(target, checksum=checksum)
+        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
+        self.opened[row] = segment
+        self.changes.add_segment(row)
+
     def rename_encoder(self, renamed: Mapping[str, str]) -> None:
         """Store the encoder's present fingerprint instead of one that an older version computed."""
         stored = self.store.settings()["encoder"]
@@ -191,9 +205,10 @@ class Writer:
         return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
 
 
-def due(store: Store, *, finished: bool = False) -> list[SegmentRow]:
-    """The segments to merge by searchengine.storage.tiers; `finished` as there."""
-    committed = store.segments()
+def due(
+    store: Store, committed: Sequence[SegmentRow], *, finished: bool = False
+) -> list[SegmentRow]:
+    """The segments of these to merge by searchengine.storage.tiers; `finished` as there."""
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     return [committed[i] for i in tiers.due(sizes, finished=finished)]
 
@@ -266,9 +281,17 @@ class WritableView(View):
             raise store.replaced()
         return store
 
+    def opened(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
+        """Committed segments, open; they stay so whatever becomes of their folders."""
+        held = self._current().segments
+        return {row: held.get(row) or self._open_segment(row, held) for row in rows}
+
     @contextmanager
-    def writing(self, store: Store) -> Iterator[Writer]:
-        """A transaction; shows what it committed, and removes the folders that it replaced."""
+    def writing(self, store: Store, wait: float | None = None) -> Iterator[Writer]:
+        """A transaction; shows what it committed, and removes the folders that it replaced.
+
+        `wait`: seconds to wait for another writer; None: as the view was opened.
+        """
         opened: dict[SegmentRow, Segment] = {}
 
         def open_segment(row: SegmentRow) -> Segment:
@@ -277,7 +300,7 @@ class WritableView(View):
                 opened[row] = held.get(row) or self._open_segment(row, held)
             return opened[row]
 
-        with writing(self.path, store, open_segment, self.wait) as writer:
+        with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
             writer.rename_encoder(self.renamed)
             yield writer
         try:

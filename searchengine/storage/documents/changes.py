@@ -95,8 +95,14 @@ class Changes:
         return known(self.store, keys)
 
     def next_passage(self) -> int:
-        """The id of the next passage: beyond all rows of all segments."""
-        sql = "SELECT ifnull(max(base + rows), 0) FROM segments"
+        """The id of the next passage: beyond all rows of all segments, and those of merges.
+
+        A new encoder's passages have ids far beyond (searchengine.storage.documents.pending).
+        """
+        sql = (
+            "SELECT max((SELECT ifnull(max(base + rows), 0) FROM segments), "
+            "(SELECT ifnull(max(last + 1), 0) FROM pending WHERE kind != 'reindex'))"
+        )
         return int(self.store.read(sql)[0][0])
 
     def write(
@@ -244,10 +250,10 @@ class Changes:
             lexical.create(connection, tokenizer)
         self.set("tokenizer", tokenizer)
 
-    def optimize_text(self) -> None:
-        """Merge the index of words into the form that is quickest to search."""
+    def merge_text(self, pages: int) -> bool:
+        """Merge pages of the index of words; see searchengine.storage.documents.lexical.merge."""
         with self.store.writing() as connection:
-            lexical.optimize(connection)
+            return lexical.merge(connection, pages)
 
     def index_field(self, name: str) -> None:
         """Index a metadata field, and keep the index up to date from now on."""

@@ -111,10 +111,17 @@ def drop(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE IF EXISTS text_index")
 
 
-def optimize(connection: sqlite3.Connection) -> None:
-    """Merge the index into one tree, the fastest to search. Does nothing without an index."""
-    if tokenizer(_reader(connection)) is not Tokenizer.NONE:
-        connection.execute("INSERT INTO text_index (text_index) VALUES ('optimize')")
+def merge(connection: sqlite3.Connection, pages: int) -> bool:
+    """Merge `pages` pages of the index; True if there is nothing left to merge.
+
+    A negative number begins to merge all of it into one tree, the fastest to search. Does nothing
+    without an index.
+    """
+    if tokenizer(_reader(connection)) is Tokenizer.NONE:
+        return True
+    before = connection.total_changes
+    connection.execute("INSERT INTO text_index (text_index, rank) VALUES ('merge', ?)", (pages,))
+    return connection.total_changes - before < 2  # https://sqlite.org/fts5.html, 6.8
 
 
 def check(connection: sqlite3.Connection) -> str | None:

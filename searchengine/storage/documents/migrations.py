@@ -9,6 +9,8 @@ passages      the encoded texts: passages.id = the segment's base + the row in i
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
 tombstones    deleted passages that a segment still has a row for
+pending       work that outlives a commit, see searchengine.storage.documents.pending; the view
+              live_passages leaves out the passages that it hides
 settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request, see searchengine.storage.filters.fields
 text_index    words, see searchengine.storage.documents.lexical
@@ -101,6 +103,24 @@ def m006_vectors(db: "sqlite_utils.Database") -> None:
     db.execute("ALTER TABLE documents ADD COLUMN vectors BLOB")
 
 
+def m007_pending(db: "sqlite_utils.Database") -> None:
+    """Work that outlives a commit, and the passages without those that it hides."""
+    db.execute(
+        """CREATE TABLE pending (
+            id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            first INTEGER NOT NULL,
+            last INTEGER NOT NULL,
+            folder TEXT NOT NULL,
+            details TEXT NOT NULL
+        )"""
+    )
+    db.execute(
+        "CREATE VIEW live_passages AS SELECT id, document, start, end FROM passages WHERE NOT EXISTS "
+        "(SELECT 1 FROM pending WHERE passages.id BETWEEN pending.first AND pending.last)"
+    )
+
+
 MIGRATIONS = {
     function.__name__: function
     for function in (
@@ -110,6 +130,7 @@ MIGRATIONS = {
         m004_text,
         m005_histories,
         m006_vectors,
+        m007_pending,
     )
 }
 """Name → migration, in the order in which they are applied."""

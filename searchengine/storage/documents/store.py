@@ -63,7 +63,7 @@ class Store(Database):
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         """All passages of these documents, by id."""
-        sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
+        sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
         return sorted(self._passage(row) for row in self._rows(sql, list(documents)))
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
@@ -163,8 +163,8 @@ class Store(Database):
         """Ids of the passages whose document matches a filter, ascending, int64."""
         condition, parameters = self.condition(where)
         sql = (
-            "SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document "
-            f"WHERE {condition} ORDER BY passages.id"
+            "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
+            f"WHERE {condition} ORDER BY p.id"
         )
         return self.numbers(sql, parameters)
 
@@ -177,7 +177,7 @@ class Store(Database):
     def counts(self) -> tuple[int, int]:
         """The numbers of documents and passages; reads all ids."""
         documents, passages = self.scan(
-            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"
         )[0]
         return documents, passages
 

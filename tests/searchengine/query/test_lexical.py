@@ -208,12 +208,30 @@ def test_words_too_short_for_trigrams_are_counted() -> None:
     assert ids(found(connection, "고래", 2)) == [0, 4]  # one text ends with it: read them all
 
 
+def merge_all(connection: sqlite3.Connection) -> None:
+    done = lexical.merge(connection, -1)
+    while not done:
+        done = lexical.merge(connection, 1)
+
+
+def test_merging_page_by_page_ends_in_one_tree() -> None:
+    connection = database()
+    for i in range(100, 140):
+        connection.execute(_UPSERT, {"id": i, "title": "", "text": f"elm elm{i}"})
+        connection.commit()
+    assert not lexical.merge(connection, -1)
+    merge_all(connection)
+    trees = connection.execute("SELECT count(DISTINCT segid) FROM text_index_idx").fetchone()
+    assert trees == (1,)
+    assert len(ids(found(connection, "elm", 100))) == 40
+
+
 def test_without_an_index() -> None:
     connection = database(tokenizer=Tokenizer.NONE)
     with pytest.raises(QueryError, match="has no index of words"):
         found(connection, "whales")
     assert lexical.check(connection) is None
-    lexical.optimize(connection)
+    merge_all(connection)
     lexical.drop(connection)
 
 
@@ -271,7 +289,7 @@ def test_the_index_follows_the_documents(changes: list[tuple[Any, ...]], tokeniz
         elif name == "delete":
             connection.execute("DELETE FROM documents WHERE id = ?", values)
         else:
-            lexical.optimize(connection)
+            merge_all(connection)
     assert lexical.check(connection) is None
     bags = {
         i: Counter(f"{title} {text}".split())

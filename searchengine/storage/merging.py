@@ -1,0 +1,318 @@
+"""Merging segments while others write.
+
+A small merge is one transaction. A large one takes the write lock for moments only:
+
+    claim    one transaction names the work in `pending` and reserves ids for the merged passages
+    build    the segment, in the folder of the work, without the lock
+    move     the passages to the reserved ids, where they are hidden, some thousand a transaction
+    swap     one transaction names the new segment instead of the merged ones
+    remove   the former passages, hidden now, some thousand a transaction
+
+Documents deleted or changed meanwhile leave tombstones in the new segment. If one of the merged
+segments was replaced meanwhile (by tune, repair or another merge), the new one is dropped. Whatever
+happens, every state between two transactions is a whole collection. If the process is killed, the
+next writer goes on where a new segment is complete, and discards what is not.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from indexer.building.build import Progress
+from indexer.search.allowed import Allowed
+from indexer.segment import Segment, SegmentConfig
+from indexer.storage.durable import sync_file
+from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.storage.documents import pending
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.pending import Kind, Work
+from searchengine.storage.documents.store import Ids, SegmentRow, Store
+from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
+from searchengine.storage.pending import Owner, alive, here, remove_abandoned, who
+from searchengine.storage.writer import WritableView
+
+Choose = Callable[[Sequence[SegmentRow]], Sequence[SegmentRow]]
+"""The segments to merge, of those that no other process is merging."""
+
+IN_ONE = 1 << 20
+"""Numbers (rows × dimensions) that are merged in one transaction: it takes less than a second."""
+SLICE = 20_000
+"""Passages moved or removed in a transaction: a tenth of a second."""
+PATIENCE = 60.0
+"""Seconds to wait for other writers at least, before a merge that is built is left to the next."""
+_PAGES = 500  # of the index of words, merged in a transaction
+_POLL = 0.05  # seconds between two looks whether another merge has ended
+_PASSAGE = 64  # dimensions that cost as much time as moving a passage
+_SEGMENT, _IDS = "segment", "ids.npy"
+_log = logging.getLogger(__name__)
+
+
+class Gone(Exception):
+    """A segment that is being merged was replaced meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """Merges segments of an open collection.
+
+    Attributes:
+        view: the collection.
+        store: its connection for writing.
+        progress: progress callback.
+    """
+
+    view: WritableView
+    store: Store
+    progress: Progress | None = None
+
+    def merge(self, choose: Choose, refit: bool | None = None) -> bool:
+        """Merge the segments that `choose` picks; False if there was nothing to merge.
+
+        Raises:
+            CollectionBusy: another process is writing; then nothing has changed, or the next
+                writer completes the merge.
+            CollectionError: a segment is damaged, or the disk is full. Nothing has changed.
+        """
+        chosen = choose(free(self.view.path, self.store))
+        if not chosen:
+            return False
+        if self._is_small(chosen):
+            with self.view.writing(self.store) as writer:
+                chosen = choose(free(self.view.path, self.store))
+                if self._is_small(chosen):
+                    writer.merge(chosen, refit=refit, progress=self.progress)
+                    return bool(chosen)
+        claimed = self._claim(choose)
+        if claimed is None:
+            return False
+        owner, work, ids = claimed
+        return self._complete(owner, work, lambda: self._build(owner, work, ids, refit))
+
+    def merge_all(self) -> None:
+        """Merge all segments into one, with a new rotation, and the index of words into one tree.
+
+        Waits until no other thread merges, and as long as `wait` says for other processes.
+        """
+        self.go_on()
+        until = monotonic() + self.view.wait
+
+        def everything(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
+            return rows if len(rows) == len(self.store.segments()) else []
+
+        while not self.merge(everything, refit=True) and self.store.segments():
+            others = [w for w in pending.works(self.store) if w.kind is Kind.MERGE]
+            if monotonic() > until and not all(here(work.folder) for work in others):
+                raise CollectionBusy(
+                    f"the segments of {self.view.path} are being merged by another process; "
+                    "try again when it has finished, or wait for it: --wait SECONDS"
+                )
+            sleep(_POLL)
+        pages = -_PAGES  # negative: begin a merge of all
+        done = False
+        while not done:
+            with self._slice():
+                done = Changes(self.store).merge_text(pages)
+            pages = _PAGES
+
+    def go_on(self) -> None:
+        """Complete or discard the merges of processes that were killed."""
+        for name in dict.fromkeys(work.folder for work in pending.works(self.store)):
+            with self.store.transaction(self.view.wait):
+                works = [work for work in pending.works(self.store) if work.folder == name]
+                if not works or any(work.kind is Kind.REINDEX for work in works):
+                    continue
+                owner = Owner(self.view.path, name)
+                if not owner.take():
+                    continue
+            try:
+                merges = [work for work in works if work.kind is Kind.MERGE]
+                if merges:
+                    self._complete(owner, merges[0])
+                else:
+                    self._end(owner)
+            finally:
+                owner.release()
+        if (self.view.path / "pending").is_dir():
+            with self.store.transaction(self.view.wait):
+                remove_abandoned(self.view.path, self.store)
+
+    def _is_small(self, rows: Sequence[SegmentRow]) -> bool:
+        live = sum(row.rows - self.store.dead_count(row) for row in rows)
+        dim = int(self.view.settings["encoder"]["dim"])
+        return live * max(dim, _PASSAGE) <= IN_ONE
+
+    def _claim(self, choose: Choose) -> tuple[Owner, Work, Ids] | None:
+        """Name the work in a transaction; None if there is nothing to merge any more."""
+        path, store, owner = self.view.path, self.store, None
+        try:
+            with store.transaction(self.view.wait), beside(path, store), os_errors(path):
+                chosen = sorted(choose(free(path, store)), key=lambda row: row.base)
+                if not chosen:
+                    return None
+                live = [_live_ids(store, row) for row in chosen]
+                rows = sum(map(len, live))
+                if not rows:
+                    return None
+                first = Changes(store).next_passage()
+                owner = Owner.new(path)
+                inputs = [[row.id, row.base, row.rows, row.manifest_sha256] for row in chosen]
+                details = {"inputs": inputs, "rows": rows, "moved": 0, **who()}
+                ends = first, first + rows - 1
+                work = pending.enter(store, Kind.MERGE, ends, owner.name, details)
+        except BaseException:
+            if owner is not None:
+                owner.clear()
+            raise
+        return owner, work, np.concatenate(live)
+
+    def _complete(
+        self, owner: Owner, work: Work, build: Callable[[], None] | None = None
+    ) -> bool:
+        """Build, unless another process did, move and swap; discard the work if that fails.
+
+        False if a segment to merge was replaced meanwhile.
+        """
+        try:
+            if build is not None:
+                build()
+            elif not (owner.folder / _SEGMENT).exists():
+                raise Gone  # its process was killed before it was complete
+            work = self._move(owner, work)
+            self._swap(owner, work)
+        except CollectionBusy:  # the next writer completes it
+            raise
+        except BaseException as error:
+            self._discard(owner, work)
+            if not isinstance(error, Gone):
+                raise
+            return False
+        else:
+            self._end(owner)
+            return True
+        finally:
+            owner.release()
+
+    def _build(self, owner: Owner, work: Work, ids: Ids, refit: bool | None) -> None:
+        """Write the passages to merge, `ids` ascending, and the new segment with their rows."""
+        view = self.view
+        segments = view.opened(work.inputs)
+        with os_errors(view.path):
+            np.save(owner.folder / _IDS, ids)
+            sync_file(owner.folder / _IDS)
+        parts = []
+        tuning: Mapping[str, Any] | None = None
+        for row, (low, high) in zip(work.inputs, _cuts(ids, work.inputs), strict=True):
+            segment = segments[row]
+            tuning = tuning or segment.manifest.tuning
+            live = ids[low:high] - row.base
+            if len(live):
+                parts.append((segment, None if len(live) == row.rows else Allowed.of(live, row.rows)))
+        settings = self.store.settings()
+        try:
+            with os_errors(view.path), segment_errors(view.path):
+                Segment.merge(
+                    owner.folder / _SEGMENT,
+                    parts,
+                    SegmentConfig.from_dict(settings["index"]),
+                    refit=refit,
+                    provenance={"encoder": settings["encoder"]["fingerprint"]},
+                    tuning=tuning,
+                    progress=self.progress,
+                ).close()
+        except CollectionError:
+            self._check_inputs(work)  # replaced and removed meanwhile: no fault
+            raise
+        # Its checksums are computed and remembered now, not while others wait.
+        with segment_errors(view.path):
+            Segment.open(owner.folder / _SEGMENT, checksum=checksum).close()
+
+    def _move(self, owner: Owner, work: Work) -> Work:
+        """Copy the passages to their new ids."""
+        ids = np.load(owner.folder / _IDS, mmap_mode="r")
+        done = int(work.details["moved"])
+        for low, high in _cuts(ids, work.inputs):
+            for start in range(max(low, done), high, SLICE):
+                part = np.asarray(ids[start : min(start + SLICE, high)])
+                with self._slice():
+                    self._check_inputs(work)
+                    pending.move(self.store, part, work.first + start)
+                    work = pending.note(self.store, work, moved=start + len(part))
+        return work
+
+    def _swap(self, owner: Owner, work: Work) -> None:
+        with self.view.writing(self.store, max(self.view.wait, PATIENCE)) as writer:
+            self._check_inputs(work)
+            for row in work.inputs:
+                pending.enter(self.store, Kind.REMOVE, row.ends, owner.name, {})
+            writer.changes.remove_segments(work.inputs, keep_tombstones=True)
+            pending.leave(self.store, work)
+            writer.adopt(owner.folder / _SEGMENT, work.first)
+
+    def _check_inputs(self, work: Work) -> None:
+        if not set(work.inputs) <= set(self.store.segments()):
+            raise Gone
+
+    def _discard(self, owner: Owner, work: Work) -> None:
+        """Drop a merge; what cannot be done now, the next writer does."""
+        try:
+            with self._slice():
+                pending.give_up(self.store, work)
+        except (CollectionError, OSError) as error:
+            _log.warning("the remains of a merge were not removed: %s", error)
+        else:
+            self._end(owner)
+
+    @contextmanager
+    def _slice(self) -> Iterator[None]:
+        """A short transaction, after which other writers have as much time as it took."""
+        with self.store.transaction(max(self.view.wait, PATIENCE)):
+            begun = monotonic()
+            yield
+        sleep(min(1.0, monotonic() - begun))
+
+    def _end(self, owner: Owner) -> None:
+        """Remove the passages that are hidden, and the folder."""
+        try:
+            for work in pending.works(self.store):
+                done = work.folder != owner.name
+                while not done:
+                    with self._slice():
+                        done = pending.remove(self.store, work, SLICE)
+            owner.clear()
+        except (CollectionError, OSError) as error:
+            _log.warning("replaced passages were not removed; the next change does it: %s", error)
+
+
+def free(path: Path, store: Store) -> list[SegmentRow]:
+    """The committed segments that no living process is merging."""
+    merges = [work for work in pending.works(store) if work.kind is Kind.MERGE]
+    living = alive(path, [work.folder for work in merges])
+    taken = {row for work in merges if work.folder in living for row in work.inputs}
+    return [row for row in store.segments() if row not in taken]
+
+
+def _live_ids(store: Store, row: SegmentRow) -> Ids:
+    """The ids of a segment's passages. Raises CollectionError if they do not match its rows."""
+    live = np.ones(row.rows, bool)
+    live[store.dead(row)] = False
+    ids = np.flatnonzero(live).astype(np.int64) + row.base
+    sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
+    passages = store.read(sql, row.ends)[0][0]
+    if passages != len(ids):
+        raise store.damaged(
+            f"segment {row.id} has {len(ids)} live rows and {passages} passages"
+        )
+    return ids
+
+
+def _cuts(ids: Any, inputs: Sequence[SegmentRow]) -> list[tuple[int, int]]:
+    """The positions among `ids`, ascending, where each segment's begin and end."""
+    lows = np.searchsorted(ids, [row.base for row in inputs]).tolist()
+    highs = np.searchsorted(ids, [row.base + row.rows for row in inputs]).tolist()
+    return list(zip(lows, highs, strict=True))
