@@ -11,6 +11,7 @@ median wait of each, beside those of the same calls when nothing is merged.
 
 import json
 import multiprocessing
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,12 +34,16 @@ QUIET = 5.0  # seconds measured when nothing is merged
 @click.option("--rows", default=500_000, show_default=True)
 @click.option("--dim", default=128, show_default=True)
 @click.option("--structure", default="flat", show_default=True)
-def main(rows: int, dim: int, structure: str) -> None:
+@click.option("--kept", type=click.Path(path_type=Path), help="Create it here, or copy it.")
+def main(rows: int, dim: int, structure: str, kept: Path | None) -> None:
     """Measure and report seconds."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "c"
-        create(path, rows, dim, structure)
+        if kept is None or not kept.exists():
+            create(kept or path, rows, dim, structure)
+        if kept is not None:
+            shutil.copytree(kept, path)
         merging, ended = context.Event(), context.Event()
         queue = context.Queue()
         jobs = {"add": add, "search": search}

@@ -15,6 +15,7 @@ from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.documents.pending import drop_all
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 from searchengine.storage.folders import folder_of
@@ -62,10 +63,11 @@ def reconcile(path: Path, store: Store) -> Plan:
     """Make the tables consistent with each other and with the segments that can be read.
 
     Call it in a transaction of the store. Passages without a row are removed; the plan names the
-    documents that have lost one.
+    documents that have lost one. Pending work is dropped.
     """
     plan = Plan()
     with store.named_errors(), _lenient(store):
+        drop_all(store)
         _indexes(store, plan)
         _documents(store, plan)
         segments = _segments(path, store, plan)

@@ -30,6 +30,7 @@ _TABLES = {
     "segments": ("id", "base", "rows", "manifest_sha256"),
     "tombstones": ("passage",),
     "fields": ("id", "path"),
+    "pending": ("id", "kind", "first", "last", "folder", "details"),
 }
 
 
@@ -138,6 +139,8 @@ def finish(path: Path) -> bool:
 def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes, connection = Changes(new), new.connection
     for table, columns in _TABLES.items():
+        if table == "pending" and not old.execute("PRAGMA table_info(pending)").fetchall():
+            continue  # of an older version
         marks = ", ".join("?" * len(columns))
         names = ", ".join(columns)
         insert = f"INSERT OR ABORT INTO {table} ({names}) VALUES ({marks})"

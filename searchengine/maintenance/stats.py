@@ -11,6 +11,8 @@ from warnings import warn
 from indexer.config import SegmentConfig
 from indexer.tuning.cost import footprint
 from searchengine.maintenance.guarantee import Guarantee, guarantee
+from searchengine.storage.documents import pending
+from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
 
@@ -40,6 +42,7 @@ class Stats:
         encoder, layers, fingerprint: the encoder, and how many of its first layers it uses; None:
             all.
         bytes: size of all files in the folder; hard links count once.
+        pending: a line for each work that has not ended: what it is, how far it is, who does it.
     """
 
     path: str
@@ -64,6 +67,7 @@ class Stats:
     layers: int | None
     fingerprint: str
     bytes: int
+    pending: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -115,7 +119,20 @@ def stats(snapshot: Snapshot) -> Stats:
         layers=settings["encoder"].get("layers"),
         fingerprint=settings["encoder"]["fingerprint"],
         bytes=_bytes(snapshot.path),
+        pending=tuple(map(_described, pending.works(snapshot.store))),
     )
+
+
+def _described(work: Work) -> str:
+    details = work.details
+    if work.kind is Kind.REMOVE:
+        return "removal of replaced passages, which the next change completes"
+    rows = f"{details['moved']} of {details['rows']} passages moved"
+    return f"merge of {len(work.inputs)} segments: {rows}; {_by(details)}"
+
+
+def _by(details: Mapping[str, Any]) -> str:
+    return f"started {details['started']} by {details['by']}"
 
 
 def _bytes(path: Path) -> int:

@@ -263,6 +263,8 @@ def described(stats: Stats) -> dict[str, str]:
     if stats.hot_row is not None and stats.cold_row is not None:
         lines["hot"] = f"{stats.hot_row:.0f} bytes per row, should stay in memory"
         lines["cold"] = f"{stats.cold_row:.0f} bytes per row, may stay on the disk"
+    if stats.pending:
+        lines["pending"] = "; ".join(stats.pending)
     layers = "" if stats.layers is None else f", its first {stats.layers} layers"
     tuning = "none; searchengine tune finds the cheapest index config for a recall target"
     if stats.tuning is not None and stats.guarantee is not None:

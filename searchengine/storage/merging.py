@@ -16,7 +16,7 @@ next writer goes on where a new segment is complete, and discards what is not.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -116,7 +116,7 @@ class Merging:
         pages = -_PAGES  # negative: begin a merge of all
         done = False
         while not done:
-            with self._slice():
+            with self.slice():
                 done = Changes(self.store).merge_text(pages)
             pages = _PAGES
 
@@ -135,7 +135,7 @@ class Merging:
                 if merges:
                     self._complete(owner, merges[0])
                 else:
-                    self._end(owner)
+                    self.end(owner)
             finally:
                 owner.release()
         if (self.view.path / "pending").is_dir():
@@ -171,9 +171,7 @@ class Merging:
             raise
         return owner, work, np.concatenate(live)
 
-    def _complete(
-        self, owner: Owner, work: Work, build: Callable[[], None] | None = None
-    ) -> bool:
+    def _complete(self, owner: Owner, work: Work, build: Callable[[], None] | None = None) -> bool:
         """Build, unless another process did, move and swap; discard the work if that fails.
 
         False if a segment to merge was replaced meanwhile.
@@ -193,7 +191,7 @@ class Merging:
                 raise
             return False
         else:
-            self._end(owner)
+            self.end(owner)
             return True
         finally:
             owner.release()
@@ -212,7 +210,9 @@ class Merging:
             tuning = tuning or segment.manifest.tuning
             live = ids[low:high] - row.base
             if len(live):
-                parts.append((segment, None if len(live) == row.rows else Allowed.of(live, row.rows)))
+                parts.append(
+                    (segment, None if len(live) == row.rows else Allowed.of(live, row.rows))
+                )
         settings = self.store.settings()
         try:
             with os_errors(view.path), segment_errors(view.path):
@@ -239,7 +239,7 @@ class Merging:
         for low, high in _cuts(ids, work.inputs):
             for start in range(max(low, done), high, SLICE):
                 part = np.asarray(ids[start : min(start + SLICE, high)])
-                with self._slice():
+                with self.slice():
                     self._check_inputs(work)
                     pending.move(self.store, part, work.first + start)
                     work = pending.note(self.store, work, moved=start + len(part))
@@ -255,34 +255,36 @@ class Merging:
             writer.adopt(owner.folder / _SEGMENT, work.first)
 
     def _check_inputs(self, work: Work) -> None:
-        if not set(work.inputs) <= set(self.store.segments()):
+        """Raise Gone if another process has replaced a segment to merge, or dropped the work."""
+        known = work.id in {each.id for each in pending.works(self.store)}
+        if not known or not set(work.inputs) <= set(self.store.segments()):
             raise Gone
 
     def _discard(self, owner: Owner, work: Work) -> None:
         """Drop a merge; what cannot be done now, the next writer does."""
         try:
-            with self._slice():
+            with self.slice():
                 pending.give_up(self.store, work)
         except (CollectionError, OSError) as error:
             _log.warning("the remains of a merge were not removed: %s", error)
         else:
-            self._end(owner)
+            self.end(owner)
 
     @contextmanager
-    def _slice(self) -> Iterator[None]:
+    def slice(self) -> Iterator[None]:
         """A short transaction, after which other writers have as much time as it took."""
         with self.store.transaction(max(self.view.wait, PATIENCE)):
             begun = monotonic()
             yield
         sleep(min(1.0, monotonic() - begun))
 
-    def _end(self, owner: Owner) -> None:
+    def end(self, owner: Owner) -> None:
         """Remove the passages that are hidden, and the folder."""
         try:
             for work in pending.works(self.store):
                 done = work.folder != owner.name
                 while not done:
-                    with self._slice():
+                    with self.slice():
                         done = pending.remove(self.store, work, SLICE)
             owner.clear()
         except (CollectionError, OSError) as error:
@@ -305,9 +307,7 @@ def _live_ids(store: Store, row: SegmentRow) -> Ids:
     sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
     passages = store.read(sql, row.ends)[0][0]
     if passages != len(ids):
-        raise store.damaged(
-            f"segment {row.id} has {len(ids)} live rows and {passages} passages"
-        )
+        raise store.damaged(f"segment {row.id} has {len(ids)} live rows and {passages} passages")
     return ids
 
 

@@ -20,7 +20,6 @@ from typing import Any
 from uuid import uuid4
 
 from searchengine.storage.documents import forks, pending
-from searchengine.storage.documents.pending import Work
 from searchengine.storage.documents.store import Store
 
 _NAME = re.compile(r"[0-9a-f]{32}")

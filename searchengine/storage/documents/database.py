@@ -17,7 +17,8 @@ from searchengine.storage.documents.migrations import outdated, upgrade
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
-_FREE = 4  # a file is rewritten if more than a fourth of it is free
+_FREE = 4  # a file is rewritten if more than a fourth of it is free,
+_REWRITTEN = 64 << 20  # and if it is no larger, in bytes: other writers wait for less than a second
 
 
 class Database:
@@ -216,10 +217,12 @@ class Database:
                     self._pool.discard(connection)
 
     def tidy(self) -> None:
-        """Return much free space inside the file to the disk; no process has to wait."""
-        free, pages = self.read("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
+        """Return much free space inside the file to the disk, unless it takes long to rewrite."""
+        free, pages, size = self.read(
+            "SELECT * FROM pragma_freelist_count, pragma_page_count, pragma_page_size"
+        )[0]
         with suppress(CollectionBusy), self.named_errors():
-            if _FREE * free > pages:
+            if _FREE * free > pages and pages * size <= _REWRITTEN:
                 self.execute("VACUUM")
             self.fold_log()
 

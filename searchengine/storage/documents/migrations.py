@@ -116,8 +116,8 @@ def m007_pending(db: "sqlite_utils.Database") -> None:
         )"""
     )
     db.execute(
-        "CREATE VIEW live_passages AS SELECT id, document, start, end FROM passages WHERE NOT EXISTS "
-        "(SELECT 1 FROM pending WHERE passages.id BETWEEN pending.first AND pending.last)"
+        "CREATE VIEW live_passages AS SELECT id, document, start, end FROM passages "
+        "WHERE NOT EXISTS (SELECT 1 FROM pending WHERE passages.id BETWEEN first AND last)"
     )
 
 

@@ -59,7 +59,10 @@ def works(store: Store) -> list[Work]:
     """All rows, by id."""
     rows = store.read("SELECT id, kind, first, last, folder, details FROM pending ORDER BY id")
     with store.named_errors():
-        return [Work(i, Kind(kind), *rest, json.loads(text)) for i, kind, *rest, text in rows]
+        return [
+            Work(i, Kind(kind), first, last, folder, json.loads(details))
+            for i, kind, first, last, folder, details in rows
+        ]
 
 
 def enter(

@@ -179,12 +179,21 @@ def test_the_log_has_a_size_while_it_is_there(store: Store) -> None:
     assert not Store.has_log(store.path) and store.log_bytes == 0
 
 
-@pytest.mark.parametrize(("free", "statements"), [(0, []), (25, []), (26, ["VACUUM"])])
+@pytest.mark.parametrize(
+    ("free", "page", "statements"),
+    [
+        (0, 4096, []),
+        (25, 4096, []),
+        (26, 4096, ["VACUUM"]),
+        (26, (64 << 20) // 100, ["VACUUM"]),
+        (26, (64 << 20) // 100 + 1, []),  # other writers would wait too long
+    ],
+)
 def test_a_file_is_rewritten_where_more_than_a_fourth_is_free(
-    store: Store, monkeypatch: pytest.MonkeyPatch, free: int, statements: list[str]
+    store: Store, monkeypatch: pytest.MonkeyPatch, free: int, page: int, statements: list[str]
 ) -> None:
     executed: list[str] = []
-    monkeypatch.setattr(store, "read", lambda _: [(free, 100)])
+    monkeypatch.setattr(store, "read", lambda _: [(free, 100, page)])
     monkeypatch.setattr(store, "execute", executed.append)
     store.tidy()
     assert executed == statements

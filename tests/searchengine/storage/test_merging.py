@@ -1,6 +1,7 @@
 """Merges that do not hold the write lock: what others do meanwhile, and where they are killed."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_a_large_merge_keeps_documents_and_order(engine: SearchEngine) -> None:
     check(engine.collection.path, KEYS - {"d3", "d11"})
 
 
-MOMENTS = [("_build", 1), ("_move", 1), ("_slice", 2), ("_slice", 4), ("_swap", 1), ("_end", 1)]
+MOMENTS = [("_build", 1), ("_move", 1), ("slice", 2), ("slice", 4), ("_swap", 1), ("end", 1)]
 """Before the n-th call of a method: before it builds, between transactions, before it swaps, …"""
 
 
@@ -187,19 +188,9 @@ def test_the_next_writer_goes_on_for_a_killed_process(
 ) -> None:
     """The child is killed before a step; the next writer completes the merge or discards it."""
     path = tmp_path / "c"
-    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
-        for first in (0, 5, 10):
-            engine.add([document(i) for i in range(first, first + 5)])
-
-    def merge(_: Any) -> None:
-        with SearchEngine.open(path, WordLengths()) as engine:
-            engine.optimize()
-
-    with monkeypatch.context() as patch:
-        during(patch, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
-        assert in_child(merge).signal == signal.SIGKILL
+    abandoned(path, monkeypatch, step, when)
     kinds = [work.kind for work in works(path)]
-    assert kinds == ([Kind.REMOVE] * 3 if step == "_end" else [Kind.MERGE])
+    assert kinds == ([Kind.REMOVE] * 3 if step == "end" else [Kind.MERGE])
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.verify()
         engine.delete(["d1"])
@@ -274,3 +265,54 @@ def test_folders_that_no_row_names_are_removed(engine: SearchEngine) -> None:
     engine.delete(["d1"])
     assert not (path / "pending").exists()
     check(path, KEYS - {"d0", "d1"})
+
+
+def abandoned(path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int) -> None:
+    """A collection of three segments whose merge was killed before a step."""
+    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
+        for first in (0, 5, 10):
+            engine.add([document(i) for i in range(first, first + 5)])
+
+    def merge(_: Any) -> None:
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.optimize()
+
+    with monkeypatch.context() as patch:
+        during(patch, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
+        assert in_child(merge).signal == signal.SIGKILL
+
+
+def test_info_shows_pending_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned(tmp_path / "c", monkeypatch, "slice", 3)
+    with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
+        (line,) = engine.stats().pending
+    assert re.fullmatch(
+        r"merge of 3 segments: 5 of 15 passages moved; started 20.+ by .+:\d+", line
+    )
+    assert "removal" not in line
+
+
+@pytest.mark.parametrize("damaged", ["segments/000002/coarse.faiss", "documents.db"])
+@pytest.mark.parametrize(("step", "when"), [("slice", 3), ("end", 1)])
+def test_repair_drops_pending_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int, damaged: str
+) -> None:
+    path = tmp_path / "c"
+    abandoned(path, monkeypatch, step, when)
+    file = path / damaged
+    if not file.exists():  # the segments are merged
+        file = path / "segments" / "000004" / "coarse.faiss"
+    content = bytearray(file.read_bytes())
+    content[39] ^= 0xFF  # of documents.db: the number of free pages
+    file.write_bytes(content)
+    repaired = SearchEngine.repair(path, WordLengths())
+    assert repaired.whole and not repaired.lost
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.delete(["d1"])
+    check_without_strays(path, KEYS - {"d1"})
+
+
+def check_without_strays(path: Path, keys: set[str]) -> None:
+    for kept in path.glob("documents.db.damaged*"):
+        kept.unlink()
+    check(path, keys)
