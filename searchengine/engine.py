@@ -28,6 +28,7 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
 from searchengine.maintenance import check, copies, stats
+from searchengine.maintenance.reindex import Reindexes
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import stored_goal, tune_collection
@@ -43,7 +44,7 @@ from trainer.runtimes.config import RuntimeConfig
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine(Documents):
+class SearchEngine(Documents, Reindexes):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -306,11 +307,15 @@ class SearchEngine(Documents):
         questions, vectors = split(queries, request, dim)
         if not questions and vectors is None:
             return HitsBatch()
-        if questions and not request.by_words:
-            vectors = self._encoder.questions(request.layers).encode(questions)
-        with self.collection.reading() as snapshot:
-            rankings = rank(snapshot, request, questions, vectors)
-            return HitsBatch(hits(snapshot, request, rankings, questions))
+        while True:
+            encoder = self._encoder
+            if questions and not request.by_words:
+                vectors = encoder.questions(request.layers).encode(questions)
+            with self.collection.reading() as snapshot:
+                if questions and not request.by_words and not encoder.built(snapshot.settings):
+                    continue  # `reindex` has replaced the encoder just now
+                rankings = rank(snapshot, request, questions, vectors)
+                return HitsBatch(hits(snapshot, request, rankings, questions))
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.

@@ -110,6 +110,7 @@ for command in (
     documents.count,
     changing.delete,
     changing.update,
+    changing.reindex,
     maintenance.optimize,
     maintenance.tune,
     bench.bench,

@@ -1,4 +1,4 @@
-"""searchengine delete and update."""
+"""searchengine delete, update and reindex."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields, runs
 from searchengine.errors import QueryError
 
 
@@ -106,3 +106,118 @@ def _field(text: str) -> tuple[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--encoder",
+    metavar="PATH",
+    help="Model folder or hub name to change to [default: that of the pending reindex].",
+)
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    help="File of questions (.jsonl or .txt): show what would change for them, and change nothing.",
+)
+@click.option("-q", "--question", "asked", multiple=True, help="Question to compare; repeatable.")
+@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to compare.")
+@click.option("--discard", is_flag=True, help="Drop a pending reindex and all that it has encoded.")
+@click.option(
+    "--passages/--no-passages",
+    default=None,
+    help="Cut long documents into passages, or keep them whole [default: as they are].",
+)
+@runs
+@WAIT
+@AS_JSON
+def reindex(
+    collection: Path,
+    encoder: str | None,
+    compare: Path | None,
+    asked: tuple[str, ...],
+    k: int,
+    discard: bool,
+    passages: bool | None,
+    runtime: Any,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Change the encoder of a collection by encoding all of its documents again.
+
+    The collection can be read and changed meanwhile; the new encoder is used from one
+    commit on. If the command is interrupted, repeat it: what is encoded is kept. With
+    questions (--compare, -q) it encodes everything and shows the hits of both encoders,
+    but changes nothing: repeat it without them to change the encoder, or with --discard.
+
+    \b
+    Example:
+        searchengine reindex notes.index --encoder new-model -q "how do whales sleep"
+        searchengine reindex notes.index
+    """
+    from searchengine.cli.console import counted, note, show_json, steps
+    from searchengine.engine import SearchEngine
+
+    questions = list(asked)
+    if compare is not None:
+        from searchengine.evaluate.judgements import read_queries
+
+        questions += read_queries(compare).values()
+    if discard and (questions or encoder is not None):
+        raise QueryError("--discard drops a pending reindex; give it without other options")
+    with SearchEngine.open(collection, wait=wait) as engine:
+        before = engine.stats()
+        if discard:
+            dropped = engine.discard_reindex()
+        elif questions:
+            with steps() as progress:
+                previews = engine.preview_reindex(
+                    questions, encoder, k, passages=passages, runtime=runtime, progress=progress
+                )
+        else:
+            with steps() as progress:
+                engine.reindex(encoder, passages=passages, runtime=runtime, progress=progress)
+        after = engine.stats()
+    if discard:
+        if as_json:
+            show_json({"collection": str(collection), "discarded": dropped})
+        else:
+            note(f"{collection}: {'the pending' if dropped else 'no'} reindex was discarded")
+    elif questions:
+        _show_previews(collection, previews, k, as_json)
+    elif as_json:
+        names = ("encoder", "fingerprint", "dim", "documents", "passages")
+        states = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
+        show_json({"collection": str(collection), "before": states[0], "after": states[1]})
+    else:
+        note(
+            f"{collection}: {counted(after.documents, 'document')} as "
+            f"{counted(after.passages, 'passage')} encoded by {after.encoder}"
+        )
+        if before.tuning is not None:
+            note(
+                f"its operating point was tuned for the former encoder: searchengine tune {collection}"
+            )
+
+
+def _show_previews(collection: Path, previews: Any, k: int, as_json: bool) -> None:
+    from itertools import zip_longest
+    from statistics import mean
+
+    from searchengine.cli.console import note, show_json, show_rows
+
+    overlap = mean(preview.overlap for preview in previews)
+    if as_json:
+        compared = [preview.as_dict() for preview in previews]
+        show_json({"collection": str(collection), "overlap": overlap, "questions": compared})
+        return
+    for preview in previews:
+        rows = [
+            {"rank": rank, "now": now, "then": then}
+            for rank, (now, then) in enumerate(zip_longest(preview.before, preview.after), start=1)
+        ]
+        show_rows(rows, f"{preview.question}: {preview.overlap} of {k} in both")
+    note(
+        f"{overlap:.1f} of {k} hits in both on average; nothing was changed. Change the encoder: "
+        f"searchengine reindex {collection}. Drop the new vectors: the same with --discard"
+    )

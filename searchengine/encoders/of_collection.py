@@ -36,6 +36,12 @@ class CollectionEncoder:
         collection.accepts = self._check
         forks.inherit(self)
 
+    def built(self, settings: Mapping[str, Any]) -> bool:
+        """Whether this encoder is that of a state of the collection; a reindex may replace it."""
+        stored = settings["encoder"]["fingerprint"]
+        known = (self._built, self._collection.renamed.get(self._built))
+        return self._encoder is None or stored in known
+
     def after_fork(self) -> None:
         """In a forked child: a new lock, because the parent's may be locked for ever."""
         self._loading = Lock()
@@ -71,4 +77,5 @@ class CollectionEncoder:
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self._collection.settings["encoder"], self._collection.path)
         self._collection.renamed = renamed(encoder)
+        self._built = self._collection.settings["encoder"]["fingerprint"]
         self._encoder, self._questions = encoder, QuestionEncoder(encoder)

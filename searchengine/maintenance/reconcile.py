@@ -15,7 +15,7 @@ from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
-from searchengine.storage.documents.pending import drop_all
+from searchengine.storage.documents.pending import Kind, drop_all, works
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 from searchengine.storage.folders import folder_of
@@ -67,6 +67,8 @@ def reconcile(path: Path, store: Store) -> Plan:
     """
     plan = Plan()
     with store.named_errors(), _lenient(store):
+        if any(work.kind is Kind.REINDEX for work in works(store)):
+            plan.report.lost.append("the pending reindex was dropped; start it again")
         drop_all(store)
         _indexes(store, plan)
         _documents(store, plan)

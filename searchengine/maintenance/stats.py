@@ -13,6 +13,7 @@ from indexer.tuning.cost import footprint
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.pending import Kind, Work
+from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
 
@@ -119,14 +120,25 @@ def stats(snapshot: Snapshot) -> Stats:
         layers=settings["encoder"].get("layers"),
         fingerprint=settings["encoder"]["fingerprint"],
         bytes=_bytes(snapshot.path),
-        pending=tuple(map(_described, pending.works(snapshot.store))),
+        pending=tuple(map(_described, _works(snapshot))),
     )
+
+
+def _works(snapshot: Snapshot) -> list[Work]:
+    """The pending work as it is now: it makes progress without commits."""
+    with Store(snapshot.path / "documents.db", readers=1) as store:
+        return pending.works(store) if store.identity == snapshot.store.identity else []
 
 
 def _described(work: Work) -> str:
     details = work.details
     if work.kind is Kind.REMOVE:
         return "removal of replaced passages, which the next change completes"
+    if work.kind is Kind.REINDEX:
+        encoder = details["settings"]["encoder"]
+        rows = sum(block["rows"] for block in details["blocks"])
+        name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
+        return f"reindex by {name}: {rows} passages encoded; {_by(details)}"
     rows = f"{details['moved']} of {details['rows']} passages moved"
     return f"merge of {len(work.inputs)} segments: {rows}; {_by(details)}"
 

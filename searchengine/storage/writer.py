@@ -22,7 +22,7 @@ from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import below, sync_folder
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.storage import tiers
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.forks import Identity
@@ -301,6 +301,7 @@ class WritableView(View):
             return opened[row]
 
         with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
+            self._check_encoder(store.settings())
             writer.rename_encoder(self.renamed)
             yield writer
         try:
@@ -317,6 +318,19 @@ class WritableView(View):
             ) from error
         self._clear_away(store, writer.before)
 
+    def _check_encoder(self, stored: Mapping[str, Any]) -> None:
+        """Raise EncoderMismatch if another encoder has replaced the one of what this view shows."""
+        shown, now = self.settings["encoder"], stored["encoder"]
+        if shown == now:
+            return
+        self.accepts(stored)
+        if _identity(shown) != _identity(now):
+            name = now["source"] or now.get("name") or now["fingerprint"][:12]
+            raise EncoderMismatch(
+                f"{self.path} was reindexed by the encoder {name} since it was opened here; "
+                "nothing was changed, open it again"
+            )
+
     def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
         """Remove replaced folders, unless another process is writing.
 
@@ -330,3 +344,10 @@ class WritableView(View):
                 "replaced segments were not removed; the next change tries again: %s",
                 error,
             )
+
+
+def _identity(described: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What identifies a stored encoder; a model may get another fingerprint by a newer version."""
+    named = described["source"] is not None
+    names = (described.get(name) for name in ("dim", "source", "name", "layers"))
+    return *names, None if named else described["fingerprint"]

@@ -231,6 +231,14 @@ class Changes:
             [(name, json.dumps(value))],
         )
 
+    def unset(self, name: str) -> None:
+        """Remove one setting."""
+        self._many("DELETE FROM settings WHERE name = ?", [(name,)])
+
+    def forget_vectors(self) -> None:
+        """Note of every document that its vectors come from the encoder."""
+        self._many("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL", [()])
+
     def count_commit(self) -> None:
         """Give the commit a number, for people, and a random id, by which readers notice it.
 

@@ -1,0 +1,224 @@
+"""Blocks of documents that another encoder has encoded, for a reindex.
+
+A block is two files in the folder of the work: `NAME.npy`, float32 (rows, D), a row a passage, and
+`NAME.documents.npy`, int64 (rows,), the id of each row's document. A transaction records the block
+in the row of `pending`, and stores its passages, hidden, with ids in the order of the blocks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+from indexer.arrays import BLOCK_ROWS
+from indexer.storage.durable import sync_file
+from searchengine.corpus.documents import Document
+from searchengine.encoders.protocol import Vectors
+from searchengine.errors import CollectionError
+from searchengine.ingest.passages import PassageReader
+from searchengine.storage.documents import pending
+from searchengine.storage.documents.changes import Span
+from searchengine.storage.documents.pending import Work
+from searchengine.storage.documents.store import Ids, Store
+
+DOCUMENTS, CHARACTERS = 2048, 1 << 19
+"""Size of a block, as in searchengine.ingest.ingestion."""
+_BATCH = 4096  # passages encoded in one call
+_CHUNK = 10_000  # ids a statement
+_NEW = (
+    "EXISTS (SELECT 1 FROM passages WHERE document = documents.id AND passages.id BETWEEN ? AND ?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Encoded documents, not recorded yet.
+
+    Attributes:
+        file: the name of its files, without an ending.
+        documents: id → document, as it was encoded.
+        spans: the passages of each.
+        supplied: whether a document came with vectors.
+    """
+
+    file: str
+    documents: dict[int, Document]
+    spans: Sequence[Sequence[Span]]
+    supplied: bool
+
+
+class Blocks:
+    """The blocks of a reindex: those recorded, and those to come.
+
+    Attributes:
+        work: the row of `pending`, as it was last recorded.
+        rows: number of recorded rows.
+        supplied: whether a document came with vectors, which are replaced now.
+    """
+
+    FILES = (".npy", ".documents.npy")
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        work: Work,
+        reader: PassageReader,
+        dim: int,
+    ) -> None:
+        self.work = work
+        self._store, self._folder, self._reader, self._dim = store, folder, reader, dim
+        self._range = work.first, work.last
+        self._last = -1  # all documents up to this id were encoded once
+
+    @property
+    def rows(self) -> int:
+        """Number of recorded rows."""
+        return sum(block["rows"] for block in self.work.details["blocks"])
+
+    @property
+    def supplied(self) -> bool:
+        """Whether a document came with vectors of its own."""
+        return bool(self.work.details["supplied"])
+
+    def left(self) -> int:
+        """Number of documents that lack new passages; reads all ids."""
+        sql = f"SELECT count(*) FROM documents WHERE NOT {_NEW}"
+        return int(self._store.scan(sql, self._range)[0][0])
+
+    def unencoded(self) -> Iterator[Block]:
+        """Encode all documents that lack new passages, in their order; each is to be recorded."""
+        sql = f"SELECT id FROM documents WHERE id > ? AND NOT {_NEW} ORDER BY id LIMIT ?"
+        while ids := [
+            row[0] for row in self._store.read(sql, (self._last, *self._range, DOCUMENTS))
+        ]:
+            yield from self.of(ids)
+            self._last = ids[-1]
+
+    def changed(self) -> list[int]:
+        """Ids of documents that were added or changed since `unencoded` ended, ascending.
+
+        Their new passages left tombstones, or their ids are larger; an id that was used again, too.
+        """
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
+        dead = self._store.numbers(sql, self._range)
+        candidates = set(self._documents()[dead - self.work.first].tolist()) if dead.size else set()
+        sql = "SELECT id FROM documents WHERE id > ?"
+        candidates |= set(self._store.numbers(sql, (self._last,)).tolist())
+        ids, ordered = [], sorted(candidates)
+        for start in range(0, len(ordered), _CHUNK):
+            chunk = ordered[start : start + _CHUNK]
+            marks = ", ".join("?" * len(chunk))
+            sql = f"SELECT id FROM documents WHERE id IN ({marks}) AND NOT {_NEW} ORDER BY id"
+            ids += [row[0] for row in self._store.read(sql, (*chunk, *self._range))]
+        return ids
+
+    def of(self, ids: Sequence[int]) -> Iterator[Block]:
+        """Encode these documents in blocks; those deleted meanwhile are left out."""
+        for start in range(0, len(ids), DOCUMENTS):
+            part = ids[start : start + DOCUMENTS]
+            marks = ", ".join("?" * len(part))
+            sql = (
+                "SELECT id, length(title) + length(text) FROM documents "
+                f"WHERE id IN ({marks}) ORDER BY id"
+            )
+            block: list[int] = []
+            characters = 0
+            for number, length in self._store.read(sql, part):
+                if block and characters + length > CHARACTERS:
+                    yield self._encoded(block)
+                    block, characters = [], 0
+                block.append(number)
+                characters += length
+            if block:
+                yield self._encoded(block)
+
+    def record(self, block: Block) -> None:
+        """Store the passages of a block, within a transaction.
+
+        Documents that were changed or deleted while they were encoded leave tombstones.
+        """
+        store, first = self._store, self.work.first + self.rows
+        marks = ", ".join("?" * len(block.documents))
+        sql = f"SELECT id, digest FROM documents WHERE id IN ({marks})"
+        stored = dict(store.read(sql, list(block.documents)))
+        placed: list[tuple[int, int, Span]] = []
+        dead: list[int] = []
+        number = first
+        for (i, document), spans in zip(block.documents.items(), block.spans, strict=True):
+            for span in spans:
+                if stored.get(i) == document.digest:
+                    placed.append((number, i, span))
+                else:
+                    dead.append(number)
+                number += 1
+        pending.place(store, placed)
+        pending.bury(store, dead)
+        blocks = [*self.work.details["blocks"], {"file": block.file, "rows": number - first}]
+        supplied = self.supplied or block.supplied
+        self.work = pending.note(store, self.work, blocks=blocks, supplied=supplied)
+
+    def vectors(self, first: int = 0) -> Iterator[Vectors]:
+        """The recorded rows from `first` on, which begins a block, in blocks."""
+        done = 0
+        for block in self.work.details["blocks"]:
+            if done >= first:
+                rows = np.load(self._folder / f"{block['file']}.npy", mmap_mode="r")
+                for start in range(0, len(rows), BLOCK_ROWS):
+                    yield np.asarray(rows[start : start + BLOCK_ROWS])
+            done += block["rows"]
+
+    def live(self) -> Iterator[tuple[Vectors, Ids]]:
+        """The live rows (n, D) of each recorded block, and the ids (n,) of their documents."""
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
+        dead = self._store.numbers(sql, self._range) - self.work.first
+        alive = np.ones(self.rows, bool)
+        alive[dead] = False
+        done = 0
+        for block in self.work.details["blocks"]:
+            kept = alive[done : done + block["rows"]]
+            done += block["rows"]
+            rows, documents = (np.load(self._folder / f"{block['file']}{s}") for s in self.FILES)
+            if kept.any():
+                yield rows[kept], documents[kept]
+
+    def _documents(self) -> Ids:
+        """The document of each recorded row."""
+        names = [block["file"] for block in self.work.details["blocks"]]
+        files = [np.load(self._folder / f"{name}{self.FILES[1]}") for name in names]
+        return np.concatenate(files) if files else np.empty(0, np.int64)
+
+    def _encoded(self, ids: Sequence[int]) -> Block:
+        marks = ", ".join("?" * len(ids))
+        sql = (
+            "SELECT id, key, text, title, vectors NOT NULL FROM documents "
+            f"WHERE id IN ({marks}) ORDER BY id"
+        )
+        read = self._store.read(sql, ids)
+        documents = {i: Document(key, text, title) for i, key, text, title, _ in read}
+        for document in documents.values():
+            if not document.full_text:
+                raise CollectionError(
+                    f"the document {document.key!r} came with vectors and without text, so no "
+                    "encoder can encode it; add it with a text, or delete it, and reindex again"
+                )
+        spans, _ = self._reader.cut(list(documents.values()))
+        passages = [
+            (d, span) for d, cut in zip(documents.values(), spans, strict=True) for span in cut
+        ]
+        name = uuid4().hex
+        rows, numbers = (self._folder / f"{name}{suffix}" for suffix in self.FILES)
+        repeats = [len(cut) for cut in spans]
+        np.save(numbers, np.repeat(np.array(list(documents), np.int64), repeats))
+        file = np.lib.format.open_memmap(rows, "w+", np.float32, (len(passages), self._dim))
+        for start in range(0, len(passages), _BATCH):
+            batch = passages[start : start + _BATCH]
+            texts = self._reader.texts(batch)
+            file[start : start + len(batch)] = self._reader.encode(batch, texts, lambda _: None)
+        file.flush()
+        del file
+        for path in (rows, numbers):
+            sync_file(path)
+        return Block(name, documents, spans, any(supplied for *_, supplied in read))

@@ -1,0 +1,159 @@
+"""What an engine offers to change its encoder: `reindex`, `preview_reindex`, `discard_reindex`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from indexer.building.build import Progress
+from searchengine.encoders.checks import check_questions
+from searchengine.encoders.loading import EncoderArgument, load_built_by, load_given
+from searchengine.encoders.none import NoEncoder
+from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.questions import QuestionEncoder
+from searchengine.errors import QueryError
+from searchengine.ingest.passages import PassageConfig
+from searchengine.maintenance.blocks import Blocks
+from searchengine.maintenance.reindexing import Reindexing, current, discard
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents.store import Store
+from trainer.runtimes.config import RuntimeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The hits of a question by the present encoder and by the one of a pending reindex.
+
+    Attributes:
+        question: the question.
+        before, after: keys of the nearest documents, best first. `before` is found by words if the
+            collection has no encoder.
+    """
+
+    question: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def overlap(self) -> int:
+        """Number of documents in both."""
+        return len(set(self.before) & set(self.after))
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return asdict(self) | {"overlap": self.overlap}
+
+
+class Reindexes:
+    """Changes the encoder of an open collection."""
+
+    collection: Collection
+    _encoder: CollectionEncoder
+
+    def reindex(
+        self,
+        encoder: EncoderArgument | None = None,
+        *,
+        passages: PassageConfig | bool | None = None,
+        runtime: RuntimeConfig | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Encode all documents by another encoder, and use it from now on.
+
+        Others read and write meanwhile, with the former encoder; what they change is included. All
+        changes become visible in one commit. If this is interrupted, the same call goes on where it
+        was. The settings follow the new encoder as in a new collection. An index config that was
+        tuned keeps its structure and loses its operating point: tune it again.
+
+        Args:
+            encoder: as for `create`; None: that of the pending reindex.
+            passages: as for `create`; None: as they are.
+            runtime: runs the encoder.
+            progress: progress callback: step, documents or rows just done, total.
+
+        Raises:
+            CollectionBusy: another process is reindexing, or writing.
+            CollectionError: a document has vectors and no text, or another reindex is pending.
+        """
+        chosen = self._chosen(encoder, runtime)
+        path, wait = self.collection.path, self.collection.wait
+        with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
+            reindexing.encode()
+            reindexing.swap()
+        self.collection.accepts = lambda _: None
+        self.collection.refresh()
+        self._encoder = CollectionEncoder(self.collection, chosen, runtime)
+
+    def preview_reindex(
+        self,
+        questions: Sequence[str],
+        encoder: EncoderArgument | None = None,
+        k: int = 10,
+        *,
+        passages: PassageConfig | bool | None = None,
+        runtime: RuntimeConfig | None = None,
+        progress: Progress | None = None,
+    ) -> list[Preview]:
+        """What a reindex would change for questions. All documents are encoded, and kept.
+
+        `reindex` then swaps without encoding them again; `discard_reindex` drops them. The
+        collection stays as it is. Arguments and errors as for `reindex`; `k`: hits per question.
+        """
+        if not questions:
+            raise QueryError("preview_reindex compares the hits of questions, got none")
+        check_questions(questions)
+        chosen = self._chosen(encoder, runtime)
+        vectors = QuestionEncoder(chosen).encode(questions)
+        path, wait = self.collection.path, self.collection.wait
+        with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
+            reindexing.encode()
+            after = _nearest(reindexing.blocks, reindexing.store, vectors, k)
+        words = isinstance(self._encoder.load(), NoEncoder)
+        before = cast(Any, self).search_batch(
+            list(questions), k, mode="text" if words else "vector"
+        )
+        return [
+            Preview(question, tuple(hit.key for hit in hits), tuple(keys))
+            for question, hits, keys in zip(questions, before, after, strict=True)
+        ]
+
+    def discard_reindex(self) -> bool:
+        """Drop the pending reindex with all that it has encoded; False if there is none."""
+        return discard(self.collection)
+
+    def _chosen(
+        self, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
+    ) -> TextEncoder:
+        if encoder is not None:
+            return load_given(encoder, runtime)
+        with self.collection.own_store() as store:
+            work = current(store)
+        if work is None:
+            raise QueryError(
+                f"no reindex of {self.collection.path} is pending; name the encoder to change to"
+            )
+        return load_built_by(work.details["settings"]["encoder"], self.collection.path, runtime)
+
+
+def _nearest(
+    blocks: Blocks, store: Store, queries: np.ndarray[Any, np.dtype[np.float32]], k: int
+) -> list[list[str]]:
+    """The keys of the k documents nearest to each query (q, D), by their best passage; exact."""
+    scores = np.empty((len(queries), 0), np.float32)
+    documents = np.empty((len(queries), 0), np.int64)
+    for rows, ids in blocks.live():
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        starts = np.flatnonzero(np.diff(ids, prepend=-1))  # a document's passages are together
+        best = np.maximum.reduceat(queries @ unit.T, starts, axis=1)
+        scores = np.concatenate([scores, best], axis=1)
+        documents = np.concatenate(
+            [documents, np.broadcast_to(ids[starts], (len(queries), len(starts)))], axis=1
+        )
+        order = np.lexsort((documents, -scores), axis=1)[:, :k]
+        scores = np.take_along_axis(scores, order, axis=1)
+        documents = np.take_along_axis(documents, order, axis=1)
+    marks = ", ".join("?" * len(unique := np.unique(documents).tolist()))
+    keys = dict(store.read(f"SELECT id, key FROM documents WHERE id IN ({marks})", unique))
+    return [[keys[i] for i in row.tolist() if i in keys] for row in documents]
