@@ -76,7 +76,7 @@ def main(rows: int, dim: int, structure: str, kept: Path | None) -> None:
 def create(path: Path, rows: int, dim: int, structure: str) -> None:
     """Four segments of random vectors."""
     rng = np.random.default_rng(0)
-    config = SegmentConfig(prefix=min(dim, 64), shortlist=0, structure=structure)  # type: ignore[arg-type]
+    config = SegmentConfig(prefix=min(dim, 64), shortlist=100, structure=structure)  # type: ignore[arg-type]
     with SearchEngine.create(path, None, config, dim=dim) as engine:
         sizes = [rows // 2, rows // 4, rows // 8, rows - rows // 2 - rows // 4 - rows // 8]
         first = 0

@@ -158,11 +158,12 @@ def reindex(
     from searchengine.cli.console import counted, note, show_json, steps
     from searchengine.engine import SearchEngine
 
-    questions = list(asked)
+    questions: list[str] = []
     if compare is not None:
         from searchengine.evaluate.judgements import read_queries
 
-        questions += read_queries(compare).values()
+        questions = list(read_queries(compare).values())
+    questions += asked
     if discard and (questions or encoder is not None):
         raise QueryError("--discard drops a pending reindex; give it without other options")
     with SearchEngine.open(collection, wait=wait) as engine:
@@ -196,7 +197,7 @@ def reindex(
         )
         if before.tuning is not None:
             note(
-                f"its operating point was tuned for the former encoder: searchengine tune {collection}"
+                f"the operating point was tuned before; tune again: searchengine tune {collection}"
             )
 
 
@@ -204,7 +205,7 @@ def _show_previews(collection: Path, previews: Any, k: int, as_json: bool) -> No
     from itertools import zip_longest
     from statistics import mean
 
-    from searchengine.cli.console import note, show_json, show_rows
+    from searchengine.cli.console import note, say, show_json, show_rows
 
     overlap = mean(preview.overlap for preview in previews)
     if as_json:
@@ -216,7 +217,8 @@ def _show_previews(collection: Path, previews: Any, k: int, as_json: bool) -> No
             {"rank": rank, "now": now, "then": then}
             for rank, (now, then) in enumerate(zip_longest(preview.before, preview.after), start=1)
         ]
-        show_rows(rows, f"{preview.question}: {preview.overlap} of {k} in both")
+        say(f"{preview.question}: {preview.overlap} of {k} in both")
+        show_rows(rows)
     note(
         f"{overlap:.1f} of {k} hits in both on average; nothing was changed. Change the encoder: "
         f"searchengine reindex {collection}. Drop the new vectors: the same with --discard"

@@ -222,7 +222,7 @@ def test_readers_keep_their_commit_and_hear_of_the_new_encoder(engine: SearchEng
             lambda: reader.delete(["d1"]),
         ):
             with pytest.raises(
-                EncoderMismatch, match="was built by the encoder letters .*, got one of 16"
+                EncoderMismatch, match=r"was built by the encoder letters .*, got one of 16"
             ):
                 act()
         assert reader.search("x xx", k=5) == before
@@ -261,11 +261,11 @@ def test_a_pending_reindex_can_be_discarded(engine: SearchEngine) -> None:
     path = engine.collection.path
     assert not engine.discard_reindex()
     engine.preview_reindex(["x"], other())
-    with pytest.raises(EncoderMismatch, match="reindex of .* by letters is pending, got words"):
+    with pytest.raises(EncoderMismatch, match=r"reindex of .* by letters is pending, got words"):
         engine.reindex(FunctionEncoder(letters, "words"))
     assert engine.discard_reindex()
     assert works(path) == [] and strays(path) == []
-    with pytest.raises(QueryError, match="no reindex of .* is pending; name the encoder"):
+    with pytest.raises(QueryError, match=r"no reindex of .* is pending; name the encoder"):
         engine.reindex()
     engine.reindex(FunctionEncoder(letters, "words"))
     as_fresh(path, KEYS, FunctionEncoder(letters, "words"))
