@@ -108,8 +108,7 @@ class SearchEngine(Documents, Reindexes):
     ) -> "SearchEngine":
         """Open a collection. Loads its encoder on first use, from `encoder` if that is not None.
 
-        Where the vectors came with the documents, `encoder` may be that of the vectors: it encodes
-        questions.
+        Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. Raises CollectionError (missing or damaged), EncoderMismatch.
         """
@@ -138,10 +137,9 @@ class SearchEngine(Documents, Reindexes):
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
 
-        `dim`: if `encoder` is None, create it without an encoder, for vectors of this width.
-
-        If several processes do so at the same time, one creates it and the others open it. `wait`:
-        as for `open`. Raises CollectionError if the collection there has other settings.
+        `dim`: if `encoder` is None, create it without an encoder, for vectors of this width. Of
+        several processes at the same time, one creates it and the others open it. `wait`: as for
+        `open`. Raises CollectionError if the collection there has other settings.
         """
         database = Path(path) / "documents.db"
         if not database.exists():
@@ -234,9 +232,8 @@ class SearchEngine(Documents, Reindexes):
             raise QueryError("delete takes a list of keys; put one key into a list")
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
-        if keys is None:
-            return self.collection.delete(None, where)
-        return self.collection.delete([checked_key(key) for key in keys], where)
+        checked = None if keys is None else [checked_key(key) for key in keys]
+        return self.collection.delete(checked, where)
 
     def update(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
@@ -312,10 +309,9 @@ class SearchEngine(Documents, Reindexes):
             if questions and not request.by_words:
                 vectors = encoder.questions(request.layers).encode(questions)
             with self.collection.reading() as snapshot:
-                if questions and not request.by_words and not encoder.built(snapshot.settings):
-                    continue  # `reindex` has replaced the encoder just now
-                rankings = rank(snapshot, request, questions, vectors)
-                return HitsBatch(hits(snapshot, request, rankings, questions))
+                if encoder.built(snapshot.settings):  # else `reindex` has replaced it just now
+                    rankings = rank(snapshot, request, questions, vectors)
+                    return HitsBatch(hits(snapshot, request, rankings, questions))
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.

@@ -7,7 +7,7 @@ from typing import Any
 from searchengine.encoders.loading import check_built_by, load_built_by, renamed
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EndpointError
+from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
@@ -38,9 +38,11 @@ class CollectionEncoder:
 
     def built(self, settings: Mapping[str, Any]) -> bool:
         """Whether this encoder is that of a state of the collection; a reindex may replace it."""
-        stored = settings["encoder"]["fingerprint"]
-        known = (self._built, self._collection.renamed.get(self._built))
-        return self._encoder is None or stored in known
+        try:
+            self._check(settings)
+        except EncoderMismatch:
+            return False
+        return True
 
     def after_fork(self) -> None:
         """In a forked child: a new lock, because the parent's may be locked for ever."""
@@ -77,5 +79,4 @@ class CollectionEncoder:
     def _adopt(self, encoder: TextEncoder) -> None:
         check_built_by(encoder, self._collection.settings["encoder"], self._collection.path)
         self._collection.renamed = renamed(encoder)
-        self._built = self._collection.settings["encoder"]["fingerprint"]
         self._encoder, self._questions = encoder, QuestionEncoder(encoder)

@@ -13,7 +13,7 @@ from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import QueryError
+from searchengine.errors import EncoderMismatch, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing, current, discard
@@ -84,7 +84,10 @@ class Reindexes:
             reindexing.swap()
         self.collection.accepts = lambda _: None
         self.collection.refresh()
-        self._encoder = CollectionEncoder(self.collection, chosen, runtime)
+        try:
+            self._encoder = CollectionEncoder(self.collection, chosen, runtime)
+        except EncoderMismatch:  # another process has reindexed it again
+            self._encoder = CollectionEncoder(self.collection, None, runtime)
 
     def preview_reindex(
         self,

@@ -42,8 +42,8 @@ Choose = Callable[[Sequence[SegmentRow]], Sequence[SegmentRow]]
 
 IN_ONE = 1 << 20
 """Numbers (rows × dimensions) that are merged in one transaction: it takes less than a second."""
-SLICE = 20_000
-"""Passages moved or removed in a transaction: a tenth of a second."""
+SLICE = 10_000
+"""Passages moved or removed in a transaction: some hundredths of a second."""
 PATIENCE = 60.0
 """Seconds to wait for other writers at least, before a merge that is built is left to the next."""
 _PAGES = 500  # of the index of words, merged in a transaction
