@@ -14,6 +14,7 @@ from conftest import WordLengths
 
 from indexer.segment import SegmentConfig
 from searchengine import Document, SearchEngine
+from searchengine.storage import merging
 
 Model = Mapping[str, Document]
 Say = Callable[[Any], None]
@@ -127,6 +128,16 @@ def optimize() -> Step:
     return Step("optimize", lambda engine: engine.optimize(), lambda model: [model])
 
 
+def optimize_unlocked() -> Step:
+    """Write everything as one segment as if it took long: named in `pending`, in small slices."""
+
+    def act(engine: SearchEngine) -> None:
+        merging.IN_ONE, merging.SLICE = 0, 2
+        engine.optimize()
+
+    return Step("optimize unlocked", act, lambda model: [model])
+
+
 def half_done() -> Step:
     """Two commits that pass for one: what a campaign must notice."""
 
@@ -168,6 +179,9 @@ SCENARIOS: dict[str, Scenario] = {
     "changes": Scenario(
         [add(0, 1, 2), add(3)],
         [delete(1), update(0, seen=True), add(2, 4, version=1), optimize()],
+    ),
+    "merge": Scenario(
+        [add(0, 1, 2), add(3), add(4, 5), delete(1)], [optimize_unlocked(), delete(3), add(6)]
     ),
     "long": by_chance(),
     "broken": Scenario([add(0)], [half_done()]),

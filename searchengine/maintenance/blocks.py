@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 from indexer.arrays import BLOCK_ROWS
-from indexer.storage.durable import sync_file
+from indexer.storage.durable import sync_file, sync_folder
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError
@@ -221,4 +221,5 @@ class Blocks:
         del file
         for path in (rows, numbers):
             sync_file(path)
+        sync_folder(self._folder)
         return Block(name, documents, spans, any(supplied for *_, supplied in read))

@@ -139,8 +139,8 @@ def finish(path: Path) -> bool:
 def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes, connection = Changes(new), new.connection
     for table, columns in _TABLES.items():
-        if table == "pending" and not old.execute("PRAGMA table_info(pending)").fetchall():
-            continue  # of an older version
+        if table == "pending" and _lacks(old, table):  # of an older version
+            continue
         marks = ", ".join("?" * len(columns))
         names = ", ".join(columns)
         insert = f"INSERT OR ABORT INTO {table} ({names}) VALUES ({marks})"
@@ -163,6 +163,13 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     except (KeyError, ValueError):
         tokenizer = Tokenizer.PORTER
     changes.index_text(tokenizer)
+
+
+def _lacks(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether a readable schema has no such table."""
+    with suppress(sqlite3.DatabaseError):
+        return not connection.execute(f"PRAGMA table_info({table})").fetchall()
+    return False
 
 
 def _checked_document(row: Sequence[Any], result: Salvage) -> Sequence[Any] | None:

@@ -179,7 +179,7 @@ class Merging:
         try:
             if build is not None:
                 build()
-            elif not (owner.folder / _SEGMENT).exists():
+            elif not all((owner.folder / name).exists() for name in (_SEGMENT, _IDS)):
                 raise Gone  # its process was killed before it was complete
             work = self._move(owner, work)
             self._swap(owner, work)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from indexer.storage.durable import sync_folder
 from searchengine.storage.documents import forks, pending
 from searchengine.storage.documents.store import Store
 
@@ -64,6 +65,8 @@ class Owner:
         if not owner.take():  # nobody else knows the name
             raise OSError(f"{owner.folder} cannot be locked")
         owner.folder.mkdir()
+        for folder in (owner.folder.parent, path):
+            sync_folder(folder)
         return owner
 
     def take(self) -> bool:
@@ -131,6 +134,8 @@ def remove_abandoned(path: Path, store: Store) -> None:
     for name in {entry.name.removesuffix(".lock") for entry in folder.iterdir()} - named:
         if _NAME.fullmatch(name) and (owner := Owner(path, name)).take():
             owner.clear()
+    with suppress(OSError):  # if there is other work, or it is gone
+        folder.rmdir()
 
 
 def _lock_file(path: Path, name: str) -> Path:

@@ -27,6 +27,7 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
         *faults("create", 8, 40),
         *faults("stream", 16, 50),
         *faults("changes", 24, 150),
+        *faults("merge", 16, 400),
         *faults("long", 16, 80),
     ],
 )
@@ -45,6 +46,7 @@ def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> Non
         *faults("create", 24, 40),
         *faults("stream", 24, 40),
         *faults("changes", 36, 120),
+        *faults("merge", 16, 400),
         *faults("long", 24, 60),
     ],
 )
