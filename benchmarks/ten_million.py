@@ -33,7 +33,7 @@ K = 10
 QUERIES = 300
 TARGETS = (0.95, 0.99)
 CONFIGS: dict[str, dict[str, Any]] = {
-    "ivf": {"structure": "ivf", "prefix": 192, "code": "int8", "shortlist": 32, "effort": 8},
+    "ivf": {"structure": "ivf", "prefix": 192, "code": "int8", "shortlist": 48, "effort": 8},
     "hnsw": {
         "structure": "hnsw",
         "prefix": 192,
@@ -190,7 +190,7 @@ def grown(path: Path, rows: int, added: int) -> dict[str, Any]:
     documents = ({"_id": f"new-{i}", "text": f"added row {i}"} for i in range(added))
     with SearchEngine.open(path / "c", wait=600) as engine:
         begin = time.perf_counter()
-        engine.add(documents, vectors[rows : rows + added])
+        engine.add(documents, vectors[rows : rows + added], commit_every=5000)
         seconds = time.perf_counter() - begin
     time.sleep(10)
     stop.set()
