@@ -70,7 +70,7 @@ class CollectionSettings:
             SegmentConfigError: an index config that does not fit vectors of this width.
         """
         if not isinstance(config, SegmentConfig):
-            fields = {"prefix": _default_prefix(encoder.dim), **(config or {})}
+            fields = {"prefix": default_prefix(encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
             if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
@@ -159,7 +159,7 @@ class CollectionSettings:
             )
 
 
-def _default_prefix(dim: int) -> int:
+def default_prefix(dim: int) -> int:
     """The prefix of a collection that names none: DEFAULT_PREFIX, or what `dim` has of it."""
     widest = min(DEFAULT_PREFIX, dim)
     return widest - widest % _LANES or widest

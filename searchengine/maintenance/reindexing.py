@@ -26,7 +26,7 @@ from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import DEFAULT_PREFIX, CollectionSettings
+from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.maintenance.blocks import Block, Blocks
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending
@@ -69,8 +69,10 @@ def settings_for(
         if before.passages == PassageConfig():
             passages = True
     config, dim = before.config.as_dict(), int(stored["encoder"]["dim"])
-    if config["prefix"] in (dim, min(DEFAULT_PREFIX, dim)):
-        config["prefix"] = encoder.dim if config["prefix"] > DEFAULT_PREFIX else DEFAULT_PREFIX
+    if config["prefix"] == default_prefix(dim):
+        config["prefix"] = default_prefix(encoder.dim)
+    elif config["prefix"] == dim:
+        config["prefix"] = encoder.dim
     config["prefix"] = min(config["prefix"], encoder.dim)
     config["stages"] = [stage for stage in config["stages"] if stage[0] <= encoder.dim]
     config["bounds"] = min(config["bounds"], encoder.dim)

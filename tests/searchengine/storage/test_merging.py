@@ -5,15 +5,17 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from concurrent_writers import killed_after, writers
 from conftest import WordLengths
 from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
-from indexer.segment import SegmentConfig
+from indexer.segment import Segment, SegmentConfig
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import merging
@@ -316,3 +318,47 @@ def check_without_strays(path: Path, keys: set[str]) -> None:
     for kept in path.glob("documents.db.damaged*"):
         kept.unlink()
     check(path, keys)
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.long)])
+def test_two_writers_beside_a_merge_that_is_killed(tmp_path: Path, rounds: int) -> None:
+    """At random moments; after each, a reader gets what brute force gives."""
+    path, logs, random = tmp_path / "c", tmp_path / "logs", Random(rounds)
+    logs.mkdir()
+    SearchEngine.create(path, WordLengths(), CONFIG).close()
+
+    def optimize() -> None:
+        with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+            engine.optimize()
+
+    kills = 0
+    with writers(path, logs) as acknowledged:
+        for _ in range(rounds):
+            kills += killed_after(0.3 * random.random(), optimize)
+            with SearchEngine.open(path, WordLengths()) as reader:
+                reader.verify()
+                with reader.collection.reading() as snapshot:
+                    held = {each.key: each for each in snapshot.store.all_documents()}
+                answers_as_brute_force(reader, held)
+    assert kills
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.add([document(0)])
+        engine.delete(["d0"])
+    check(path, acknowledged())
+
+
+def test_verify_starts_again_when_a_segment_was_replaced(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, verify, calls = engine.collection.path, Segment.verify, []
+
+    def replaced(self: Segment) -> None:
+        calls.append(self.path.name)
+        if len(calls) == 1:
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.optimize()
+        verify(self)
+
+    monkeypatch.setattr(Segment, "verify", replaced)
+    engine.verify()
+    assert calls == ["000001", "000004"]

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from concurrent_writers import killed_after, writers
 from conftest import WordLengths
 from faults import in_child
 from scenarios import document, stored, strays
@@ -145,7 +148,8 @@ def test_others_read_and_write_meanwhile(
     swapped = step == "end"
     encoder = other() if swapped else WordLengths()
     before = [hit.key for hit in engine.search("x xx", k=50)]
-    changed: list[Document] = [document(20, version=1), document(1, version=1), document(40)]
+    versions = {20: 1, 1: 1, 9: 1, 40: 0}  # 9 is in the third block
+    changed = [document(number, version) for number, version in versions.items()]
 
     def act() -> None:
         if not swapped:
@@ -361,3 +365,36 @@ def test_passages_are_cut_for_the_new_encoder(tmp_path: Path) -> None:
         engine.reindex(Cutting(), passages=True)
         assert engine.stats().passages > 9 * 4
     as_fresh(path, {each.key for each in long}, Cutting())
+
+
+@pytest.mark.parametrize("documents", [40, pytest.param(400, marks=pytest.mark.long)])
+def test_writers_and_readers_beside_a_reindex_that_is_killed_three_times(
+    tmp_path: Path, documents: int
+) -> None:
+    path, logs, random = tmp_path / "c", tmp_path / "logs", Random(documents)
+    logs.mkdir()
+    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
+        engine.add([document(1000 + i) for i in range(documents)])
+    reader = SearchEngine.open(path, WordLengths())
+    before = reader.search("x xx", k=50)
+
+    def slow(texts: Sequence[str]) -> np.ndarray:
+        time.sleep(0.004 * len(texts))
+        return letters(texts)
+
+    def reindex() -> None:
+        with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+            engine.reindex(FunctionEncoder(slow, "letters"))
+
+    with writers(path, logs) as acknowledged:
+        for _ in range(3):
+            assert killed_after(0.1 + 0.1 * random.random(), reindex)
+            assert reader.search("x xx", k=50) == before
+            with SearchEngine.open(path, WordLengths()) as also:
+                also.verify()
+        reindex()
+    assert reader.search("x xx", k=50) == before
+    reader.close()
+    with SearchEngine.open(path, other()) as engine:
+        engine.delete(["d1000"])
+    as_fresh(path, {f"d{1000 + i}" for i in range(1, documents)} | acknowledged())
