@@ -133,9 +133,9 @@ def _timed(
         call(engine)
         queue.put(name)
         while not ended.is_set():
-            waits = during if merging.is_set() else quiet
             begun = time.monotonic()
             call(engine)
+            waits = during if merging.is_set() else quiet
             waits.append(time.monotonic() - begun)
             time.sleep(PAUSE)
     measured = {"quiet": quiet, "merging": during}
