@@ -291,7 +291,8 @@ def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
 
 def test_a_careful_grid_has_a_shortlist_that_contains_nearly_all(segments: list[Segment]) -> None:
     truth = np.argsort(-(QUERIES @ ROWS.T), axis=1)[:, :10]
-    questions, sizes, kept = Questions(QUERIES, truth), [1800, 1200], [None, None]
+    questions = Questions(QUERIES, truth, no_scores(len(QUERIES)))
+    sizes, kept = [1800, 1200], [None, None]
 
     def shortlists(prefix: int, careful: bool) -> list[int]:
         flat = [SegmentConfig(prefix=prefix)]
