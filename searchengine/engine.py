@@ -309,7 +309,7 @@ class SearchEngine(Documents, Reindexes):
             if questions and not request.by_words:
                 vectors = encoder.questions(request.layers).encode(questions)
             with self.collection.reading() as snapshot:
-                if encoder.built(snapshot.settings):  # else `reindex` has replaced it just now
+                if self._is_current(encoder, snapshot.settings):  # else `reindex` has replaced it
                     rankings = rank(snapshot, request, questions, vectors)
                     return HitsBatch(hits(snapshot, request, rankings, questions))
 

@@ -7,7 +7,7 @@ from typing import Any
 from searchengine.encoders.loading import check_built_by, load_built_by, renamed
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
+from searchengine.errors import CollectionError, EndpointError
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
@@ -33,16 +33,8 @@ class CollectionEncoder:
         self._encoder: TextEncoder | None = None
         if encoder is not None:
             self._adopt(encoder)
-        collection.accepts = self._check
+        collection.accepts = self.check
         forks.inherit(self)
-
-    def built(self, settings: Mapping[str, Any]) -> bool:
-        """Whether this encoder is that of a state of the collection; a reindex may replace it."""
-        try:
-            self._check(settings)
-        except EncoderMismatch:
-            return False
-        return True
 
     def after_fork(self) -> None:
         """In a forked child: a new lock, because the parent's may be locked for ever."""
@@ -71,7 +63,7 @@ class CollectionEncoder:
         except (CollectionError, EndpointError, TrainerError) as error:
             return str(error)
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if another encoder built a state of the collection."""
         if self._encoder is not None:
             check_built_by(self._encoder, settings["encoder"], self._collection.path)

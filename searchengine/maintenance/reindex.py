@@ -1,6 +1,6 @@
 """What an engine offers to change its encoder: `reindex`, `preview_reindex`, `discard_reindex`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -51,6 +51,7 @@ class Reindexes:
 
     collection: Collection
     _encoder: CollectionEncoder
+    _replacing = False  # the state shown and `_encoder` may differ for a moment
 
     def reindex(
         self,
@@ -82,12 +83,20 @@ class Reindexes:
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
             reindexing.swap()
+        former = self.collection.accepts
+        self._replacing = True
         self.collection.accepts = lambda _: None
-        self.collection.refresh()
         try:
-            self._encoder = CollectionEncoder(self.collection, chosen, runtime)
-        except EncoderMismatch:  # another process has reindexed it again
-            self._encoder = CollectionEncoder(self.collection, None, runtime)
+            self.collection.refresh()
+            try:
+                self._encoder = CollectionEncoder(self.collection, chosen, runtime)
+            except EncoderMismatch:  # another process has reindexed it again
+                self._encoder = CollectionEncoder(self.collection, None, runtime)
+        except BaseException:
+            self.collection.accepts = former
+            raise
+        finally:
+            self._replacing = False
 
     def preview_reindex(
         self,
@@ -125,6 +134,19 @@ class Reindexes:
     def discard_reindex(self) -> bool:
         """Drop the pending reindex with all that it has encoded; False if there is none."""
         return discard(self.collection)
+
+    def _is_current(self, encoder: CollectionEncoder, settings: Mapping[str, Any]) -> bool:
+        """Whether an encoder is that of a state; False if `reindex` has replaced it just now.
+
+        Raises EncoderMismatch if no reindex replaces it: one was interrupted after its commit.
+        """
+        try:
+            encoder.check(settings)
+        except EncoderMismatch:
+            if not self._replacing and encoder is self._encoder:
+                raise
+            return False
+        return True
 
     def _chosen(
         self, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
