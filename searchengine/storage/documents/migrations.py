@@ -121,6 +121,8 @@ def m007_pending(db: "sqlite_utils.Database") -> None:
     )
 
 
+_PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
+
 MIGRATIONS = {
     function.__name__: function
     for function in (
@@ -164,7 +166,13 @@ def upgrade(connection: sqlite3.Connection, name: str) -> None:
     for migration in MIGRATIONS.values():
         migrations()(migration)
     db = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
-    db.execute("BEGIN IMMEDIATE")  # if two processes open it at the same time, one upgrades
+    # If two processes open it at the same time, one upgrades, and the other finds it done.
+    timeout = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {timeout}")
     try:
         migrations.apply(db)
         db.execute("COMMIT")
