@@ -164,12 +164,13 @@ def asking(path: Path, stop: Any, answer: Any) -> None:
 def adding_one(path: Path, stop: Any, answer: Any) -> None:
     """Add single rows every tenth of a second until stopped; the longest, ms."""
     vectors = Synthetic().queries(10_000)
-    waits = []
+    waits: list[float] = []
+    run = time.time_ns()
     with SearchEngine.open(path / "c", wait=600) as engine:
         while not stop.is_set():
             number = len(waits)
             begin = time.perf_counter()
-            document = {"_id": f"one-{number}", "text": f"single row {number}"}
+            document = {"_id": f"one-{run}-{number}", "text": f"single row {number}"}
             engine.add([document], vectors[number : number + 1])
             waits.append(1e3 * (time.perf_counter() - begin))
             time.sleep(0.1)
@@ -182,12 +183,13 @@ def grown(path: Path, rows: int, added: int) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     stop, answer = context.Event(), context.Queue()
     others = [
-        context.Process(target=run, args=(path, stop, answer)) for run in (asking, adding_one)
+        context.Process(target=each, args=(path, stop, answer)) for each in (asking, adding_one)
     ]
     for process in others:
         process.start()
     time.sleep(10)
-    documents = ({"_id": f"new-{i}", "text": f"added row {i}"} for i in range(added))
+    run = time.time_ns()  # other keys in every run, so that nothing is known already
+    documents = ({"_id": f"{run}-{i}", "text": f"added row {i}"} for i in range(added))
     with SearchEngine.open(path / "c", wait=600) as engine:
         begin = time.perf_counter()
         engine.add(documents, vectors[rows : rows + added], commit_every=5000)

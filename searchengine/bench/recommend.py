@@ -315,6 +315,8 @@ def _cheaper(row: Row, results: Results) -> list[str]:
         if other.recall < row.recall and times_as_fast(other, row, encoding) > MARGIN
     ]
     if not faster_rows:
+        if encoding:
+            return ["No point with less recall answers a question noticeably sooner (by 5 %)."]
         return ["No measured point is faster with less recall."]
     cheaper = max(faster_rows, key=lambda other: (other.recall, -other.p50_ms.median))
     doubt = "" if faster(cheaper, row, encoding) else ", which is not significant"

@@ -256,7 +256,10 @@ def tune(
         config = {"config": tuning.config.as_dict()}
         show_json({"collection": str(collection), **config, **tuning.as_dict()})
     else:
-        show_rows(ladder(tuning), f"{collection}: {tuning.tried} operating points measured")
+        show_rows(
+            ladder(tuning),
+            f"{collection}: the efforts of the chosen config, of {tuning.tried} points measured",
+        )
         say(summary(tuning, dim))
 
 

@@ -211,11 +211,17 @@ def summary(tuning: Tuning, dim: int) -> str:
     """The result of a tuning in one sentence: the recall that was shown, and the index config."""
     goal = tuning.goal
     chosen = next(point for point in tuning.curve if point.config == tuning.config)
+    felt = ""
+    if tuning.question_ms:
+        felt = (
+            f"; encoding a question takes {tuning.question_ms:.2g} ms more, and of the points "
+            "whose whole time is within 5 % of the fastest it is the one that finds most"
+        )
     return (
         f"recall@{goal.k} above {goal.recall:g} with {100 * goal.confidence:g} % confidence on "
         f"{tuning.held_out} held-out {_asked(tuning.source)} (mean {tuning.recall:.4f}): "
         f"{in_words(tuning.config.as_dict(), dim)}; "
-        f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row"
+        f"{tuning.ms:.2g} ms per query, {chosen.hot_row:.0f} hot bytes per row{felt}"
     )
 
 
@@ -266,7 +272,7 @@ def described(stats: Stats) -> dict[str, str]:
     if stats.pending:
         lines["pending"] = "; ".join(stats.pending)
     layers = "" if stats.layers is None else f", its first {stats.layers} layers"
-    tuning = "none; searchengine tune finds the cheapest index config for a recall target"
+    tuning = "none; searchengine tune finds the best index config for a recall target"
     if stats.tuning is not None and stats.guarantee is not None:
         tuning = founded_on(stats.tuning, stats.guarantee)
     return lines | {

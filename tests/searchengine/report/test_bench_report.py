@@ -56,7 +56,9 @@ def test_what_feels_as_fast_ties_and_finds_more() -> None:
     ]
     found = recommend(results(exact(times(10)), *rows, encode_ms=ENCODING))
     assert found.name == "light" and set(found.tied) == {"fast", "good"}
-    assert found.why[-2].startswith("No measured point is faster")
+    assert found.why[-2] == (
+        "No point with less recall answers a question noticeably sooner (by 5 %)."
+    )
     assert found.why[-3] == (
         "With 4.00 ms of encoding, the speeds of light, fast and good do not differ significantly; "
         "quality where it differs beyond doubt, then memory, then recall decided between them."
