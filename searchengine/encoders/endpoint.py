@@ -74,15 +74,17 @@ class Endpoint:
         """The vectors (n, D) of body["input"]. Raises EndpointError, also once `stop` is set."""
         number = len(body["input"])
         try:
-            return parsed(self._post(body, (number + 1) * BYTES_PER_TEXT, stop), number)
+            content = self._post(body, (number + 1) * BYTES_PER_TEXT, stop)
+            return parsed(content, number, self._key)
         except EndpointError as error:
-            raise EndpointError(self._hidden(f"{self.url} {error}")) from error
+            # Not `from error`: a traceback would show the key that an answer repeats.
+            raise EndpointError(_hidden(f"{self.url} {error}", self._key)) from None
 
     def _post(self, body: Mapping[str, Any], limit: int, stop: Event) -> bytes:
         """The content of the answer. Raises EndpointError without the URL."""
         for tries in count(1):
             self._wait_for_turn(stop)
-            retry_after = None
+            retry_after, advice = None, "check that it runs"
             try:
                 status, headers, content = self._request(body, limit)
             except self._library.TransportError as error:
@@ -92,9 +94,11 @@ class Endpoint:
             else:
                 if status == 200:
                     return content
-                problem = _problem(status, content)
+                problem = f"answered {status}{_message(content, self._key)}"
                 if not _may_help(status, headers, content):
                     raise EndpointError(f"{problem}{self._advice(status, headers)}")
+                if status == 429:
+                    advice = "set per_minute or a lower concurrency"
                 retry_after = _retry_after(headers)
                 if retry_after is not None and retry_after > MAX_RETRY_AFTER:
                     raise EndpointError(
@@ -102,7 +106,7 @@ class Endpoint:
                     )
             if tries > self._max_retries:
                 times = "" if tries == 1 else f" {tries} times"
-                raise EndpointError(f"{problem}{times}; check that it runs, or try again later")
+                raise EndpointError(f"{problem}{times}; {advice}, or try again later")
             self._pause(tries, retry_after, stop)
         raise AssertionError("the loop ends by itself")
 
@@ -131,11 +135,13 @@ class Endpoint:
             raise EndpointError("is no longer asked: another request failed")
 
     def _pause(self, tries: int, seconds: float | None, stop: Event) -> None:
-        """Wait before a repetition; if the endpoint asks for it, so does every other thread."""
+        """Wait before a repetition.
+
+        `seconds`: what the endpoint asks for, or None; until then no other thread begins a request.
+        """
         if seconds is not None:
             with self._lock:
                 self._next = max(self._next, time.monotonic() + seconds)
-            return
         longest = min(MAX_WAIT, FIRST_WAIT * 2 ** (tries - 1))
         # So that those who failed together do not come back together.
         if stop.wait(longest * random.uniform(0.5, 1)):
@@ -148,19 +154,21 @@ class Endpoint:
             return "; correct the key" if self._key else f"; {self._without_key}"
         return "; correct the URL, the model or the texts"
 
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._key, "…") if self._key else text
+
+def _hidden(text: str, key: str) -> str:
+    return text.replace(key, "…") if key else text
 
 
-def _problem(status: int, content: bytes) -> str:
-    """An answer's status with its message, if it has one."""
+def _message(content: bytes, key: str) -> str:
+    """The server's message in an answer, in parentheses and without the key, or nothing."""
     try:
         answer = json.loads(content)
         error = answer.get("error", answer)
         message = error if isinstance(error, str) else error["message"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return f"answered {status}"
-    return f"answered {status} ({' '.join(str(message).split())[:300]})"
+        return ""
+    # The key is hidden first: cut off in the middle, it would not be recognized.
+    return f" ({_hidden(' '.join(str(message).split()), key)[:300]})"
 
 
 def _may_help(status: int, headers: Mapping[str, str], content: bytes) -> bool:
@@ -183,8 +191,11 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def parsed(content: bytes, number: int) -> Vectors:
-    """The vectors (number, D) of an answer, in the order of its `index`. Raises EndpointError."""
+def parsed(content: bytes, number: int, key: str) -> Vectors:
+    """The vectors (number, D) of an answer, in the order of its `index`.
+
+    Raises EndpointError with the server's message, if there is one, without `key`.
+    """
     try:
         rows = json.loads(content)["data"]
         indices = [row.get("index", i) for i, row in enumerate(rows)]
@@ -192,6 +203,7 @@ def parsed(content: bytes, number: int) -> Vectors:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EndpointError(
             "answered what is not a list of embeddings as OpenAI defines it"
+            f"{_message(content, key)}"
         ) from error
     if len(vectors) != number:
         raise EndpointError(

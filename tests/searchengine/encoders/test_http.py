@@ -126,6 +126,18 @@ def test_waits_grow_and_differ(
         assert wait >= longest / 2
 
 
+@pytest.mark.parametrize("value", ["0", "-5", "Sun, 06 Nov 1994 08:49:37 GMT"])
+def test_retry_after_never_shortens_a_wait(
+    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.2)
+    server.times.clear()
+    server.faults.append(Fault(503, headers={"Retry-After": value}))
+    encoder.encode(["a bee"])
+    first, second = server.times
+    assert second - first >= 0.1
+
+
 def test_retry_after_stops_all_threads(server: EmbeddingServer) -> None:
     encoder = HttpEncoder(server.url, "words", batch=1, concurrency=4)
     assert encoder.dim == 8
@@ -161,7 +173,8 @@ def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncode
     busy = json.dumps({"error": {"message": "too many\n requests", "type": "x"}}).encode()
     server.faults.extend([Fault(429, busy)] * 3)
     message = failure(encoder)
-    assert "answered 429 (too many requests) 3 times" in message and len(server.requests) == 3
+    assert "answered 429 (too many requests) 3 times; set per_minute or a lower conc" in message
+    assert "check that it runs" not in message and len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -239,6 +252,11 @@ def test_a_wrong_answer_is_refused(
 def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content: bytes) -> None:
     server.faults.append(Fault(content=content))
     assert "not a list of embeddings" in failure(encoder)
+
+
+def test_an_error_in_an_answer_of_200(server: EmbeddingServer, encoder: HttpEncoder) -> None:
+    server.faults.append(Fault(content=b'{"error": {"message": "the model\\n is loading"}}'))
+    assert failure(encoder).endswith("as OpenAI defines it (the model is loading)")
 
 
 def test_a_huge_answer_is_not_read(
