@@ -24,6 +24,7 @@ _SCHEMES = ("http://", "https://")
 _HOME = "https://api.openai.com/"  # the key in OPENAI_API_KEY belongs to it
 _NUMBERS = {"dimensions": int, "batch": int, "concurrency": int, "per_minute": int,
             "max_retries": int, "timeout": float}  # fmt: skip
+_DAY = 86_400  # seconds
 _READABLE = "/:@ "  # characters of a source that need no escape
 
 
@@ -49,7 +50,7 @@ class HttpEncoder(FunctionEncoder):
         concurrency: requests at a time.
         per_minute: maximum requests per minute; None: as the server allows.
         max_retries: repetitions of a request that fails for a while (429, 5xx, no connection).
-        timeout: seconds for each try.
+        timeout: seconds for each try, at most a day.
         encoding: how the server should write vectors; either is understood.
 
     Raises EndpointError.
@@ -87,9 +88,13 @@ class HttpEncoder(FunctionEncoder):
             if value is None and name in ("dimensions", "per_minute"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                raise EndpointError(f"{name} must be a number, got {value!r}")
+                raise EndpointError(f"{name} must be {_kind(name)}, got {value!r}")
             if not value >= least:
                 raise EndpointError(f"{name} must be at least {least}, got {value}")
+        if self.timeout > _DAY:
+            raise EndpointError(
+                f"timeout must be at most {_DAY} seconds (a day), got {self.timeout}"
+            )
         if self.encoding not in ("float", "base64"):
             raise EndpointError(f"encoding must be float or base64, got {self.encoding!r}")
         self._sends_key = True
@@ -117,7 +122,9 @@ class HttpEncoder(FunctionEncoder):
             try:
                 values[name] = _NUMBERS.get(name, str)(value)
             except ValueError:
-                raise EndpointError(f"{source}: {name} must be a number, got {value!r}") from None
+                raise EndpointError(
+                    f"{source}: {name} must be {_kind(name)}, got {value!r}"
+                ) from None
         encoder = cls(url, unquote(model), **values)
         if identity is not None:
             expected = encoder._signature()
@@ -205,7 +212,7 @@ class HttpEncoder(FunctionEncoder):
         return endpoint.vectors(body, stop)
 
     def _connected(self) -> Endpoint:
-        key = os.environ.get(self.key_env, "")
+        key = os.environ.get(self.key_env, "").strip()
         advice = f"put the key into the environment variable {self.key_env}"
         if key and not self._sends_key:
             key, advice = (
@@ -214,6 +221,11 @@ class HttpEncoder(FunctionEncoder):
                     f"the key in {self.key_env} goes only to hosts that you named: name this one "
                     f"(--encoder '{self.source}' or encoder=…) if you trust it"
                 ),
+            )
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise EndpointError(
+                f"{self.url} needs a key of ASCII letters, digits and punctuation, but the value "
+                f"of the environment variable {self.key_env} has other characters; set it again"
             )
         return Endpoint(
             self.url,
@@ -232,6 +244,10 @@ class HttpEncoder(FunctionEncoder):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_source, (self.source,)
+
+
+def _kind(name: str) -> str:
+    return "a whole number" if _NUMBERS[name] is int else "a number"
 
 
 def _checked_url(url: object) -> str:

@@ -4,6 +4,7 @@ import json
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -316,9 +317,13 @@ def test_a_failure_changes_nothing(server: EmbeddingServer, tmp_path: Path) -> N
         ({"url": "https://h/v1?key=secret"}, r"must have no password, no \?"),
         ({"model": " "}, "needs the name of a model"),
         ({"dimensions": 0}, "dimensions must be at least 1"),
-        ({"batch": 1.5}, "batch must be a number"),
+        ({"batch": 1.5}, "batch must be a whole number, got 1.5"),
+        ({"per_minute": 0.5}, "per_minute must be a whole number, got 0.5"),
+        ({"timeout": "1"}, "timeout must be a number, got '1'"),
+        ({"timeout": float("inf")}, r"timeout must be at most 86400 seconds \(a day\), got inf"),
+        ({"timeout": 1e10}, "timeout must be at most 86400 seconds"),
         ({"timeout": float("nan")}, "timeout must be at least"),
-        ({"max_retries": True}, "max_retries must be a number"),
+        ({"max_retries": True}, "max_retries must be a whole number"),
         ({"encoding": "x"}, "encoding must be float or base64"),
     ],
 )
@@ -348,7 +353,10 @@ def test_a_source_is_read_back(source: str) -> None:
     [
         ("https://h/v1", "needs the name of a model"),
         ("https://h/v1#m&size=3", "'size' is not a setting; choose from batch, concurrency"),
-        ("https://h/v1#m&dimensions=x", "dimensions must be a number, got 'x'"),
+        ("https://h/v1#m&dimensions=x", "dimensions must be a whole number, got 'x'"),
+        ("https://h/v1#m&dimensions=1e3", "dimensions must be a whole number, got '1e3'"),
+        ("https://h/v1#m&timeout=x", "timeout must be a number, got 'x'"),
+        ("https://h/v1#m&timeout=inf", "timeout must be at most 86400 seconds"),
     ],
 )
 def test_a_wrong_source(source: str, message: str) -> None:
@@ -372,6 +380,38 @@ def test_the_key_is_neither_stored_nor_shown(
     files = [path.read_bytes() for path in (tmp_path / "c").rglob("*") if path.is_file()]
     assert not any(b"sk-secret" in content for content in files)
     assert not any("sk-secret" in text for text in texts)
+
+
+def test_the_key_is_sent_without_whitespace_around_it(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", " sk-secret\r\n")
+    HttpEncoder(server.url, "words").encode(["a bee"])
+    assert set(server.keys) == {"Bearer sk-secret"}
+
+
+@pytest.mark.parametrize("key", ["sk-\nsecret", "sk- secret", "sk-\x7fsecret", "sk-ésecret"])
+def test_a_key_that_no_header_may_have(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    message = failure(HttpEncoder(server.url, "words"))
+    assert "variable OPENAI_API_KEY has other characters" in message and "secret" not in message
+    assert not server.requests
+
+
+@pytest.mark.parametrize("before", [0, 290])
+def test_a_key_in_an_answer_is_in_no_traceback(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Nor a part of it, where a long message is cut off."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-123")
+    encoder = HttpEncoder(server.url, "words")
+    server.faults.append(Fault(401, json.dumps({"error": "x" * before + "sk-secret-123"}).encode()))
+    with pytest.raises(EndpointError) as raised:
+        encoder.encode(["a bee"])
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "answered 401" in shown and "sk-" not in shown
 
 
 def test_the_key_goes_only_to_hosts_that_the_user_named(
