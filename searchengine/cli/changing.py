@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields, runs
 from searchengine.errors import QueryError
@@ -164,7 +165,12 @@ def reindex(
 
         questions = list(read_queries(compare).values())
     questions += asked
-    if discard and (questions or encoder is not None):
+    context = click.get_current_context()
+    allowed = {"collection", "discard", "wait", "as_json"}
+    if discard and any(
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for name in context.params.keys() - allowed
+    ):
         raise QueryError("--discard drops a pending reindex; give it without other options")
     with SearchEngine.open(collection, wait=wait) as engine:
         before = engine.stats()
@@ -185,7 +191,7 @@ def reindex(
         else:
             note(f"{collection}: {'the pending' if dropped else 'no'} reindex was discarded")
     elif questions:
-        _show_previews(collection, previews, k, as_json)
+        _show_previews(collection, previews, as_json)
     elif as_json:
         names = ("encoder", "fingerprint", "dim", "documents", "passages")
         states = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
@@ -201,7 +207,7 @@ def reindex(
             )
 
 
-def _show_previews(collection: Path, previews: Any, k: int, as_json: bool) -> None:
+def _show_previews(collection: Path, previews: Any, as_json: bool) -> None:
     from itertools import zip_longest
     from statistics import mean
 
@@ -212,14 +218,16 @@ def _show_previews(collection: Path, previews: Any, k: int, as_json: bool) -> No
         compared = [preview.as_dict() for preview in previews]
         show_json({"collection": str(collection), "overlap": overlap, "questions": compared})
         return
+    shown = mean(max(len(preview.before), len(preview.after)) for preview in previews)
     for preview in previews:
         rows = [
             {"rank": rank, "now": now, "then": then}
             for rank, (now, then) in enumerate(zip_longest(preview.before, preview.after), start=1)
         ]
-        say(f"{preview.question}: {preview.overlap} of {k} in both")
+        say(f"{preview.question}: {preview.overlap} of {len(rows)} in both")
         show_rows(rows)
     note(
-        f"{overlap:.1f} of {k} hits in both on average; nothing was changed. Change the encoder: "
-        f"searchengine reindex {collection}. Drop the new vectors: the same with --discard"
+        f"{overlap:.1f} of {shown:.1f} hits in both on average; nothing was changed. "
+        f"Change the encoder: searchengine reindex {collection}. "
+        "Drop the new vectors: the same with --discard"
     )

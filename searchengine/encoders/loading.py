@@ -94,7 +94,7 @@ def load_built_by(
         return HttpEncoder.from_source(source, identity)
     if source is None:
         raise CollectionError(
-            f"{path} was built by {_title(identity)}; pass it again: "
+            f"{path} was built by {title(identity)}; pass it again: "
             "SearchEngine.open(path, encoder=…)"
         )
     try:
@@ -132,7 +132,7 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
             returns = "that name returns other vectors now"
             got = returns if name == encoder.name else f"got {encoder.name!r}"
             raise EncoderMismatch(
-                f"{path} was built by {_title(identity)}, but {got}; open it with the encoder that "
+                f"{path} was built by {title(identity)}, but {got}; open it with the encoder that "
                 "built it, or index the corpus again"
             )
         return
@@ -146,7 +146,7 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
         )
 
 
-def _title(identity: Mapping[str, Any]) -> str:
+def title(identity: Mapping[str, Any]) -> str:
     """What errors call the encoder that a collection's settings name."""
     if identity["source"] is not None:
         return f"the encoder {identity['source']}"

@@ -2,18 +2,20 @@
 
 A block is two files in the folder of the work: `NAME.npy`, float32 (rows, D), a row a passage, and
 `NAME.documents.npy`, int64 (rows,), the id of each row's document. A transaction records the block
-in the row of `pending`, and stores its passages, hidden, with ids in the order of the blocks.
+in the row of `pending`, with the SHA-256 of both files, and stores its passages, hidden, with ids
+in the order of the blocks. A file is checked before it is first read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 from indexer.arrays import BLOCK_ROWS
-from indexer.storage.durable import sync_file, sync_folder
+from indexer.storage.durable import sha256, sync_file, sync_folder
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError
@@ -22,6 +24,7 @@ from searchengine.storage.documents import pending
 from searchengine.storage.documents.changes import Span
 from searchengine.storage.documents.pending import Work
 from searchengine.storage.documents.store import Ids, Store
+from searchengine.storage.folders import os_errors
 
 DOCUMENTS, CHARACTERS = 2048, 1 << 19
 """Size of a block, as in searchengine.ingest.ingestion."""
@@ -41,12 +44,23 @@ class Block:
         documents: id → document, as it was encoded.
         spans: the passages of each.
         supplied: whether a document came with vectors.
+        sha256: of its files, in the order of Blocks.FILES.
     """
 
     file: str
     documents: dict[int, Document]
     spans: Sequence[Sequence[Span]]
     supplied: bool
+    sha256: Sequence[str]
+
+
+def check_text(path: Path, document: Document) -> None:
+    """Raise CollectionError for a document of a collection that has nothing to encode."""
+    if not document.full_text:
+        raise CollectionError(
+            f"{path}: the document {document.key!r} came with vectors and without text, so no "
+            "encoder can encode it; add it with a text, or delete it, and reindex again"
+        )
 
 
 class Blocks:
@@ -70,7 +84,9 @@ class Blocks:
     ) -> None:
         self.work = work
         self._store, self._folder, self._reader, self._dim = store, folder, reader, dim
+        self._path = folder.parent.parent
         self._range = work.first, work.last
+        self._checked: set[Path] = set()
         self._last = -1  # all documents up to this id were encoded once
 
     @property
@@ -82,6 +98,12 @@ class Blocks:
     def supplied(self) -> bool:
         """Whether a document came with vectors of its own."""
         return bool(self.work.details["supplied"])
+
+    def check(self) -> None:
+        """Check all files. Raises CollectionError for one that is missing or damaged."""
+        for block in self.work.details["blocks"]:
+            for suffix in self.FILES:
+                self._file(block, suffix)
 
     def left(self) -> int:
         """Number of documents that lack new passages; reads all ids."""
@@ -156,7 +178,8 @@ class Blocks:
                 number += 1
         pending.place(store, placed)
         pending.bury(store, dead)
-        blocks = [*self.work.details["blocks"], {"file": block.file, "rows": number - first}]
+        recorded = {"file": block.file, "rows": number - first, "sha256": list(block.sha256)}
+        blocks = [*self.work.details["blocks"], recorded]
         supplied = self.supplied or block.supplied
         self.work = pending.note(store, self.work, blocks=blocks, supplied=supplied)
 
@@ -165,7 +188,7 @@ class Blocks:
         done = 0
         for block in self.work.details["blocks"]:
             if done >= first:
-                rows = np.load(self._folder / f"{block['file']}.npy", mmap_mode="r")
+                rows = np.load(self._file(block, self.FILES[0]), mmap_mode="r")
                 for start in range(0, len(rows), BLOCK_ROWS):
                     yield np.asarray(rows[start : start + BLOCK_ROWS])
             done += block["rows"]
@@ -180,15 +203,32 @@ class Blocks:
         for block in self.work.details["blocks"]:
             kept = alive[done : done + block["rows"]]
             done += block["rows"]
-            rows, documents = (np.load(self._folder / f"{block['file']}{s}") for s in self.FILES)
+            rows, documents = (np.load(self._file(block, suffix)) for suffix in self.FILES)
             if kept.any():
                 yield rows[kept], documents[kept]
 
     def _documents(self) -> Ids:
         """The document of each recorded row."""
-        names = [block["file"] for block in self.work.details["blocks"]]
-        files = [np.load(self._folder / f"{name}{self.FILES[1]}") for name in names]
+        blocks = self.work.details["blocks"]
+        files = [np.load(self._file(block, self.FILES[1])) for block in blocks]
         return np.concatenate(files) if files else np.empty(0, np.int64)
+
+    def _file(self, block: Mapping[str, Any], suffix: str) -> Path:
+        """A file of a recorded block, checked once."""
+        file = self._folder / f"{block['file']}{suffix}"
+        if file not in self._checked:
+            try:
+                intact = sha256(file) == block["sha256"][self.FILES.index(suffix)]
+                what = "damaged"
+            except OSError as error:
+                intact, what = False, f"not readable ({error.strerror or error})"
+            if not intact:
+                raise CollectionError(
+                    f"{file} of the pending reindex is {what}; drop it: "
+                    f"searchengine reindex {self._path} --discard"
+                )
+            self._checked.add(file)
+        return file
 
     def _encoded(self, ids: Sequence[int]) -> Block:
         marks = ", ".join("?" * len(ids))
@@ -197,13 +237,11 @@ class Blocks:
             f"WHERE id IN ({marks}) ORDER BY id"
         )
         read = self._store.read(sql, ids)
-        documents = {i: Document(key, text, title) for i, key, text, title, _ in read}
+        documents = {
+            i: Document(key, text, title, origin="reindex") for i, key, text, title, _ in read
+        }
         for document in documents.values():
-            if not document.full_text:
-                raise CollectionError(
-                    f"the document {document.key!r} came with vectors and without text, so no "
-                    "encoder can encode it; add it with a text, or delete it, and reindex again"
-                )
+            check_text(self._path, document)
         spans, _ = self._reader.cut(list(documents.values()))
         passages = [
             (d, span) for d, cut in zip(documents.values(), spans, strict=True) for span in cut
@@ -211,15 +249,22 @@ class Blocks:
         name = uuid4().hex
         rows, numbers = (self._folder / f"{name}{suffix}" for suffix in self.FILES)
         repeats = [len(cut) for cut in spans]
-        np.save(numbers, np.repeat(np.array(list(documents), np.int64), repeats))
-        file = np.lib.format.open_memmap(rows, "w+", np.float32, (len(passages), self._dim))
+        ids_of_rows = np.repeat(np.array(list(documents), np.int64), repeats)
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (len(passages), self._dim)}
+        # Not mapped into memory: a full disk would then end the process by a signal.
+        with os_errors(self._path), rows.open("wb") as file:
+            np.save(numbers, ids_of_rows)
+            np.lib.format.write_array_header_1_0(file, shape)
         for start in range(0, len(passages), _BATCH):
             batch = passages[start : start + _BATCH]
             texts = self._reader.texts(batch)
-            file[start : start + len(batch)] = self._reader.encode(batch, texts, lambda _: None)
-        file.flush()
-        del file
-        for path in (rows, numbers):
-            sync_file(path)
-        sync_folder(self._folder)
-        return Block(name, documents, spans, any(supplied for *_, supplied in read))
+            vectors = self._reader.encode(batch, texts, lambda _: None)
+            with os_errors(self._path), rows.open("ab") as file:
+                file.write(np.ascontiguousarray(vectors, "<f4").data)
+        with os_errors(self._path):
+            for path in (rows, numbers):
+                sync_file(path)
+            sync_folder(self._folder)
+            checksums = sha256(rows), sha256(numbers)
+        supplied = any(supplied for *_, supplied in read)
+        return Block(name, documents, spans, supplied, checksums)

@@ -67,8 +67,7 @@ def reconcile(path: Path, store: Store) -> Plan:
     """
     plan = Plan()
     with store.named_errors(), _lenient(store):
-        if any(work.kind is Kind.REINDEX for work in works(store)):
-            plan.report.lost.append("the pending reindex was dropped; start it again")
+        reindexing = any(work.kind is Kind.REINDEX for work in works(store))
         drop_all(store)
         _indexes(store, plan)
         _documents(store, plan)
@@ -84,6 +83,8 @@ def reconcile(path: Path, store: Store) -> Plan:
             _found(plan, store, new, "has no passage", "have no passage")
         plan.documents |= lacking
         _without_encoder(store, plan)
+        if reindexing and plan.report.found:  # else nothing is repaired, nor dropped
+            plan.report.lost.append("the pending reindex was dropped; start it again")
         documents, passages = store.counts()
         plan.counts = documents, passages, segments
         if plan.documents:

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from indexer.building.build import Progress
 from searchengine.encoders.checks import check_questions
-from searchengine.encoders.loading import EncoderArgument, load_built_by, load_given
+from searchengine.encoders.loading import EncoderArgument, load_built_by, load_given, title
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing, current, discard
@@ -116,16 +117,16 @@ class Reindexes:
         if not questions:
             raise QueryError("preview_reindex compares the hits of questions, got none")
         check_questions(questions)
+        words = isinstance(self._encoder.load(), NoEncoder)
+        search = partial(cast(Any, self).search_batch, k=k, mode="text" if words else "vector")
+        search(list(questions[:1]))  # raises now, not when everything is encoded
         chosen = self._chosen(encoder, runtime)
         vectors = QuestionEncoder(chosen).encode(questions)
         path, wait = self.collection.path, self.collection.wait
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
             after = _nearest(reindexing.blocks, reindexing.store, vectors, k)
-        words = isinstance(self._encoder.load(), NoEncoder)
-        before = cast(Any, self).search_batch(
-            list(questions), k, mode="text" if words else "vector"
-        )
+        before = search(list(questions))
         return [
             Preview(question, tuple(hit.key for hit in hits), tuple(keys))
             for question, hits, keys in zip(questions, before, after, strict=True)
@@ -159,7 +160,16 @@ class Reindexes:
             raise QueryError(
                 f"no reindex of {self.collection.path} is pending; name the encoder to change to"
             )
-        return load_built_by(work.details["settings"]["encoder"], self.collection.path, runtime)
+        path, identity = self.collection.path, work.details["settings"]["encoder"]
+        try:
+            return load_built_by(identity, path, runtime)
+        except CollectionError as error:
+            reason = f" ({error.__cause__})" if error.__cause__ else ""
+            raise CollectionError(
+                f"the pending reindex of {path} is by {title(identity)}, which cannot be "
+                f"loaded{reason}; name it: --encoder PATH or encoder=…, or drop it: "
+                f"searchengine reindex {path} --discard"
+            ) from error
 
 
 def _nearest(

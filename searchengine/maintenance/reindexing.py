@@ -22,12 +22,13 @@ from typing import Any
 from indexer.building.build import Progress
 from indexer.config import RotationKind, SegmentConfig
 from indexer.segment import Segment
+from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, default_prefix
-from searchengine.maintenance.blocks import Block, Blocks
+from searchengine.maintenance.blocks import Block, Blocks, check_text
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.changes import Changes
@@ -44,6 +45,10 @@ REST = 64
 """Documents that may be encoded while the write lock is held."""
 ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
+
+
+_SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""All that str.strip removes: SQLite's trim knows only the space."""
 
 
 class _More(Exception):
@@ -161,6 +166,7 @@ class Reindexing:
                 try:
                     reader = PassageReader(encoder, settings.passages)
                     blocks = Blocks(store, owner.folder, work, reader, encoder.dim)
+                    blocks.check()
                     yield cls(collection, store, owner, blocks, settings, progress)
                 finally:
                     owner.release()
@@ -278,7 +284,9 @@ def _begun(
                 _check_same(path, work, encoder, described)
                 owner = _taken(path, work)
                 owner.folder.mkdir(parents=True, exist_ok=True)
-                work = pending.note(store, work, **who())
+                # The same encoder may come from another folder or URL than before.
+                planned = {**work.details["settings"], "encoder": described["encoder"]}
+                work = pending.note(store, work, settings=planned, **who())
         _remove_leftovers(owner.folder, work)
     except BaseException:
         if owner is not None:
@@ -290,14 +298,11 @@ def _begun(
 def _check_texts(path: Path, store: Store) -> None:
     """Raise CollectionError for a document that cannot be encoded, by its key."""
     sql = (
-        "SELECT key FROM documents WHERE trim(title) = '' AND trim(text) = '' "
+        "SELECT key, text, title FROM documents WHERE trim(title, ?1) = '' AND trim(text, ?1) = '' "
         "AND vectors NOT NULL ORDER BY id LIMIT 1"
     )
-    for (key,) in store.scan(sql):
-        raise CollectionError(
-            f"{path}: the document {key!r} came with vectors and without text, so no encoder can "
-            "encode it; add it with a text, or delete it"
-        )
+    for row in store.scan(sql, [_SPACES]):
+        check_text(path, Document(*row))
 
 
 def _check_same(path: Path, work: Work, encoder: TextEncoder, described: Mapping[str, Any]) -> None:
@@ -330,9 +335,3 @@ def _remove_leftovers(folder: Path, work: Work) -> None:
     for entry in folder.iterdir():
         if entry.name not in kept:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    missing = kept - {entry.name for entry in folder.iterdir()}
-    if missing:
-        raise CollectionError(
-            f"{folder / min(missing)} of the pending reindex is missing; drop it: "
-            f"searchengine reindex {folder.parent.parent} --discard"
-        )

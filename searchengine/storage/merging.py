@@ -234,7 +234,9 @@ class Merging:
 
     def _move(self, owner: Owner, work: Work) -> Work:
         """Copy the passages to their new ids."""
-        ids = np.load(owner.folder / _IDS, mmap_mode="r")
+        path = self.view.path
+        with beside(path, self.store), os_errors(path):  # the folder may have been replaced
+            ids = np.load(owner.folder / _IDS, mmap_mode="r")
         done = int(work.details["moved"])
         for low, high in _cuts(ids, work.inputs):
             for start in range(max(low, done), high, SLICE):

@@ -66,5 +66,22 @@ def test_discard(collection: Path, models: tuple[Path, Path]) -> None:
     again = run("reindex", collection)
     assert again.returncode == 2
     assert "no reindex of" in again.stderr and "name the encoder to change to" in again.stderr
-    both = run("reindex", collection, "--discard", "-q", "x")
-    assert both.returncode == 2 and "give it without other options" in both.stderr
+    for option in (("-q", "x"), ("-k", "10"), ("--no-passages",), ("--runtime", "auto")):
+        both = run("reindex", collection, "--discard", *option)
+        assert both.returncode == 2 and "give it without other options" in both.stderr
+
+
+def test_a_pending_reindex_whose_model_has_moved(
+    collection: Path, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shown = run("reindex", collection, "--encoder", models[1], "-q", "the whale")
+    assert "6 of 6 in both" in shown.stdout and "6.0 of 6.0 hits in both" in shown.stderr
+    moved = models[1].rename(tmp_path / "moved")
+    lost = run("reindex", collection)
+    assert lost.returncode == 2
+    assert f"is by the encoder {models[1]}, which cannot be loaded" in lost.stderr
+    assert "name it: --encoder" in lost.stderr and "--discard" in lost.stderr
+    done = run("reindex", collection, "--encoder", moved)
+    assert done.returncode == 0, done.stderr
+    assert run_json("info", collection)["encoder"] == str(moved)
+    assert run("search", collection, "the whale").returncode == 0

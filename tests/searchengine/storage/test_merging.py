@@ -43,6 +43,22 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
+def test_a_folder_that_is_replaced_after_the_build_is_named(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, build = engine.collection.path, Merging._build
+    engine.backup(tmp_path / "copy")
+
+    def replaced(self: Merging, *arguments: Any) -> None:
+        build(self, *arguments)
+        path.rename(tmp_path / "former")
+        (tmp_path / "copy").rename(path)
+
+    monkeypatch.setattr(Merging, "_build", replaced)
+    with pytest.raises(CollectionError, match="replaced"):
+        engine.optimize()
+
+
 def works(path: Path) -> list[pending.Work]:
     with Store(path / "documents.db", readers=1) as store:
         return pending.works(store)
