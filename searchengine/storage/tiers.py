@@ -18,6 +18,10 @@ FINAL_RATIO = 64
 """At the end of a long add all segments are merged unless the largest has this many times the rows
 of the others: copying a row costs a thousandth of encoding it."""
 
+LARGE = 1 << 20
+"""Rows from which a segment is merged at the end of an add only with a FAN-th as many others: it
+would be copied for minutes, and searching one more segment takes a tenth of a millisecond."""
+
 
 def tier(live: int) -> int:
     """The tier of a segment by its live rows: 0 below FLOOR, then one more for each factor FAN."""
@@ -34,8 +38,12 @@ def due(segments: Sequence[tuple[int, int]], *, finished: bool = False) -> list[
     deleted. `finished`: a long add has ended, and searches follow.
     """
     sizes = [rows for _, rows in segments]
-    if finished and len(sizes) > 1 and FINAL_RATIO * (sum(sizes) - max(sizes)) >= max(sizes):
-        return [*range(len(sizes))]
+    if finished and len(sizes) > 1:
+        largest = max(sizes)
+        if (FAN if largest >= LARGE else FINAL_RATIO) * (sum(sizes) - largest) >= largest:
+            return [*range(len(sizes))]
+        if largest >= LARGE and len(sizes) > 2:
+            return [i for i in range(len(sizes)) if i != sizes.index(largest)]
     tiers = [tier(live) for live, _ in segments]
     for full in sorted(set(tiers)):
         if tiers.count(full) >= FAN:
