@@ -42,12 +42,12 @@ def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> Non
 @pytest.mark.parametrize(
     ("scenario", "points"),
     [
-        *faults("add", 8, 60),
-        *faults("create", 8, 40),
-        *faults("stream", 8, 40),
-        *faults("changes", 12, 120),
-        *faults("merge", 8, 400),
-        *faults("long", 8, 60),
+        *faults("add", 16, 60),
+        *faults("create", 16, 40),
+        *faults("stream", 16, 40),
+        *faults("changes", 24, 120),
+        *faults("merge", 16, 400),
+        *faults("long", 16, 60),
     ],
 )
 def test_a_power_cut_loses_no_acknowledged_commit(scenario: str, points: int) -> None:
