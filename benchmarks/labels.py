@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import click
-from few_shot import Labelled, drawn, write
+from few_shot import Labelled, sample, write
 from record import DATA, record
 from sklearn.linear_model import LogisticRegression
 
@@ -41,7 +41,7 @@ def questions(data: Path, column: str, count: int, seed: int) -> tuple[Labelled,
     test = trec(data, "test", column)
     seen = {text for text, _ in test}
     fresh = [row for row in trec(data, "train", column) if row[0] not in seen]
-    return drawn(fresh, count, seed)[0], test
+    return sample(fresh, count, seed)[0], test
 
 
 def captions(data: Path, seed: int) -> tuple[Labelled, Labelled]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ def child(work: Callable[[], None]) -> int:
     try:
         work()
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()  # _exit would say nothing
     finally:
         os._exit(1)
 

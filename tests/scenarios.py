@@ -252,7 +252,8 @@ def strays(path: Path) -> list[str]:
     with closing(sqlite3.connect(path / "documents.db")) as connection:
         segments = {f"{row[0]:06d}" for row in connection.execute("SELECT id FROM segments")}
     named = {"segments", "documents.db", "documents.db-wal", "documents.db-shm"}
-    extra = [each.name for each in path.iterdir() if each.name not in named]
+    extra = [each.name for each in path.iterdir() if each.name not in {*named, "pending"}]
+    extra += [f"pending/{each.name}" for each in path.glob("pending/*")]
     for folder in (path / "segments").iterdir():
         if folder.name not in segments:
             extra.append(f"segments/{folder.name}")

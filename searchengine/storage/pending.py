@@ -5,7 +5,8 @@ A work named NAME in the table `pending` fills the folder `pending/NAME`. Beside
 process. The lock is taken before the transaction that adds the row ends, so a row whose lock is
 free belongs to nobody: another process may continue its work, or discard it.
 
-A process adopts an abandoned folder, or removes it, within a write transaction only.
+A process adopts an abandoned folder, or removes it, within a write transaction only. The folder
+`pending` itself stays, empty as it may be: another process may be about to make a lock in it.
 """
 
 import os
@@ -96,7 +97,6 @@ class Owner:
         self.release()
         with suppress(OSError):
             Path(self._lock.lock_file).unlink(missing_ok=True)  # Windows removes no open file
-            self.folder.parent.rmdir()  # unless there is other work
 
 
 def who() -> dict[str, Any]:
@@ -134,8 +134,6 @@ def remove_abandoned(path: Path, store: Store) -> None:
     for name in {entry.name.removesuffix(".lock") for entry in folder.iterdir()} - named:
         if _NAME.fullmatch(name) and (owner := Owner(path, name)).take():
             owner.clear()
-    with suppress(OSError):  # if there is other work, or it is gone
-        folder.rmdir()
 
 
 def _lock_file(path: Path, name: str) -> Path:

@@ -20,7 +20,7 @@ from searchengine.storage.scratch import new_folder, remove_abandoned
 
 # Stops in the midst of a backup or of creating a collection, and says so.
 PROGRAM = """\
-import shutil, sys, time
+import shutil, signal, sys, time
 import searchengine.storage.documents.changes
 from searchengine import SearchEngine
 from searchengine.maintenance import copies
@@ -32,6 +32,7 @@ def stop(*_):
     while True:
         time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, ignores it
 copies.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
 what, source, target = sys.argv[1:]
 if what == "create":
