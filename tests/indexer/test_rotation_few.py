@@ -17,9 +17,8 @@ def rows_of(n: int) -> np.ndarray:
 
 
 def eigenvectors(rows: np.ndarray) -> np.ndarray:
-    """All eigenvectors of X^T X as the whole-width fit makes them."""
-    wide = rows.astype(np.float64)
-    vectors = np.linalg.eigh(wide.T @ wide)[1][:, ::-1]
+    """All eigenvectors of X^T X as the whole-width fit makes them, with products in X's dtype."""
+    vectors = np.linalg.eigh((rows.T @ rows).astype(np.float64))[1][:, ::-1]
     largest = np.abs(vectors).argmax(axis=0)
     return (vectors * np.sign(vectors[largest, np.arange(len(vectors))])).astype(np.float32)
 
@@ -27,7 +26,7 @@ def eigenvectors(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 7, 24])
 def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
     turn = pca([rows_of(n)])
-    np.testing.assert_allclose(turn[:, :n], eigenvectors(rows_of(n))[:, :n], atol=1e-5)
+    np.testing.assert_allclose(turn[:, :n], eigenvectors(rows_of(n).astype(np.float64))[:, :n], atol=1e-5)
     np.testing.assert_allclose(turn.T @ turn, np.eye(DIM), atol=1e-6)
     largest = np.abs(turn).argmax(axis=0)
     assert (turn[largest, np.arange(DIM)] > 0).all()
@@ -38,11 +37,9 @@ def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
 def test_from_half_the_width_on_the_fit_is_the_whole_width_one_bit_for_bit(n: int) -> None:
     rows = rows_of(n)
     np.testing.assert_array_equal(pca([rows]), eigenvectors(rows))
-    wide = rows.astype(np.float64)
-    blocks = np.array_split(wide, 5)
-    gram = blocks[0].T @ blocks[0]
-    for block in blocks[1:]:
-        gram = gram + block.T @ block
+    gram = np.zeros((DIM, DIM))
+    for block in np.array_split(rows, 5):
+        gram += block.T @ block  # rows of float32: the sum alone is float64
     root = np.linalg.eigh(gram)[1][:, ::-1]
     largest = np.abs(root).argmax(axis=0)
     expected = root * np.sign(root[largest, np.arange(DIM)])
