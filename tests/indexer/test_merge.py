@@ -176,7 +176,7 @@ def test_successive_merges_do_not_drift(
     if refit is None:
         np.testing.assert_array_equal(raw(segment)[:300], raw(first))
     lost = 1 - (unit(segment.vectors(np.arange(300))) * unit(vectors)).sum(axis=1)
-    assert lost.max() < (2e-6 if storage is Storage.FLOAT16 else 1e-6)
+    assert lost.max() < (3e-6 if storage is Storage.FLOAT16 else 1e-6)
     found = segment.rerank(segment.rotate(QUERIES), np.tile(np.arange(300), (12, 1)), 300)
     truth = np.take_along_axis(unit(QUERIES) @ unit(vectors).T, found.rows, axis=1)
     few_numbers = 2e-3 if refit and storage is Storage.FLOAT16 else 5e-4
