@@ -67,10 +67,10 @@ def main(rows: int, dim: int, structure: str, kept: Path | None) -> None:
                 worker.join()
             engine.refresh()
             engine.verify()
-    figures = {"merge seconds": seconds, **waits}
     conditions = {"rows": rows, "dim": dim, "structure": structure}
+    figures = {**conditions, "merge seconds": seconds, **waits}
     click.echo(json.dumps(figures, indent=1))
-    record("merging", figures, conditions)
+    record("merging", figures)
 
 
 def create(path: Path, rows: int, dim: int, structure: str) -> None:

@@ -26,7 +26,9 @@ def eigenvectors(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 7, 24])
 def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
     turn = pca([rows_of(n)])
-    np.testing.assert_allclose(turn[:, :n], eigenvectors(rows_of(n).astype(np.float64))[:, :n], atol=1e-5)
+    np.testing.assert_allclose(
+        turn[:, :n], eigenvectors(rows_of(n).astype(np.float64))[:, :n], atol=1e-5
+    )
     np.testing.assert_allclose(turn.T @ turn, np.eye(DIM), atol=1e-6)
     largest = np.abs(turn).argmax(axis=0)
     assert (turn[largest, np.arange(DIM)] > 0).all()
