@@ -21,7 +21,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,http,int8,plots,tensorboard,posthoc,dev]"
+	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,http,int8,plots,tensorboard,posthoc,serve,dev]"
 	touch $@ .venv/demo
 
 .venv/docs: .venv/demo

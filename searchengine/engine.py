@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Unpack
 
 import numpy.typing as npt
@@ -34,7 +35,7 @@ from searchengine.maintenance.stats import Stats
 from searchengine.maintenance.tuning import stored_goal, tune_collection
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.documents import Documents
-from searchengine.query.hits import Hit, Hits, HitsBatch
+from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
 from searchengine.storage.collection import Collection
@@ -89,8 +90,7 @@ class SearchEngine(Documents, Reindexes):
         SentenceTransformer, a function from texts to vectors, or an object with dim, fingerprint
         and encode. None: documents come with vectors of `dim` numbers, and questions are vectors or
         words. `wait`: as for `open`. The others: see searchengine.ingest.settings.
-        Raises CollectionError when the folder is in use.
-        """
+        Raises CollectionError when the folder is in use."""
         loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)
@@ -110,8 +110,7 @@ class SearchEngine(Documents, Reindexes):
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
-        `runtime`: runs the encoder. Raises CollectionError (missing or damaged), EncoderMismatch.
-        """
+        `runtime`: runs the encoder. Raises CollectionError (missing, damaged), EncoderMismatch."""
         collection = Collection(Path(path), wait)
         try:
             layers = collection.settings["encoder"].get("layers")
@@ -139,8 +138,7 @@ class SearchEngine(Documents, Reindexes):
 
         `dim`: if `encoder` is None, create it without an encoder, for vectors of this width. Of
         several processes at the same time, one creates it and the others open it. `wait`: as for
-        `open`. Raises CollectionError if the collection there has other settings.
-        """
+        `open`. Raises CollectionError if the collection there has other settings."""
         database = Path(path) / "documents.db"
         if not database.exists():
             if encoder is None and dim is None:
@@ -171,6 +169,10 @@ class SearchEngine(Documents, Reindexes):
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         return self._encoder.runs_on()
+
+    def question_vectors(self) -> dict[str, int]:
+        """How many vectors of questions came from the cache (`cached`) and how many did not."""
+        return self._encoder.counts()
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
@@ -282,8 +284,7 @@ class SearchEngine(Documents, Reindexes):
         """As `search`, for asyncio: the event loop goes on meanwhile.
 
         What several tasks ask at once is answered together, in a background thread. A task may be
-        cancelled at any time, which concerns no other.
-        """
+        cancelled at any time, which concerns no other."""
         if isinstance(query, str):
             check_questions([query])
         else:
@@ -305,13 +306,15 @@ class SearchEngine(Documents, Reindexes):
         if not questions and vectors is None:
             return HitsBatch()
         while True:
-            encoder = self._encoder
+            encoder, times = self._encoder, [perf_counter()]
             if questions and not request.by_words:
                 vectors = encoder.questions(request.layers).encode(questions)
+            times.append(perf_counter())
             with self.collection.reading() as snapshot:
                 if self._is_current(encoder, snapshot.settings):  # else `reindex` has replaced it
                     rankings = rank(snapshot, request, questions, vectors)
-                    return HitsBatch(hits(snapshot, request, rankings, questions))
+                    times.append(perf_counter())
+                    return timed(hits(snapshot, request, rankings, questions), times)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.
@@ -343,8 +346,7 @@ class SearchEngine(Documents, Reindexes):
             building: as for `add`, while the segments are rebuilt.
 
         Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
-        target that cannot be shown), CollectionError (changed by another process meanwhile).
-        """
+        target that cannot be shown), CollectionError (changed by another process meanwhile)."""
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         self.refresh()
@@ -367,8 +369,7 @@ class SearchEngine(Documents, Reindexes):
         """Show what other processes have committed, or the collection that replaced this one.
 
         Raises EncoderMismatch (another encoder built it) and CollectionError (missing); then the
-        present state stays.
-        """
+        present state stays."""
         self.collection.refresh()
 
     def verify(self) -> None:
@@ -384,8 +385,7 @@ class SearchEngine(Documents, Reindexes):
     def export(self, path: str | Path) -> int:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
 
-        Returns the number of documents. Raises CollectionError if the folder exists.
-        """
+        Returns the number of documents. Raises CollectionError if the folder exists."""
         with self.collection.reading() as snapshot:
             return copies.export(snapshot, Path(path))
 

@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
     from searchengine import SearchEngine
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
@@ -113,3 +115,26 @@ def engine(tmp_path: Path) -> Iterator["SearchEngine"]:
 
     with collection(tmp_path) as engine:
         yield engine
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """The folder of a collection for `serve`."""
+    from server_app import words_collection
+
+    return words_collection(tmp_path / "words.index")
+
+
+@pytest.fixture
+def serve(words: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., "TestClient"]]:
+    """Starts a server in this process, with the settings that it is called with."""
+    from server_app import serving
+
+    with serving(words, monkeypatch) as start:
+        yield start
+
+
+@pytest.fixture
+def client(serve: Callable[..., "TestClient"]) -> "TestClient":
+    """A client of a server in this process, with a token that writes."""
+    return serve()

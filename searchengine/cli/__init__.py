@@ -19,6 +19,7 @@ from searchengine.cli import (
     mteb,
     retrieval,
     search,
+    serve,
     train,
 )
 from searchengine.cli import evaluate as measuring
@@ -105,6 +106,7 @@ for command in (
     index.index,
     search.search,
     search.similar,
+    serve.serve,
     documents.get,
     documents.list_documents,
     documents.count,

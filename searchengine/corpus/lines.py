@@ -91,15 +91,20 @@ def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, d
             continue
         place = f"{path}:{number}"
         try:
-            record = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            report(bad(place, f"not JSON ({error})"), on_bad)
-            continue
-        if isinstance(record, dict):
-            yield place, record
-        else:
-            what = type(record).__name__
-            report(bad(place, f"expected a JSON object, got {what}"), on_bad)
+            yield place, json_object(line, place)
+        except CorpusError as error:
+            report(error, on_bad)
+
+
+def json_object(text: str | bytes, place: str) -> dict[str, Any]:
+    """The object that a text in JSON holds. Raises CorpusError."""
+    try:
+        record = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(place, f"not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise bad(place, f"expected a JSON object, got {type(record).__name__}")
+    return record
 
 
 def _refuse_constant(name: str) -> float:

@@ -56,6 +56,14 @@ class CollectionEncoder:
         self.load()
         return self._questions.at(layers)
 
+    def counts(self) -> dict[str, int]:
+        """How many questions were answered from the cache, and how many were encoded."""
+        questions = None if self._encoder is None else self._questions
+        return {
+            "cached": 0 if questions is None else questions.cached,
+            "encoded": 0 if questions is None else questions.encoded,
+        }
+
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""
         try:

@@ -28,9 +28,14 @@ class TruncatesLayers(Protocol):
 
 
 class QuestionEncoder:
-    """Encodes questions with one encoder and caches them. Safe to use from several threads."""
+    """Encodes questions with one encoder and caches them. Safe to use from several threads.
+
+    Attributes:
+        cached, encoded: how many questions came from the cache, and how many were encoded.
+    """
 
     def __init__(self, encoder: TextEncoder) -> None:
+        self.cached = self.encoded = 0
         self._encoder = encoder
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
@@ -53,11 +58,14 @@ class QuestionEncoder:
     def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
         if len(questions) > MAX_CACHED_BATCH:
+            self.encoded += len(questions)
             return self._encoded(questions)
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
             for text in known:
                 self._cache.move_to_end(text)
+            self.cached += len(known)
+            self.encoded += len(set(questions)) - len(known)
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             # Copies: a view would keep its whole batch.
             encoded = dict(zip(missing, map(np.copy, self._encoded(missing)), strict=True))

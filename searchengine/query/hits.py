@@ -1,10 +1,11 @@
 """The result of a search: Hit, Hits of one question, HitsBatch of many."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -58,6 +59,23 @@ class Hit:
         return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall seconds of the call that answered a question, by stage.
+
+    Attributes:
+        encode: from questions to vectors.
+        search: ranking, by vectors and words.
+        fetch: reading the documents of the hits.
+        questions: how many questions the call answered together; they share its time.
+    """
+
+    encode: float
+    search: float
+    fetch: float
+    questions: int
+
+
 class Hits(list[Hit]):
     """The hits of one question, best first.
 
@@ -66,9 +84,10 @@ class Hits(list[Hit]):
         read: the fraction of all rows that were read at full width; None if not counted.
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
+        timing: how long the search took; None for what is not searched, such as `similar`.
     """
 
-    __slots__ = ("exact", "facets", "read")
+    __slots__ = ("exact", "facets", "read", "timing")
 
     def __init__(
         self,
@@ -82,6 +101,7 @@ class Hits(list[Hit]):
         self.exact = exact
         self.read = read
         self.facets = {} if facets is None else facets
+        self.timing: Timing | None = None
 
     @property
     def proven(self) -> bool:
@@ -124,6 +144,15 @@ class HitsBatch(list[Hits]):
     def to_arrow(self) -> "pyarrow.Table":
         """A table as that of Hits, with the column `query` in front."""
         return _to_arrow(self.to_dicts(), _BATCH_COLUMNS)
+
+
+def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
+    """The hits of one call. `times`: its start, when it had encoded, and when it had ranked."""
+    start, encoded, ranked = times
+    timing = Timing(encoded - start, ranked - encoded, perf_counter() - ranked, len(batch))
+    for hits in batch:
+        hits.timing = timing
+    return HitsBatch(batch)
 
 
 def ordered_by(hits: Iterable[Hit], field: str) -> list[Hit]:

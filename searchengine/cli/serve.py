@@ -1,0 +1,94 @@
+"""searchengine serve."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.options import Bytes, runs
+
+
+@click.command()
+@click.argument("collections", metavar="COLLECTION…", nargs=-1, required=True)
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."
+)
+@click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
+@click.option(
+    "--max-requests",
+    type=click.IntRange(1),
+    default=64,
+    help="Requests under way at a time; others get 429.",
+)
+@click.option(
+    "--max-body",
+    type=Bytes(),
+    default="8MiB",
+    help="Size of a request, or of a line of a bulk add.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 3600),
+    default=30,
+    metavar="SECONDS",
+    help="Seconds a request may take.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(1), help="Requests per second of each token [default: any]."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=30,
+    metavar="SECONDS",
+    help="Seconds a change waits for another writer.",
+)
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Web origin whose pages may call the server (CORS); repeatable.",
+)
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json", "none"]),
+    default="text",
+    help="Format of the line that each request is logged by, on stderr.",
+)
+@runs
+def serve(collections: tuple[str, ...], tokens: Path | None, runtime: Any, **options: Any) -> None:
+    """Answer searches over HTTP.
+
+    COLLECTION is a folder, or NAME=FOLDER. Without --tokens, everyone on this machine may search
+    and nobody may write.
+
+    \b
+    Example:
+        searchengine serve papers.index notes=notes.index --tokens tokens.txt
+    """
+    try:
+        from searchengine.server.running import serve as run
+    except ImportError as error:
+        raise ImportError(
+            f"serve needs {error.name}; install it: pip install 'searchengine[serve]'"
+        ) from error
+    from searchengine.cli.console import say
+    from searchengine.server.settings import ServerSettings, named_collections
+    from searchengine.server.tokens import read_tokens
+
+    named = named_collections(collections)
+    settings = ServerSettings(
+        collections=named,
+        tokens=() if tokens is None else read_tokens(tokens),
+        runtime=runtime,
+        **options,
+    )
+    run(settings, lambda url: say(f"Serving {', '.join(named)} at {url}"))

@@ -1,0 +1,140 @@
+"""The ASGI application: routes behind the guard, what starts and stops with it, its OpenAPI."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from searchengine import __version__
+from searchengine.server import handlers
+from searchengine.server.guard import OPEN, Guard
+from searchengine.server.metrics import Metrics
+from searchengine.server.routes import documents, searching, status
+from searchengine.server.served import Served
+from searchengine.server.settings import ServerSettings
+from searchengine.server.shared import Shared
+from searchengine.server.state import State
+
+REFRESH = 0.5
+"""Seconds between looks for commits of other processes."""
+_DESCRIPTION = "Search, documents and embeddings of searchengine collections."
+_log = logging.getLogger(__name__)
+
+
+def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
+    """The application. `numbers`: the file that its workers share; None: there is one."""
+    shared = Shared(len(settings.collections), len(settings.tokens), numbers)
+    here = State(settings, shared, Metrics())
+    app = FastAPI(
+        title="searchengine",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=partial(_lifespan, here),
+        docs_url=None,  # its page loads scripts from another host
+        redoc_url=None,
+    )
+    app.state.here = here
+    for router in (searching.router, documents.router, status.router):
+        app.include_router(router)
+    handlers.add(app)
+    _describe(app, bool(settings.tokens))
+    guarded: Any = Guard(app, settings, shared, here.metrics)
+    if settings.origins:
+        guarded = CORSMiddleware(
+            guarded,
+            settings.origins,
+            allow_methods=["*"],
+            allow_headers=["authorization", "content-type"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    guarded.here = here
+    return guarded  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
+    """Open the collections, and close them; their encoders are loaded meanwhile."""
+    settings = here.settings
+    here.stopping = asyncio.Event()
+    here.collections = {
+        name: Served(name, path, here.shared, position, settings.wait, settings.runtime)
+        for position, (name, path) in enumerate(settings.collections.items())
+    }
+    _on_signal(here)
+    warming = asyncio.create_task(_warm(here))
+    refreshing = asyncio.create_task(_refresh(here))
+    yield
+    here.stopping.set()
+    for task in (refreshing, warming):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    for served in here.collections.values():
+        await served.close()
+
+
+async def _warm(here: State) -> None:
+    for served in here.collections.values():
+        await served.warm()
+    gc.collect()
+    gc.freeze()  # full passes of the garbage collector would block the loop
+
+
+async def _refresh(here: State) -> None:
+    """Show what other processes commit. A worker whose parent has died stops too."""
+    parent = os.getppid()
+    while True:
+        await asyncio.sleep(REFRESH)
+        for served in here.collections.values():
+            try:
+                await served.refresh()
+            except Exception:  # the next look may succeed
+                _log.exception("%s was not refreshed", served.name)
+        if here.settings.workers > 1 and os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def _on_signal(here: State) -> None:
+    """Set `stopping` at once when the server is told to stop: long streams must end then."""
+    if current_thread() is not main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        if not callable(before):
+            continue
+
+        def stop(number: int, frame: Any, before: Any = before) -> None:
+            loop.call_soon_threadsafe(here.stopping.set)
+            before(number, frame)
+
+        signal.signal(number, stop)
+
+
+def _describe(app: FastAPI, tokens: bool) -> None:
+    """Say in OpenAPI which operations need a token."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            if tokens:
+                parts = schema.setdefault("components", {})
+                parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                for path, operations in schema["paths"].items():
+                    for operation in operations.values():
+                        operation["security"] = [] if path in OPEN else [{"token": []}]
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

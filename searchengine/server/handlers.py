@@ -1,0 +1,68 @@
+"""Turns every exception of a route into one sentence with the id of the request."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from searchengine.errors import SearchEngineError
+from searchengine.server import errors
+from searchengine.server.errors import Refused
+
+_HTTP = {
+    400: "the body is not JSON in UTF-8",
+    404: "there is nothing at this address; GET /openapi.json lists what there is",
+    405: "this address does not take this method",
+}
+_log = logging.getLogger(__name__)
+
+
+def add(app: FastAPI) -> None:
+    """Register the handlers."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(SearchEngineError, _engine)
+    app.add_exception_handler(Exception, _internal)
+
+
+def _refused(request: Request, error: Any) -> Response:
+    return errors.response(error.status, error.message, request.scope["id"], error.headers)
+
+
+def _http(request: Request, error: Any) -> Response:
+    """An error of the framework: a route, a method, a body that is not JSON."""
+    status = error.status_code if error.status_code in errors.TYPES else 400
+    message = _HTTP.get(status, str(error.detail))
+    return errors.response(status, message, request.scope["id"], error.headers)
+
+
+def _invalid(request: Request, error: Any) -> Response:
+    """A value that does not fit its model. The message does not quote it: it may be large."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return errors.response(400, "the body is not JSON", request.scope["id"])
+    place = ".".join(str(part) for part in first["loc"][1:])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    message = f"{place}: {message}" if place else message
+    return errors.response(422, f"{message:.500}", request.scope["id"])
+
+
+def _engine(request: Request, error: Any) -> Response:
+    status, message = errors.of_engine(error)
+    if status >= 500:
+        _log.error("request %s: %s", request.scope["id"], error)
+    if message is None:
+        message = str(error)
+        for served in request.app.state.here.collections.values():
+            message = served.without_path(message)
+    headers = errors.RETRY if status == 503 else None
+    return errors.response(status, message, request.scope["id"], headers)
+
+
+def _internal(request: Request, _: Any) -> Response:
+    """What nobody expected; the guard logs it."""
+    return errors.response(500, errors.INTERNAL, request.scope["id"])

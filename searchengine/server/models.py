@@ -1,0 +1,304 @@
+"""Requests and responses as JSON, with examples for OpenAPI."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from searchengine.server import settings as limits
+
+_QUESTION = Field(
+    min_length=1, max_length=limits.MAX_QUERY, pattern=r"\S", description="A question."
+)
+Question = Annotated[str, _QUESTION]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Vector = Annotated[list[Number], Field(min_length=1, max_length=limits.MAX_DIMENSIONS)]
+Filter = Annotated[str, Field(max_length=limits.MAX_FILTER)]
+FieldName = Annotated[str, Field(max_length=200)]
+Name = Annotated[str, Field(max_length=64)]
+
+
+class Strict(BaseModel):
+    """A request: unknown fields and values of another type are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SearchOptions(Strict):
+    """What a search may ask for, besides its questions."""
+
+    collection: Name | None = Field(None, description="Needed if the server has several.")
+    k: int = Field(10, ge=1, le=limits.MAX_K, description="Number of hits.")
+    where: Filter | None = Field(
+        None, description="Metadata filter.", examples=["year >= 2015 and lang in ('en', 'ko')"]
+    )
+    mode: Literal["vector", "text", "hybrid"] = Field(
+        "vector", description="Rank by vectors, by words, or by both."
+    )
+    shortlist: int | None = Field(
+        None,
+        ge=1,
+        le=limits.MAX_SHORTLIST,
+        description="Candidates of each segment to rerank at full width.",
+    )
+    exact: bool = Field(False, description="Return the true nearest documents.")
+    diversity: float = Field(0.0, ge=0, le=1, description="Weight of diversity.")
+    group_by: FieldName | None = Field(None, description="One hit per value of a field.")
+    offset: int = Field(0, ge=0, le=limits.MAX_OFFSET, description="Hits to skip.")
+    min_score: Number | None = Field(None, description="Minimum score of a hit.")
+    sort_by: FieldName | None = Field(None, description="Field that orders the hits: year, -year.")
+    facets: list[FieldName] = Field(
+        [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
+    )
+    texts: bool = Field(True, description="Whether hits come with the text of their document.")
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of SearchEngine.search that differ from their defaults."""
+        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
+        return self.model_dump(exclude=left_out, exclude_defaults=True)
+
+
+class SearchRequest(SearchOptions):
+    """A question, as text or as a vector."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "how do whales sleep", "k": 5},
+                {"query": "whales", "mode": "hybrid", "where": "year >= 2015", "facets": ["lang"]},
+            ]
+        }
+    )
+    query: Question | None = None
+    vector: Vector | None = Field(None, description="In place of `query`.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "SearchRequest":
+        if (self.query is None) == (self.vector is None):
+            raise ValueError("give either query or vector")
+        return self
+
+
+class BatchRequest(SearchOptions):
+    """Several questions with the same options."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"queries": ["how do whales sleep", "when do owls hunt"], "k": 3}]
+        }
+    )
+    queries: Annotated[list[Question], Field(min_length=1, max_length=limits.MAX_BATCH)] | None = (
+        None
+    )
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=limits.MAX_BATCH)] | None = (
+        Field(None, description="In place of `queries`.")
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "BatchRequest":
+        if (self.queries is None) == (self.vectors is None):
+            raise ValueError("give either queries or vectors")
+        return self
+
+
+class HitModel(BaseModel):
+    """A document found; `start` and `end` are the offsets of its best passage in the text."""
+
+    score: float
+    key: str
+    title: str
+    text: str | None = None
+    metadata: dict[str, Any]
+    start: int
+    end: int
+    snippet: str
+
+
+class FacetValue(BaseModel):
+    """A value of a field, and the number of documents that have it."""
+
+    value: Any
+    count: int
+
+
+class TimingModel(BaseModel):
+    """Milliseconds of each stage; `questions` were answered together and share them.
+
+    `wait`: until the call began. `total`: all of it, as the server saw it.
+    """
+
+    wait: float
+    encode: float
+    search: float
+    fetch: float
+    total: float
+    questions: int
+
+
+class SearchResponse(BaseModel):
+    """The hits of one question, best first."""
+
+    collection: str
+    hits: list[HitModel]
+    facets: dict[str, list[FacetValue]]
+    exact: bool = Field(description="Whether these are certainly the true nearest documents.")
+    read: float | None = Field(description="Fraction of all rows read at full width, if counted.")
+    timing: TimingModel | None
+
+
+class BatchResponse(BaseModel):
+    """The hits of many questions, in their order."""
+
+    collection: str
+    results: list[SearchResponse]
+
+
+class EmbeddingsRequest(Strict):
+    """Texts to encode, in the shape of OpenAI's API."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "papers", "input": ["how do whales sleep"], "dimensions": 64}]
+        }
+    )
+    model: Name | None = Field(None, description="The collection whose encoder is used.")
+    input: Question | Annotated[list[Question], Field(min_length=1, max_length=limits.MAX_BATCH)]
+    dimensions: int | None = Field(
+        None, ge=1, le=limits.MAX_DIMENSIONS, description="Prefix to keep, scaled to length 1."
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    input_type: Literal["query", "document"] = Field(
+        "document", description="Role of the texts, for encoders that tell them apart."
+    )
+    user: str | None = Field(None, description="Ignored.", max_length=1000)
+
+
+class Embedding(BaseModel):
+    """A vector: numbers, or float32 in little-endian order as base64."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens of all texts; 0 if the encoder has no tokenizer."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(BaseModel):
+    """Vectors of length 1, in the order of the texts."""
+
+    object: Literal["list"] = "list"
+    model: str
+    data: list[Embedding]
+    usage: Usage
+
+
+class DocumentModel(BaseModel):
+    """A stored document: its own fields, and its metadata beside them."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {"_id": "whales", "title": "Sleep", "text": "A whale rests …", "year": 2016}
+            ]
+        },
+    )
+    key: str = Field(alias="_id")
+    title: str
+    text: str
+
+
+class DocumentList(BaseModel):
+    """Documents in the order in which they were first added."""
+
+    documents: list[DocumentModel]
+    total: int = Field(description="Documents that match the filter.")
+
+
+class NewDocument(BaseModel):
+    """A document to store: `text` or `title`, and any metadata beside them."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"title": "Sleep", "text": "A whale rests half of its brain.", "year": 2016}
+            ]
+        },
+    )
+    title: str = ""
+    text: str = ""
+
+
+class Patch(BaseModel):
+    """Metadata to merge; null removes a field."""
+
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"examples": [{"checked": True, "year": None}]}
+    )
+
+
+class Written(BaseModel):
+    """A change that is committed."""
+
+    key: str
+    result: Literal["added", "changed", "metadata_updated", "unchanged"]
+
+
+class Deleted(BaseModel):
+    """Documents deleted, which is committed."""
+
+    deleted: int
+
+
+class CollectionModel(BaseModel):
+    """A collection of the server."""
+
+    name: str
+    ready: bool
+    documents: int
+
+
+class CollectionList(BaseModel):
+    """All collections of the server."""
+
+    collections: list[CollectionModel]
+
+
+class Health(BaseModel):
+    """`status` is ok; or what is missing, by collection."""
+
+    status: str
+    problems: dict[str, str] = {}
+
+
+class ErrorDetail(BaseModel):
+    """What was wrong. `id` is in the log of the server and in the header X-Request-Id."""
+
+    type: str
+    message: str
+    id: str
+
+
+class ErrorModel(BaseModel):
+    """An error."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": {
+                        "type": "invalid",
+                        "message": "k: Input should be less than or equal to 1000",
+                        "id": "5f0e8a1c9b2d4e37",
+                    }
+                }
+            ]
+        }
+    )
+    error: ErrorDetail

@@ -1,0 +1,1 @@
+"""The addresses of the API, and what answers at each."""

@@ -1,0 +1,164 @@
+"""Bulk add: lines of JSON in, commits, and a line out for each error and each commit.
+
+Request and response are streams at the same time. Documents wait for a commit only until the next
+line comes late, so that a slow sender sees its documents too.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import asdict
+from typing import Any
+
+from starlette.responses import Response
+
+from searchengine.corpus.lines import bad, json_object
+from searchengine.errors import CorpusError, SearchEngineError
+from searchengine.server import errors
+from searchengine.server.routes.writing import Counts, Incoming, incoming, write
+from searchengine.server.served import Served
+from searchengine.server.state import State
+from trainer.errors import TrainerError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+PATIENCE = 1.0
+"""Seconds without a line after which those that were read are committed."""
+MAX_ERRORS = 1000
+"""Bad lines that are reported one by one; the others are counted."""
+MAX_PENDING = 32 << 20
+"""Bytes of lines that wait for a commit."""
+_log = logging.getLogger(__name__)
+
+
+class BulkAdd(Response):
+    """The response to a bulk add, which reads the request as well."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, here: State, served: Served, commit_every: int) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._here, self._served, self._every = here, served, commit_every
+        self._dim = served.engine.collection.settings["encoder"]["dim"]
+        self._batch: dict[str, Incoming] = {}
+        self._pending = 0  # bytes of the lines in the batch
+        self._line = self._documents = self._errors = 0
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Read lines until they end, the server stops, or the caller leaves."""
+        self._send, self._begun = send, False
+        try:
+            last = await self._run(lines(receive, self._here))
+        except asyncio.IncompleteReadError:
+            return  # the caller has left; what was not committed was not acknowledged
+        except (SearchEngineError, TrainerError, OSError) as error:
+            _log.exception("bulk add %s failed", scope["id"])
+            code, message = 500, errors.INTERNAL
+            if isinstance(error, SearchEngineError):
+                code, known = errors.of_engine(error)
+                message = known or self._served.without_path(str(error))
+            last = errors.body(code, message, scope["id"])
+        await self._say(last, more=False)
+
+    async def _run(self, read: AsyncIterator[bytes | None]) -> dict[str, Any]:
+        """Add all lines; returns the last line of the response."""
+        async for line in read:
+            if line is None:  # the next one is late
+                await self._commit()
+                continue
+            self._line += 1
+            if line.strip():
+                await self._take(line)
+            if len(self._batch) >= self._every or self._pending >= MAX_PENDING:
+                await self._commit()
+        await self._commit()
+        done = not self._here.stopping.is_set()
+        summary: dict[str, Any] = {
+            "done": done,
+            "lines": self._line,
+            "documents": self._documents,
+            "errors": self._errors,
+        }
+        if not done:
+            summary["error"] = f"the server stops; send the lines after {self._line} again"
+        return summary
+
+    async def _take(self, line: bytes) -> None:
+        """Put a line's document into the batch, or report what is wrong with it."""
+        place = f"line {self._line}"
+        try:
+            if len(line) > self._here.settings.max_body:
+                most = self._here.settings.max_body
+                raise bad(place, f"a line must be at most {most} bytes; split the document")
+            read = incoming(json_object(line, place), place, self._dim)
+        except CorpusError as error:
+            self._errors += 1
+            if self._errors <= MAX_ERRORS:
+                await self._say({"line": self._line, "error": str(error)})
+            return
+        if read.document.key in self._batch:  # the later line replaces it in the same commit
+            del self._batch[read.document.key]
+        self._batch[read.document.key] = read
+        self._pending += len(line)
+
+    async def _commit(self) -> None:
+        """Commit the batch and acknowledge it."""
+        if not self._batch:
+            return
+        batch, self._batch, self._pending = list(self._batch.values()), {}, 0
+        counts: Counts = await self._served.write(lambda engine: write(engine, batch))
+        self._documents += len(batch)
+        self._here.metrics.documents.labels(self._served.name).inc(len(batch))
+        await self._say({"committed": self._line, **asdict(counts)})
+
+    async def _say(self, line: dict[str, Any], *, more: bool = True) -> None:
+        if not self._begun:  # not before the first part of the body, for which curl awaits a 100
+            self._begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await self._send(start)
+        body = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def lines(receive: Receive, here: State) -> AsyncIterator[bytes | None]:
+    """The lines of a request; None whenever the next one takes long. Ends when the server stops.
+
+    Of a line that is too long only the beginning is kept, one byte more than the limit. Raises
+    IncompleteReadError if the caller leaves.
+    """
+    limit = here.settings.max_body + 1
+    rest = bytearray()
+    stop = asyncio.create_task(here.stopping.wait())
+    chunk: asyncio.Task[Message] | None = None
+    try:
+        more = True
+        while more:
+            chunk = chunk or asyncio.ensure_future(receive())
+            await asyncio.wait((chunk, stop), timeout=PATIENCE, return_when="FIRST_COMPLETED")
+            if not chunk.done():
+                if stop.done():
+                    return
+                yield None
+                continue
+            message, chunk = chunk.result(), None
+            if message["type"] == "http.disconnect":
+                raise asyncio.IncompleteReadError(bytes(rest[:100]), None)
+            more = message.get("more_body", False)
+            *complete, last = message.get("body", b"").split(b"\n")
+            for part in complete:
+                rest += part[: limit - len(rest)]
+                yield bytes(rest)
+                rest.clear()
+                if stop.done():
+                    return
+            rest += last[: limit - len(rest)]
+        if rest:
+            yield bytes(rest)
+    finally:
+        stop.cancel()
+        if chunk is not None:
+            chunk.cancel()

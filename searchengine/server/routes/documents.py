@@ -1,0 +1,156 @@
+"""Routes of documents: get, list, put, update, delete, and bulk add."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from searchengine.engine import SearchEngine
+from searchengine.server.errors import Refused
+from searchengine.server.models import (
+    Deleted,
+    DocumentList,
+    DocumentModel,
+    Filter,
+    NewDocument,
+    Patch,
+    Written,
+)
+from searchengine.server.routes.bulk import BulkAdd
+from searchengine.server.routes.searching import as_json
+from searchengine.server.routes.writing import incoming, write
+from searchengine.server.settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
+from searchengine.server.state import responses, state
+
+router = APIRouter(tags=["documents"], prefix="/v1/collections/{name}/documents")
+Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
+Key = Annotated[
+    str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
+]
+_LINES = {
+    "requestBody": {
+        "required": True,
+        "description": "A document on each line, as `put` takes it, with its `_id`.",
+        "content": {
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": '{"_id": "whales", "text": "A whale rests half of its brain."}\n',
+            }
+        },
+    }
+}
+_ACKNOWLEDGED = {
+    "description": "A line for each bad line and for each commit, and one at the end.",
+    "content": {
+        "application/x-ndjson": {
+            "schema": {"type": "string"},
+            "example": '{"line": 2, "error": "line 2: not JSON (…)"}\n'
+            '{"committed": 3, "added": 2, "changed": 0, "metadata_updated": 0, "unchanged": 0}\n'
+            '{"done": true, "lines": 3, "documents": 2, "errors": 1}\n',
+        }
+    },
+}
+
+
+@router.get("", response_model=DocumentList, responses=responses())
+async def list_documents(
+    request: Request,
+    name: Name,
+    where: Annotated[Filter | None, Query(description="Metadata filter.")] = None,
+    offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
+    limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = 10,
+) -> Response:
+    """Documents in the order in which they were first added."""
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        documents = engine.documents(where, offset=offset, limit=limit)
+        return {
+            "documents": [document.as_record() for document in documents],
+            "total": engine.count(where),
+        }
+
+    return as_json(await state(request).served(name).read(work))
+
+
+@router.post(
+    "",
+    response_class=Response,
+    responses={**responses(), 200: _ACKNOWLEDGED},
+    openapi_extra=_LINES,
+)
+async def add_documents(
+    request: Request,
+    name: Name,
+    commit_every: Annotated[
+        int, Query(ge=1, le=MAX_COMMIT, description="Documents in a commit.")
+    ] = 1000,
+) -> Response:
+    """Add or replace documents, one JSON object a line, as a stream of any length.
+
+    A line that is wrong is reported by its number and left out. After each commit a line says up to
+    which line everything is stored: `committed`. After an interruption, send the lines after it
+    again.
+    """
+    here = state(request)
+    return BulkAdd(here, here.served(name), commit_every)
+
+
+@router.delete("", response_model=Deleted, responses=responses())
+async def delete_documents(
+    request: Request,
+    name: Name,
+    where: Annotated[Filter, Query(description="Metadata filter.", examples=["year < 2000"])],
+) -> Response:
+    """Delete all documents that match a filter."""
+    deleted = await state(request).served(name).write(lambda engine: engine.delete(where=where))
+    return as_json({"deleted": deleted})
+
+
+@router.get("/{key:path}", response_model=DocumentModel, responses=responses())
+async def get_document(request: Request, name: Name, key: Key) -> Response:
+    """A document by its key."""
+    document = await state(request).served(name).read(lambda engine: engine.get(key))
+    if document is None:
+        raise _unknown(key)
+    return as_json(document.as_record())
+
+
+@router.put("/{key:path}", response_model=Written, responses=responses())
+async def put_document(request: Request, name: Name, key: Key, new: NewDocument) -> Response:
+    """Store a document, in place of the one with this key.
+
+    `_vector`: the document's vector, in place of its encoding.
+    """
+    here, served = state(request), state(request).served(name)
+    dim = served.engine.collection.settings["encoder"]["dim"]
+    record = incoming(new.model_dump(), f"document {key!r:.80}", dim, key)
+    counts = await served.write(lambda engine: write(engine, [record]))
+    here.metrics.documents.labels(served.name).inc()
+    return as_json({"key": key, "result": counts.result()})
+
+
+@router.patch("/{key:path}", response_model=DocumentModel, responses=responses())
+async def update_document(request: Request, name: Name, key: Key, patch: Patch) -> Response:
+    """Merge into the metadata of a document (RFC 7396): null removes a field."""
+    served = state(request).served(name)
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        if key not in engine:
+            raise _unknown(key)
+        engine.update({key: patch.model_dump()})
+        return engine[key].as_record()
+
+    return as_json(await served.write(work))
+
+
+@router.delete("/{key:path}", response_model=Deleted, responses=responses())
+async def delete_document(request: Request, name: Name, key: Key) -> Response:
+    """Delete a document."""
+    deleted = await state(request).served(name).write(lambda engine: engine.delete([key]))
+    if not deleted:
+        raise _unknown(key)
+    return as_json({"deleted": deleted})
+
+
+def _unknown(key: str) -> Refused:
+    return Refused(404, f"there is no document {key!r:.80}")

@@ -1,0 +1,143 @@
+"""Routes that answer questions and encode texts."""
+
+import base64
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from searchengine.encoders.checks import check_shape
+from searchengine.encoders.none import NoEncoder
+from searchengine.encoders.protocol import Role
+from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.ingest.passages import Tokenizes
+from searchengine.query.hits import Hit, Hits, HitsBatch
+from searchengine.server.models import (
+    BatchRequest,
+    BatchResponse,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    SearchRequest,
+    SearchResponse,
+)
+from searchengine.server.state import responses, state
+
+router = APIRouter(tags=["search"])
+
+
+@router.post("/v1/search", response_model=SearchResponse, responses=responses())
+async def search(asked: SearchRequest, request: Request) -> Response:
+    """The documents nearest to a question or a vector, best first."""
+    here = state(request)
+    served = here.served(asked.collection)
+    start = time.perf_counter()
+    question = asked.query if asked.query is not None else asked.vector
+    hits = await served.search(question, asked.k, asked.options())
+    seconds = time.perf_counter() - start
+    here.metrics.searched(hits.timing, seconds)
+    return as_json(_result(served.name, hits, seconds, asked.texts))
+
+
+@router.post("/v1/search/batch", response_model=BatchResponse, responses=responses())
+async def search_batch(asked: BatchRequest, request: Request) -> Response:
+    """The hits of many questions; faster than one by one."""
+    here = state(request)
+    served = here.served(asked.collection)
+    start = time.perf_counter()
+
+    def work(engine: SearchEngine) -> HitsBatch:
+        questions = asked.queries if asked.queries is not None else asked.vectors
+        return engine.search_batch(questions or [], asked.k, **asked.options())
+
+    batch = await served.read(work)
+    seconds = time.perf_counter() - start
+    for hits in batch:
+        here.metrics.searched(hits.timing, seconds)
+    results = [_result(served.name, hits, seconds, asked.texts) for hits in batch]
+    return as_json({"collection": served.name, "results": results})
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=responses())
+async def embeddings(asked: EmbeddingsRequest, request: Request) -> Response:
+    """Vectors of texts, by the encoder of a collection, in the shape of OpenAI's API.
+
+    With `dimensions`, their prefixes of that width, scaled to length 1.
+    """
+    served = state(request).served(asked.model)
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    encode = partial(_encoded, texts=texts, role=asked.input_type, dimensions=asked.dimensions)
+    vectors, tokens = await served.read(encode)
+    if asked.encoding_format == "base64":
+        written: Sequence[Any] = [
+            base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors
+        ]
+    else:
+        written = vectors.tolist()
+    data = [
+        {"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(written)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return as_json({"object": "list", "model": served.name, "data": data, "usage": usage})
+
+
+def _encoded(
+    engine: SearchEngine, texts: list[str], role: Role, dimensions: int | None
+) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
+    """Unit rows (n, dimensions) float32, and the number of tokens. Raises QueryError."""
+    encoder = engine.encoder
+    if isinstance(encoder, NoEncoder):
+        raise QueryError("the collection has no encoder; its documents come with vectors")
+    if dimensions is not None and dimensions > encoder.dim:
+        raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
+    vectors = np.asarray(encoder.encode(texts, role=role), np.float32)
+    check_shape(vectors, (len(texts), encoder.dim), "texts", QueryError)
+    if dimensions is not None:
+        vectors = vectors[:, :dimensions]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not lengths.all():
+            raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
+        vectors = vectors / lengths
+    tokens = 0
+    if isinstance(encoder, Tokenizes):
+        tokens = sum(len(spans) for spans in encoder.token_spans(texts))
+    return vectors, tokens
+
+
+def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[str, Any]:
+    """A SearchResponse."""
+    timing = None
+    if hits.timing is not None:
+        stages = {name: 1e3 * getattr(hits.timing, name) for name in ("encode", "search", "fetch")}
+        wait = max(0.0, 1e3 * seconds - sum(stages.values()))
+        rounded = {"wait": wait, **stages, "total": 1e3 * seconds}
+        timing = {name: round(value, 3) for name, value in rounded.items()}
+        timing["questions"] = hits.timing.questions
+    return {
+        "collection": collection,
+        "hits": [_hit(hit, texts) for hit in hits],
+        "facets": {
+            name: [{"value": value, "count": count} for value, count in counts.items()]
+            for name, counts in hits.facets.items()
+        },
+        "exact": hits.exact,
+        "read": hits.read,
+        "timing": timing,
+    }
+
+
+def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
+    fields = hit.as_dict()
+    if not texts:
+        del fields["text"]
+    return fields
+
+
+def as_json(value: Any) -> Response:
+    """A response that is known to fit its model: it is not validated again."""
+    return Response(to_json(value), media_type="application/json")

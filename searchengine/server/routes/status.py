@@ -1,0 +1,85 @@
+"""Routes about the server: collections, statistics, health, metrics."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from searchengine.engine import SearchEngine
+from searchengine.server.metrics import CONTENT_TYPE
+from searchengine.server.models import CollectionList, Health
+from searchengine.server.routes.documents import Name
+from searchengine.server.routes.searching import as_json
+from searchengine.server.state import responses, state
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/v1/collections", response_model=CollectionList, responses=responses())
+async def collections(request: Request) -> Response:
+    """The collections of this server."""
+    found = [
+        {
+            "name": served.name,
+            "ready": served.problem is None,
+            "documents": await served.read(len),
+        }
+        for served in state(request).collections.values()
+    ]
+    return as_json({"collections": found})
+
+
+@router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], responses=responses())
+async def stats(request: Request, name: Name) -> Response:
+    """Size and settings of a collection, as `searchengine info` shows them."""
+    served = state(request).served(name)
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        shown = asdict(engine.stats())
+        encoder = shown["encoder"]
+        shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
+        shown["pending"] = [served.without_path(line) for line in shown["pending"]]
+        return {**shown, "path": served.name}
+
+    return as_json(await served.read(work))
+
+
+@router.get("/healthz", response_model=Health)
+async def healthz() -> Response:
+    """Whether the process answers."""
+    return as_json({"status": "ok", "problems": {}})
+
+
+@router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
+async def readyz(request: Request) -> Response:
+    """Whether all collections are ready; 503 if not, or when the server stops."""
+    here = state(request)
+    problems = {
+        served.name: served.problem
+        for served in here.collections.values()
+        if served.problem is not None
+    }
+    ready = not problems and not here.stopping.is_set()
+    status = "ok" if ready else "stopping" if here.stopping.is_set() else "not ready"
+    response = as_json({"status": status, "problems": problems})
+    response.status_code = 200 if ready else 503
+    return response
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **{status: each for status, each in responses().items() if status in (401, 429, 500)},
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Metrics of all workers, for Prometheus."""
+    here = state(request)
+    gathered = [
+        (served, await served.read(SearchEngine.stats)) for served in here.collections.values()
+    ]
+    content = here.metrics.page(here.shared.requests(), gathered)
+    return Response(content, headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,92 @@
+"""Runs the application by uvicorn: the socket, one or several worker processes, signals."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.server.app import create
+from searchengine.server.metrics import FOLDER
+from searchengine.server.settings import ServerSettings
+from searchengine.server.shared import Shared
+
+_BACKLOG = 1024  # connections that wait to be accepted
+_GRACE = 30  # seconds that requests under way have to end
+
+
+def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
+
+    Raises CollectionError, and QueryError if the address cannot be used.
+    """
+    for path in settings.collections.values():
+        SearchEngine.open(path).close()  # raises now, in one sentence
+    with _listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        on_address(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        if settings.workers == 1:
+            _run_here(settings, listener)
+        else:
+            _run_workers(settings, listener)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that no connection is refused while workers start."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise QueryError(f"cannot listen on {host}: {error.strerror or error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise QueryError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another: --port PORT"
+        ) from error
+    return listener
+
+
+def _config(settings: ServerSettings, numbers: Path | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        partial(create, settings, numbers),
+        factory=True,
+        workers=settings.workers,
+        access_log=False,
+        log_level="warning",
+        log_config=None,
+        backlog=_BACKLOG,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+        # Behind a proxy the log has the proxy's address: headers may be forged.
+        proxy_headers=False,
+    )
+
+
+def _run_here(settings: ServerSettings, listener: socket.socket) -> None:
+    server = uvicorn.Server(_config(settings, None))
+    try:
+        server.run(sockets=[listener])
+    except (KeyboardInterrupt, SystemExit):
+        if not server.started:
+            raise
+        # uvicorn raises the signal again after an orderly stop, which is what was asked for
+
+
+def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
+    with tempfile.TemporaryDirectory(prefix="searchengine-") as folder:
+        numbers = Path(folder) / "numbers"
+        Shared.create(numbers, settings.workers, len(settings.collections), len(settings.tokens))
+        os.environ[FOLDER] = folder  # for the workers, which import prometheus-client
+        Multiprocess(_config(settings, numbers), sockets=[listener]).run()

@@ -1,0 +1,131 @@
+"""One collection of a server: its engine, the threads that read and write, and refresh."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from searchengine.engine import SearchEngine
+from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
+from searchengine.query.hits import Hits
+from searchengine.server.shared import Shared
+from trainer.errors import TrainerError
+from trainer.runtimes.config import RuntimeConfig
+
+Result = TypeVar("Result")
+
+READERS = 4
+"""Threads that read documents and answer batches, for each collection."""
+_log = logging.getLogger(__name__)
+
+
+class Served:
+    """An open collection. Questions go to `SearchEngine.asearch`, all else to threads.
+
+    Attributes:
+        name, path: as the server was started with.
+        engine: the engine now; another one after the collection was replaced by one of another
+            encoder.
+        problem: why it is not ready; None: it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        shared: Shared,
+        position: int,
+        wait: float,
+        runtime: RuntimeConfig | None,
+    ) -> None:
+        """Open it. `position`: its column in `shared`. Raises CollectionError."""
+        self.name, self.path = name, path
+        self._open = partial(SearchEngine.open, path, wait=wait, runtime=runtime)
+        self.engine = self._open()
+        self.problem: str | None = "the encoder is being loaded"
+        self._shared, self._position = shared, position
+        self._seen = shared.changes(position)
+        self._readers = ThreadPoolExecutor(READERS, f"read {name}")
+        self._writer = ThreadPoolExecutor(1, f"write {name}")
+        self._refreshing = asyncio.Lock()
+        self._retired: list[SearchEngine] = []
+        self._failure: str | None = None  # of the last refresh, so that it is logged once
+
+    async def warm(self) -> None:
+        """Load the encoder and read all files; then the collection is ready."""
+        try:
+            await asyncio.to_thread(self.engine.warm)
+        except (SearchEngineError, TrainerError, OSError) as error:
+            self.problem = self.without_path(str(error))
+            _log.error("%s cannot encode questions: %s", self.name, error)
+        else:
+            self.problem = None
+
+    async def search(self, query: Any, k: int, options: dict[str, Any]) -> Hits:
+        """The hits of one question, which is answered together with others of now."""
+        await self._follow()
+        return await self.engine.asearch(query, k, **options)
+
+    async def read(self, function: Callable[[SearchEngine], Result]) -> Result:
+        """What a function of the engine returns, run in a thread that reads."""
+        await self._follow()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, function, self.engine)
+
+    async def write(self, function: Callable[[SearchEngine], Result]) -> Result:
+        """What a function that changes the collection returns; one runs at a time.
+
+        It goes on if the caller is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._writer, function, self.engine)
+        self._shared.changed(self._position)
+        return result
+
+    async def _follow(self) -> None:
+        """Show what another worker has just changed."""
+        if self._shared.changes(self._position) != self._seen:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Show the newest commit; open the collection again if its encoder was replaced."""
+        async with self._refreshing:
+            changes = self._shared.changes(self._position)
+            try:
+                await asyncio.to_thread(self.engine.refresh)
+            except EncoderMismatch:
+                await self._reopen()
+            except (CollectionError, OSError) as error:
+                if str(error) != self._failure:
+                    _log.error("%s keeps its commit: %s", self.name, error)
+                self._failure = str(error)
+                return
+            self._seen, self._failure = changes, None
+
+    async def _reopen(self) -> None:
+        """Open the collection with its new encoder; the former engine ends its searches."""
+        fresh = await asyncio.to_thread(self._open)
+        try:
+            await asyncio.to_thread(fresh.warm)
+        except BaseException:
+            fresh.close()
+            raise
+        _log.warning("%s has another encoder now", self.name)
+        self._retired.append(self.engine)
+        self.engine = fresh
+
+    def without_path(self, message: str) -> str:
+        """A message for a client: the name of the collection in place of its folder."""
+        for path in (str(self.path.absolute()), str(self.path)):
+            message = message.replace(path, self.name)
+        return message
+
+    async def close(self) -> None:
+        """End the threads, with the change that is being written, and close the files."""
+        await asyncio.to_thread(self._writer.shutdown)
+        await asyncio.to_thread(self._readers.shutdown)
+        for engine in (*self._retired, self.engine):
+            await asyncio.to_thread(engine.close)

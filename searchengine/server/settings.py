@@ -1,0 +1,113 @@
+"""What a server is started with, and the limits of a request."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+
+from searchengine.errors import QueryError
+from searchengine.server.tokens import Token
+from trainer.runtimes.config import RuntimeConfig
+
+MAX_K = 1000
+MAX_OFFSET = 10_000
+MAX_SHORTLIST = 100_000
+MAX_QUERY = 10_000  # characters
+MAX_FILTER = 10_000  # characters; depth and number of tests: storage.filters.parser
+MAX_BATCH = 256  # questions, or texts to encode
+MAX_FACETS = 20
+MAX_PAGE = 1000  # documents in one list
+MAX_DIMENSIONS = 8192
+MAX_KEY = 4096  # characters
+MAX_COMMIT = 10_000  # documents
+
+_NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
+_SUFFIX = ".index"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server is started with.
+
+    Attributes:
+        collections: name → folder.
+        host, port: where to listen; port 0 takes a free one.
+        tokens: who may read and write; none: everyone on this machine may read.
+        workers: processes that answer.
+        max_body: bytes of a request, and of a line of a bulk add.
+        max_requests: requests under way in the whole server; others get 429.
+        timeout: seconds that a request may take.
+        rate: requests per second for each token, over all workers; None: no limit.
+        wait: seconds that a change waits for another writer.
+        origins: web origins that browsers may call from (CORS).
+        log: a line for each request, as text or JSON, or none.
+        runtime: runs the encoders.
+
+    Raises QueryError.
+    """
+
+    collections: Mapping[str, Path]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: tuple[Token, ...] = ()
+    workers: int = 1
+    max_body: int = 8 << 20
+    max_requests: int = 64
+    timeout: float = 30.0
+    rate: float | None = None
+    wait: float = 30.0
+    origins: tuple[str, ...] = ()
+    log: Literal["text", "json", "none"] = "text"
+    runtime: RuntimeConfig | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if not self.tokens and not is_loopback(self.host):
+            raise QueryError(
+                f"{self.host} can be reached from other machines, so a token is required; "
+                "name a file of tokens: --tokens FILE, or bind to 127.0.0.1"
+            )
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise QueryError(
+                    f"an origin must be like https://example.org, without a path, got {origin!r}"
+                )
+
+    def as_options(self) -> dict[str, Any]:
+        """The fields, for `dataclasses.replace` and tests."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
+    """Name → folder, from folders or NAME=FOLDER. Raises QueryError.
+
+    A folder's name is that of the collection, without `.index`.
+    """
+    named: dict[str, Path] = {}
+    for argument in arguments:
+        name, equals, rest = argument.partition("=")
+        if equals and _NAME.fullmatch(name) and not Path(argument).exists():
+            path = Path(rest)
+        else:
+            path = Path(argument)
+            name = path.absolute().name.removesuffix(_SUFFIX)
+        if not _NAME.fullmatch(name):
+            raise QueryError(
+                f"the name of a collection takes letters, digits, '.', '-' and '_', got {name!r}; "
+                f"give it one: NAME={argument}"
+            )
+        if name in named:
+            raise QueryError(f"two collections are named {name!r}; name one: NAME={argument}")
+        named[name] = path
+    return named

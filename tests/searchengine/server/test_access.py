@@ -1,0 +1,220 @@
+"""Who may do what: tokens, scopes, hosts, limits; what is logged and sent with every response."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server_process import READER
+from starlette.testclient import TestClient
+
+from searchengine.errors import QueryError
+from searchengine.server.settings import ServerSettings, is_loopback, named_collections
+from searchengine.server.shared import Shared
+from searchengine.server.tokens import find, read_tokens
+
+Serve = Callable[..., TestClient]
+SEARCH = {"query": "a bee"}
+DOCUMENT = "/v1/collections/words/documents/bee"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "Bearer",
+        "Bearer wrong",
+        f"Basic {READER}",
+        f"Bearer {READER}x",
+        f"Bearer {READER[:-1]}",
+        READER,
+    ],
+)
+def test_without_a_token_nothing_is_read(serve: Serve, authorization: str | None) -> None:
+    client = serve(token=None)
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for method, path in (("POST", "/v1/search"), ("GET", DOCUMENT), ("GET", "/metrics")):
+        response = client.request(method, path, json=SEARCH, headers=headers)
+        assert response.status_code == 401, path
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert READER not in response.text
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        assert client.get(path, headers=headers).status_code in (200, 503)
+
+
+WRITES = [
+    ("PUT", DOCUMENT),
+    ("PATCH", DOCUMENT),
+    ("DELETE", DOCUMENT),
+    ("POST", "/v1/collections/words/documents"),
+    ("DELETE", "/v1/collections/words/documents?where=year"),
+]
+
+
+def test_a_token_that_reads_does_not_write(serve: Serve) -> None:
+    client = serve(READER)
+    assert client.post("/v1/search", json=SEARCH).status_code == 200
+    assert client.get("/metrics").status_code == 200
+    for method, path in WRITES:
+        response = client.request(method, path, json={"text": "x"})
+        assert response.status_code == 403 and "may read only" in response.text
+    assert client.get(DOCUMENT).json()["text"] == "a bee"
+
+
+def test_without_tokens_nobody_writes(serve: Serve) -> None:
+    client = serve(None, tokens=())
+    assert client.post("/v1/search", json=SEARCH).status_code == 200
+    for method, path in WRITES:
+        response = client.request(method, path, json={"text": "x"})
+        assert response.status_code == 403 and "--tokens FILE" in response.text
+
+
+def test_without_tokens_only_names_of_this_machine(serve: Serve) -> None:
+    """A page of evil.example that resolves to 127.0.0.1 must not read."""
+    client = serve(None, tokens=())
+    for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:1"):
+        assert client.post("/v1/search", json=SEARCH, headers={"host": host}).status_code == 200
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", ""):
+        response = client.post("/v1/search", json=SEARCH, headers={"host": host})
+        assert response.status_code == 421
+
+
+def test_other_addresses_need_tokens(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
+        assert not is_loopback(host)
+        with pytest.raises(QueryError, match="a token is required"):
+            ServerSettings({"a": tmp_path}, host=host)
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        assert is_loopback(host) and ServerSettings({"a": tmp_path}, host=host)
+    with pytest.raises(QueryError, match="an origin must be like"):
+        ServerSettings({"a": tmp_path}, origins=("*",))
+
+
+def test_a_file_of_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# who\nme write 0123456789abcdef # comment\n\nyou read fedcba9876543210\n")
+    tokens = read_tokens(path)
+    assert [(token.name, token.writes) for token in tokens] == [("me", True), ("you", False)]
+    assert find(tokens, b"bearer fedcba9876543210") == 1
+    assert find(tokens, b"Bearer 0123456789abcdef") == 0
+    assert "0123456789abcdef" not in repr(tokens)
+    for text, message in (
+        ("me write", "expected NAME SCOPE TOKEN"),
+        ("me both 0123456789abcdef", "expected NAME SCOPE TOKEN"),
+        ("me read short", "at least 16"),
+        ("me read 0123456789abcdéf", "at least 16 ASCII"),
+        ("a read 0123456789abcdef\na write 0123456789abcdeg", "occurs twice"),
+        ("a read 0123456789abcdef\nb write 0123456789abcdef", "that of another name"),
+        ("# none", "holds no token"),
+    ):
+        path.write_text(text)
+        with pytest.raises(QueryError, match=message) as error:
+            read_tokens(path)
+        assert "0123456789" not in str(error.value)
+    with pytest.raises(QueryError, match="No such file"):
+        read_tokens(tmp_path / "missing")
+
+
+def test_names_of_collections(tmp_path: Path) -> None:
+    assert named_collections(["a/papers.index", "b=x/y", "z"]) == {
+        "papers": Path("a/papers.index"),
+        "b": Path("x/y"),
+        "z": Path("z"),
+    }
+    (tmp_path / "a=b").mkdir()
+    with pytest.raises(QueryError, match="letters, digits"):
+        named_collections([str(tmp_path / "a=b")])
+    with pytest.raises(QueryError, match="two collections are named 'a'"):
+        named_collections(["x/a.index", "y/a"])
+
+
+def test_a_body_has_a_limit(serve: Serve) -> None:
+    client = serve(max_body=1000)
+    assert client.put(DOCUMENT, json={"text": "x" * 900}).status_code == 200
+    for body in (b"x" * 1001, iter([b'{"text": "', b"x" * 1001, b'"}'])):
+        headers = {"content-type": "application/json"}
+        response = client.put(DOCUMENT, content=body, headers=headers)  # type: ignore[arg-type]
+        assert response.status_code == 413 and "at most 1000 bytes" in response.text
+
+
+def test_a_rate_for_each_token(serve: Serve) -> None:
+    client = serve(rate=5)
+    statuses = [client.post("/v1/search", json=SEARCH).status_code for _ in range(12)]
+    assert statuses[:5] == [200] * 5 and set(statuses[5:]) <= {200, 429} and 429 in statuses
+    client.headers["Authorization"] = f"Bearer {READER}"
+    assert client.post("/v1/search", json=SEARCH).status_code == 200
+    client.headers.pop("Authorization")
+    assert client.post("/v1/search", json=SEARCH).status_code == 401
+
+
+def test_a_rate_is_counted_over_a_second(tmp_path: Path) -> None:
+    Shared.create(tmp_path / "numbers", 2, 1, 2)
+    shared = Shared(1, 2, tmp_path / "numbers")
+    assert [shared.within_rate(0, 3, 10.5) for _ in range(4)] == [True, True, True, False]
+    assert shared.within_rate(1, 3, 10.5)
+    # At 11.5 half of the second before counts: 1.5 of 3.
+    assert [shared.within_rate(0, 3, 11.5) for _ in range(2)] == [True, False]
+    assert [shared.within_rate(0, 3, 20.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
+    shared = Shared(1, 0)
+    assert shared.enter(2) and shared.enter(2) and not shared.enter(2)
+    shared.leave()
+    assert shared.requests() == 1 and shared.enter(2)
+
+
+def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
+    for path in (DOCUMENT, "/nothing", "/metrics", "/v1/search"):
+        response = client.get(path)
+        assert len(response.headers["x-request-id"]) == 16
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert response.headers["cache-control"] == "no-store"
+    response = client.get("/v1/search")
+    assert response.status_code == 405 and "POST" in response.headers["allow"]
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_named_origins_may_call(serve: Serve) -> None:
+    client = serve(origins=("https://good.example",))
+    asks = {"Access-Control-Request-Method": "POST"}
+    for origin, allowed in (("https://good.example", True), ("https://evil.example", False)):
+        response = client.options("/v1/search", headers={"Origin": origin, **asks})
+        assert (response.headers.get("access-control-allow-origin") == origin) is allowed
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_a_line_a_request(serve: Serve, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    client = serve(log=kind)
+    response = client.get("/v1/collections/words/documents/a%0Ab%1b[31m%ff?where=secret")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "secret" not in line and "\x1b" not in line
+    identity = response.headers["x-request-id"]
+    if kind == "json":
+        entry = json.loads(line)
+        assert entry["status"] == 404 and entry["id"] == identity and entry["token"] == "writer"
+        assert entry["method"] == "GET" and entry["ms"] > 0
+    else:
+        assert " writer GET /v1/collections/words/documents/" in line and " 404 " in line
+        assert line.endswith(f" ms {identity}")
+
+
+def test_metrics_count_requests_and_stages(client: TestClient) -> None:
+    for question in ("a bee", "a bee", "a cat"):
+        client.post("/v1/search", json={"query": question})
+    client.post("/v1/search", json={"query": ""})
+    client.get("/unknown/1")
+    text = client.get("/metrics").text
+    for line in (
+        'searchengine_requests_total{method="POST",route="/v1/search",status="200"} 3.0',
+        'searchengine_requests_total{method="POST",route="/v1/search",status="422"} 1.0',
+        'searchengine_requests_total{method="GET",route="other",status="404"} 1.0',
+        'searchengine_stage_seconds_count{stage="encode"} 3.0',
+        "searchengine_questions_together_sum 3.0",
+        'searchengine_documents{collection="words"} 3.0',
+        'searchengine_segments{collection="words"} 1.0',
+        'searchengine_question_vectors_total{collection="words",source="cached"} 1.0',
+        'searchengine_question_vectors_total{collection="words",source="encoded"} 2.0',
+    ):
+        assert line in text

@@ -1,0 +1,156 @@
+"""Documents over HTTP: get, list, put, update, delete, and bulk add."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_process import lines, vectors_collection
+from starlette.testclient import TestClient
+
+from searchengine import SearchEngine
+from searchengine.errors import CollectionBusy
+from searchengine.server.routes import bulk
+
+AT = "/v1/collections/words/documents"
+Serve = Callable[..., TestClient]
+
+
+def test_put_get_update_delete(client: TestClient) -> None:
+    new = {"text": "seven77", "title": "t", "year": 2001, "of": {"kind": [1, None]}}
+    assert client.put(f"{AT}/x/y?z", json=new).json() == {"key": "x/y", "result": "added"}
+    assert client.get(f"{AT}/x/y").json() == {"_id": "x/y", **new}
+    assert client.put(f"{AT}/x/y", json=new).json()["result"] == "unchanged"
+    assert client.put(f"{AT}/x/y", json=new | {"year": 2}).json()["result"] == "metadata_updated"
+    assert client.put(f"{AT}/x/y", json={"text": "new"}).json()["result"] == "changed"
+    patched = client.patch(f"{AT}/x/y", json={"year": None, "n": 1}).json()
+    assert patched == {"_id": "x/y", "title": "", "text": "new", "n": 1}
+    assert client.delete(f"{AT}/x/y").json() == {"deleted": 1}
+    for response in (
+        client.get(f"{AT}/x/y"),
+        client.delete(f"{AT}/x/y"),
+        client.patch(f"{AT}/x/y", json={"n": 1}),
+        client.get("/v1/collections/other/documents/x"),
+    ):
+        assert response.status_code == 404 and response.json()["error"]["type"] == "not_found"
+
+
+def test_a_document_can_be_found_when_put_returns(client: TestClient) -> None:
+    for i in range(3):
+        client.put(f"{AT}/new{i}", json={"text": i * "x " + "seven77"})
+        hits = client.post("/v1/search", json={"query": "seven77", "k": 10}).json()["hits"]
+        assert f"new{i}" in [hit["key"] for hit in hits]
+
+
+def test_lists_are_pages_of_a_filter(client: TestClient) -> None:
+    page = client.get(AT, params={"where": "year > 2000", "offset": 1, "limit": 1}).json()
+    assert page["total"] == 3 and [each["_id"] for each in page["documents"]] == ["cat"]
+    assert client.get(AT, params={"limit": 0}).json() == {"documents": [], "total": 3}
+    assert client.get(AT, params={"limit": 100_000}).status_code == 422
+    assert client.request("DELETE", AT).status_code == 422  # never all of them by mistake
+    assert client.request("DELETE", AT, params={"where": "year > 2015"}).json() == {"deleted": 2}
+    assert client.get(AT).json()["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "neither text nor title"),
+        ({"text": 5}, "text: Input should be a valid string"),
+        ({"text": "x", "_id": "other"}, "the _id is 'other'"),
+        ({"text": "x", "_vector": [1, 2]}, "numbers of shape (q, 16)"),
+        ({"text": "x", "_vector": "abc"}, "a list of 16 numbers"),
+        ({"text": "x", "_vector": 16 * [0]}, "not all zeros"),
+        ({"text": "x", "deep": json.loads("[" * 200 + "]" * 200)}, "nested more than 100"),
+    ],
+)
+def test_a_bad_document_is_refused(
+    client: TestClient, document: dict[str, Any], message: str
+) -> None:
+    response = client.put(f"{AT}/x", json=document)
+    assert response.status_code == 422 and message in response.json()["error"]["message"]
+    assert client.get(f"{AT}/x").status_code == 404
+
+
+def test_a_document_with_its_vector(client: TestClient) -> None:
+    vector = 15 * [0] + [1]
+    client.put(f"{AT}/v", json={"title": "v", "_vector": vector})
+    hit = client.post("/v1/search", json={"vector": vector, "k": 1}).json()["hits"][0]
+    assert (
+        hit["key"] == "v" and hit["score"] == pytest.approx(1) and "_vector" not in hit["metadata"]
+    )
+
+
+def test_bulk_add_reports_lines_and_commits(client: TestClient) -> None:
+    body = (
+        b'{"_id": "1", "text": "one1"}\n'
+        b"not json\n"
+        b"\n"
+        b'{"_id": "2", "text": "two22", "n": 2}\r\n'
+        b'{"_id": "2", "text": "two22", "n": 3}\n'
+        b'{"_id": "3"}\n'
+        b'[1]\n\xff\n{"_id": "4", "text": "x", "n": NaN}\n'
+        b'{"_id": "bee", "text": "a bee", "year": 2016, "lang": "en"}\n'
+        b'{"_id": "5", "title": "no newline at the end"}'
+    )
+    answer = lines(client.post(f"{AT}?commit_every=2", content=body))
+    errors = {line["line"]: line["error"] for line in answer if "error" in line}
+    assert list(errors) == [2, 6, 7, 8, 9]
+    assert "not JSON" in errors[2] and "neither text" in errors[6] and "object" in errors[7]
+    commits = [line for line in answer if "committed" in line]
+    same = {"changed": 0, "metadata_updated": 0}
+    assert commits == [
+        {"committed": 4, "added": 2, "unchanged": 0, **same},
+        {"committed": 10, "added": 0, "unchanged": 1, **same, "metadata_updated": 1},
+        {"committed": 11, "added": 1, "unchanged": 0, **same},
+    ]
+    assert answer[-1] == {"done": True, "lines": 11, "documents": 5, "errors": 5}
+    assert client.get(f"{AT}/2").json()["n"] == 3
+    assert client.get(AT).json()["total"] == 6
+
+
+def test_bulk_add_in_small_chunks(client: TestClient) -> None:
+    body = b"".join(b'{"_id": "%d", "text": "t%d"}\n' % (i, i) for i in range(20))
+    chunks = iter([body[i : i + 3] for i in range(0, len(body), 3)])
+    answer = lines(client.post(AT, content=chunks))
+    assert answer[-1] == {"done": True, "lines": 20, "documents": 20, "errors": 0}
+    assert client.post(AT, content=b"").text.count("\n") == 1
+
+
+def test_a_line_that_is_too_long_is_left_out(serve: Serve) -> None:
+    client = serve(max_body=100)
+    body = b'{"_id": "a", "text": "%s"}\n{"_id": "b", "text": "y"}\n' % (1000 * b"x")
+    answer = lines(client.post(AT, content=iter([body[:500], body[500:]])))
+    assert "at most 100 bytes" in answer[0]["error"] and answer[-1]["documents"] == 1
+
+
+def test_only_so_many_errors_are_listed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_ERRORS", 3)
+    answer = lines(client.post(AT, content=10 * b"x\n"))
+    assert len(answer) == 4 and answer[-1]["errors"] == 10
+
+
+def test_vectors_without_an_encoder(serve: Serve, tmp_path: Path) -> None:
+    client = serve(collections={"words": vectors_collection(tmp_path / "v.index", 1)})
+    body = b'{"_id": "a", "_vector": [0,0,0,0,0,0,0,1]}\n{"_id": "b", "text": "only words"}\n'
+    assert lines(client.post(AT, content=body))[0]["added"] == 2
+    hits = client.post("/v1/search", json={"vector": 7 * [0] + [1]}).json()["hits"]
+    assert [hit["key"] for hit in hits] == ["a", "0"]
+    hits = client.post("/v1/search", json={"query": "words", "mode": "text"}).json()["hits"]
+    assert [hit["key"] for hit in hits] == ["b"]
+
+
+def test_a_failed_commit_is_not_acknowledged(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any, **__: Any) -> None:
+        raise CollectionBusy("pid 1 is writing")
+
+    monkeypatch.setattr(SearchEngine, "add", busy)
+    (line,) = lines(client.post(AT, content=b'{"_id": "1", "text": "x"}\n'))
+    assert line["error"]["type"] == "unavailable" and "another process" in line["error"]["message"]
+    response = client.put(f"{AT}/x", json={"text": "x"})
+    assert response.status_code == 503 and response.headers["retry-after"] == "1"

@@ -1,0 +1,174 @@
+"""Real server processes on loopback: start, kill, stop, workers."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from server_process import DIM, TOKEN, Server, running, vectors_collection
+
+from searchengine import SearchEngine
+from searchengine.cli import cli
+
+AT = "/v1/collections/vectors/documents"
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    return vectors_collection(tmp_path / "vectors.index")
+
+
+def line(i: int) -> bytes:
+    vector = np.eye(DIM)[i % DIM].tolist()
+    return json.dumps({"_id": f"new{i}", "text": f"t{i}", "_vector": vector}).encode() + b"\n"
+
+
+class Adding(threading.Thread):
+    """Adds documents without an end, and remembers what is acknowledged."""
+
+    def __init__(self, server: Server, every: int = 10) -> None:
+        super().__init__()
+        self.acknowledged = 0
+        self.answer: list[dict[str, Any]] = []
+        self.enough = threading.Event()
+        self._server, self._every, self._sent = server, every, 0
+
+    def _lines(self) -> Iterator[bytes]:
+        while not self.enough.is_set() and self._sent < 1_000_000:
+            self._sent += 1
+            yield line(self._sent)
+
+    def run(self) -> None:
+        """Write lines and read acknowledgements at the same time."""
+        host, port = self._server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), 60) as connection:
+            head = (
+                f"POST {AT}?commit_every={self._every} HTTP/1.1\r\nHost: {host}\r\n"
+                f"Authorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            connection.sendall(head.encode())
+            reading = threading.Thread(target=self._read, args=(connection,))
+            reading.start()
+            try:
+                for each in self._lines():
+                    connection.sendall(b"%x\r\n%s\r\n" % (len(each), each))
+                connection.sendall(b"0\r\n\r\n")
+            except OSError:
+                pass  # the server has gone, which is the point
+            reading.join(60)
+
+    def _read(self, connection: Any) -> None:
+        try:
+            for raw in connection.makefile("rb"):
+                if raw.startswith(b"{"):
+                    entry = json.loads(raw)
+                    self.answer.append(entry)
+                    self.acknowledged = entry.get("committed", self.acknowledged)
+        except OSError:
+            pass
+
+    def wait_for(self, acknowledged: int) -> None:
+        end = time.monotonic() + 60
+        while self.acknowledged < acknowledged:
+            assert time.monotonic() < end and self.is_alive()
+            time.sleep(0.005)
+
+
+def test_kill_and_stop_in_a_bulk_add(tmp_path: Path, vectors: Path) -> None:
+    """A kill loses nothing that was acknowledged; a stop commits what was read, and says so."""
+    with running(tmp_path, [vectors]) as server:
+        adding = Adding(server)
+        adding.start()
+        adding.wait_for(50)
+        server.kill()
+        adding.join(60)
+    keys = [f"new{i}" for i in range(1, adding.acknowledged + 1)]
+    begin = time.monotonic()
+    with running(tmp_path, [vectors]) as server, server.client() as client:
+        assert time.monotonic() - begin < 10  # less than 2 on a machine that does nothing else
+        before = client.get(AT, params={"limit": 0}).json()["total"]
+        assert before >= 3 + len(keys) >= 53
+        assert client.get(f"{AT}/{keys[-1]}").status_code == 200
+        client.request("DELETE", AT, params={"where": "exists(n) or not exists(n)"})
+
+        adding = Adding(server, every=1000)
+        adding.start()
+        adding.wait_for(1)
+        assert server.stop() == 0
+        adding.join(60)
+        assert not any("Traceback" in entry for entry in server.log)
+    last = adding.answer[-1]
+    assert last["done"] is False and f"after {last['lines']} again" in last["error"]
+    assert adding.acknowledged == last["lines"] == last["documents"]
+    with SearchEngine.open(vectors) as engine:
+        assert len(engine) == adding.acknowledged
+        engine.verify()
+
+
+def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
+    """Changes of one worker are shown by the others at once; a dead one is replaced."""
+    with running(tmp_path, [vectors], "--workers", 2, "--log", "json") as server:
+        pids = _answering(server, 2)
+        for i in range(6):  # every client opens a connection, which any of the workers accepts
+            with server.client() as client:
+                assert client.put(f"{AT}/k{i}", json={"text": "x", "n": i}).status_code == 200
+            with server.client() as client:
+                assert client.get(f"{AT}/k{i}").json()["n"] == i
+        with server.client() as client:
+            text = client.get("/metrics").text
+            assert _sum(text, 'method="PUT"') == 6 and 'worker="' not in text
+        killed = min(pids)
+        os.kill(killed, signal.SIGKILL)
+        assert len(_answering(server, 2, without=killed)) == 2
+        assert server.stop() == 0
+
+
+def _sum(text: str, label: str) -> float:
+    counted = (row for row in text.splitlines() if row.startswith("searchengine_requests_total"))
+    return sum(float(row.rsplit(" ", 1)[1]) for row in counted if label in row)
+
+
+def _answering(server: Server, number: int, without: int = 0) -> set[int]:
+    """The processes of a server's workers, once so many of them answer."""
+    pid, end = server.process.pid, time.monotonic() + 60
+    while True:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pids = {int(child) for child in children if _is_worker(Path("/proc", child, "cmdline"))}
+        if len(pids) >= number and without not in pids:
+            server.wait_until_ready()
+            return pids
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _is_worker(command: Path) -> bool:
+    return command.exists() and b"spawn_main" in command.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.index"], "no such collection"),
+        (["{}", "--host", "0.0.0.0"], "a token is required"),
+        (["{}", "--tokens", "missing"], "missing: No such file"),
+        (["{}", "{}"], "two collections are named 'vectors'"),
+        (["{}", "--host", "192.0.2.1", "--tokens", "t"], "cannot listen on 192.0.2.1"),
+        ([], "Missing argument"),
+    ],
+)
+def test_it_does_not_start(
+    tmp_path: Path, vectors: Path, monkeypatch: pytest.MonkeyPatch, arguments: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t").write_text("me read 0123456789abcdef")
+    result = CliRunner().invoke(cli, ["serve", *(each.format(vectors) for each in arguments)])
+    assert result.exit_code == 2 and message in result.output
+    assert len(result.output.splitlines()) <= 4

@@ -1,0 +1,188 @@
+"""Search, batch and embeddings over HTTP: what the engine returns, as JSON."""
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from server_process import vectors_collection
+from starlette.testclient import TestClient
+
+from searchengine import SearchEngine
+
+
+def test_a_search_returns_what_the_engine_does(client: TestClient, words: Path) -> None:
+    asked = {"query": "a bee", "k": 2, "where": "year > 2000", "facets": ["lang"]}
+    response = client.post("/v1/search", json=asked)
+    assert response.status_code == 200
+    with SearchEngine.open(words) as engine:
+        hits = engine.search("a bee", 2, where="year > 2000", facets=["lang"])
+    result = response.json()
+    assert result["hits"] == hits.to_dicts() and result["hits"][0]["key"] == "bee"
+    assert result["collection"] == "words" and result["exact"] is hits.exact
+    assert result["facets"] == {"lang": [{"value": "en", "count": 3}, {"value": "ko", "count": 1}]}
+    timing = result["timing"]
+    assert timing["questions"] == 1
+    parts = sum(timing[name] for name in ("wait", "encode", "search", "fetch"))
+    assert parts == pytest.approx(timing["total"], abs=0.01) and timing["total"] > 0
+
+
+def test_options_reach_the_engine(client: TestClient) -> None:
+    def keys(**asked: Any) -> list[str]:
+        response = client.post("/v1/search", json=asked)
+        assert response.status_code == 200, response.text
+        return [hit["key"] for hit in response.json()["hits"]]
+
+    assert keys(query="bee", mode="text") == ["bee"]
+    assert keys(query="a bee", mode="hybrid", k=1) == ["bee"]
+    assert keys(query="a bee", sort_by="-year", k=3) == ["a/b c", "bee", "cat"]
+    assert keys(query="a bee", k=1, offset=1) == keys(query="a bee", k=2)[1:]
+    assert keys(query="a bee", min_score=0.999) == ["bee"]
+    assert keys(query="a bee", exact=True, k=1) == ["bee"]
+    assert keys(vector=WordLengths().encode(["a bee"])[0].tolist(), k=1) == ["bee"]
+    assert keys(query="a bee", where="year = 2011") == ["cat"]
+    assert len(keys(query="a bee", group_by="lang")) == 2
+    response = client.post("/v1/search", json={"query": "a bee", "texts": False, "shortlist": 3})
+    assert "text" not in response.json()["hits"][0]
+
+
+def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
+    response = client.post("/v1/search/batch", json={"queries": ["the cat sat", "a bee"], "k": 1})
+    results = response.json()["results"]
+    assert [result["hits"][0]["key"] for result in results] == ["cat", "bee"]
+    assert results[0]["timing"]["questions"] == 2
+    vectors = WordLengths().encode(["a bee", "a bee"]).tolist()
+    response = client.post("/v1/search/batch", json={"vectors": vectors, "k": 1})
+    assert [result["hits"][0]["key"] for result in response.json()["results"]] == ["bee", "bee"]
+
+
+def test_embeddings_have_the_shape_of_openai(client: TestClient) -> None:
+    expected = WordLengths().encode(["a bee", "the cat sat"])
+    asked = {"model": "words", "input": ["a bee", "the cat sat"]}
+    answer = client.post("/v1/embeddings", json=asked).json()
+    assert answer["object"] == "list" and answer["model"] == "words"
+    assert [each["index"] for each in answer["data"]] == [0, 1]
+    assert np.allclose([each["embedding"] for each in answer["data"]], expected)
+    assert answer["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+
+    short = client.post("/v1/embeddings", json={"input": "a bb", "dimensions": 1}).json()
+    assert short["data"][0]["embedding"] == [1.0]  # a prefix, scaled to length 1
+    coded = client.post("/v1/embeddings", json={"input": "a bee", "encoding_format": "base64"})
+    vector = np.frombuffer(base64.b64decode(coded.json()["data"][0]["embedding"]), "<f4")
+    assert np.array_equal(vector, expected[0])
+    wide = client.post("/v1/embeddings", json={"input": "a bee", "dimensions": 17})
+    assert wide.status_code == 422 and "at most 16" in wide.json()["error"]["message"]
+    none = client.post("/v1/embeddings", json={"input": "bee", "dimensions": 1})
+    assert none.status_code == 422 and "only zeros" in none.json()["error"]["message"]
+
+
+HOSTILE: list[tuple[bytes, int, str]] = [
+    (b'{"query": "%s"}' % (b"x" * 100_000), 422, "query: String should have at most 10000"),
+    (b'{"query": "x", "where": "%s"}' % (b"(" * 60 + b"a" + b")" * 60), 422, "50 levels"),
+    (b'{"query": "x", "where": "%s"}' % (b"a" * 10_001), 422, "where: String should have at most"),
+    (b'{"query": "\xff"}', 400, "not JSON"),
+    (b'{"query": "\\ud800"}', 422, "unicode"),
+    (b'{"query": "x", "k": 1000000000}', 422, "k: Input should be less than or equal to 1000"),
+    (b'{"query": "x", "k": ' + b"9" * 5000 + b"}", 400, "not JSON"),
+    (b'{"query": "x", "k": "5"}', 422, "k: Input should be a valid integer"),
+    (b'{"vector": [1, 2]}', 422, "numbers of shape (q, 16)"),
+    (b'{"vector": [NaN]}', 422, "finite number"),
+    (b'{"vector": [1e999]}', 422, "finite number"),
+    (b'{"vector": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}', 422, "not all zeros"),
+    (b'{"query": " "}', 422, "query: String should match pattern"),
+    (b'{"query": "x", "vector": [1]}', 422, "either query or vector"),
+    (b'{"query": "x", "sise": 1}', 422, "sise: Extra inputs are not permitted"),
+    (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
+    (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "exact search takes no shortlist"),
+    (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
+    (b"[" * 100_000, 400, "not JSON"),
+    (b"", 422, "Field required"),
+    (b'{"query": "x", "collection": "../words.index"}', 404, "no collection '../words.index'"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "message"), HOSTILE)
+def test_bad_input_gets_one_sentence(
+    client: TestClient, body: bytes, status: int, message: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    response = client.post("/v1/search", content=body, headers=headers)
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert message in error["message"] and len(error["message"]) < 600
+    assert error["id"] == response.headers["x-request-id"]
+
+
+def test_an_error_shows_no_path_and_no_trace(
+    client: TestClient, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(SearchEngine, "get", fail)
+    response = client.get("/v1/collections/words/documents/bee")
+    assert response.status_code == 500
+    assert "secret" not in response.text and response.json()["error"]["type"] == "internal"
+    similar = client.put("/v1/collections/words/documents/x", json={"text": "a", "_vector": [1]})
+    assert similar.status_code == 422 and str(words) not in similar.text
+
+
+def test_several_collections(serve: Any, words: Path, tmp_path: Path) -> None:
+    other = vectors_collection(tmp_path / "other.index")
+    client = serve(collections={"words": words, "other": other})
+    assert [each["name"] for each in client.get("/v1/collections").json()["collections"]] == [
+        "words",
+        "other",
+    ]
+    without = client.post("/v1/search", json={"query": "a bee"})
+    assert without.status_code == 422
+    assert "name one of: words, other" in without.json()["error"]["message"]
+    hits = client.post("/v1/search", json={"collection": "other", "vector": [0, 1] + 6 * [0]})
+    assert hits.json()["hits"][0]["key"] == "1"
+    refused = client.post("/v1/embeddings", json={"model": "other", "input": "x"})
+    assert refused.status_code == 422 and "no encoder" in refused.json()["error"]["message"]
+
+
+def test_what_another_process_commits_is_seen_within_a_second(
+    client: TestClient, words: Path
+) -> None:
+    with SearchEngine.open(words) as engine:
+        engine.add([{"_id": "new", "text": "seven77 seven77"}])
+    begin = time.monotonic()
+    asked = {"query": "seven77", "k": 1}
+    while client.post("/v1/search", json=asked).json()["hits"][0]["key"] != "new":
+        assert time.monotonic() < begin + 1
+        time.sleep(0.02)
+
+
+def test_a_replaced_folder_is_seen_within_a_second(client: TestClient, words: Path) -> None:
+    fresh = words.with_name("fresh.index")
+    with SearchEngine.create(fresh, WordLengths()) as engine:
+        engine.add([{"_id": "other", "text": "a bee"}])
+    words.rename(words.with_name("old.index"))
+    fresh.rename(words)
+    begin = time.monotonic()
+    while client.get("/v1/collections/words/documents").json()["total"] != 1:
+        assert time.monotonic() < begin + 1
+        time.sleep(0.02)
+
+
+def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
+    schema = client.get("/openapi.json").json()
+    bodies = 0
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            assert operation["security"] == (
+                [] if path in ("/healthz", "/readyz") else [{"token": []}]
+            )
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                name = content["schema"].get("$ref", "").rsplit("/", 1)[-1]
+                model = schema["components"]["schemas"].get(name, content)
+                assert model.get("examples") or model.get("example"), path
+                bodies += 1
+    assert bodies == 6
+    example = schema["components"]["schemas"]["SearchRequest"]["examples"][0]
+    assert client.post("/v1/search", json=example).status_code == 200
