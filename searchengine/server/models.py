@@ -2,10 +2,23 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from searchengine.server import settings as limits
 
+
+def _whole(value: Any) -> Any:
+    """5.0 as 5: JSON has one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _between(least: int, most: int) -> Any:
+    return Field(ge=least, le=most)
+
+
+_WHOLE = BeforeValidator(_whole)
+Shortlist = Annotated[int, _between(1, limits.MAX_SHORTLIST), _WHOLE]
+Dimensions = Annotated[int, _between(1, limits.MAX_DIMENSIONS), _WHOLE]
 _QUESTION = Field(
     min_length=1, max_length=limits.MAX_QUERY, pattern=r"\S", description="A question."
 )
@@ -27,23 +40,23 @@ class SearchOptions(Strict):
     """What a search may ask for, besides its questions."""
 
     collection: Name | None = Field(None, description="Needed if the server has several.")
-    k: int = Field(10, ge=1, le=limits.MAX_K, description="Number of hits.")
+    k: Annotated[int, _between(1, limits.MAX_K), _WHOLE] = Field(10, description="Number of hits.")
     where: Filter | None = Field(
         None, description="Metadata filter.", examples=["year >= 2015 and lang in ('en', 'ko')"]
     )
     mode: Literal["vector", "text", "hybrid"] = Field(
         "vector", description="Rank by vectors, by words, or by both."
     )
-    shortlist: int | None = Field(
+    shortlist: Shortlist | None = Field(
         None,
-        ge=1,
-        le=limits.MAX_SHORTLIST,
         description="Candidates of each segment to rerank at full width.",
     )
     exact: bool = Field(False, description="Return the true nearest documents.")
     diversity: float = Field(0.0, ge=0, le=1, description="Weight of diversity.")
     group_by: FieldName | None = Field(None, description="One hit per value of a field.")
-    offset: int = Field(0, ge=0, le=limits.MAX_OFFSET, description="Hits to skip.")
+    offset: Annotated[int, _between(0, limits.MAX_OFFSET), _WHOLE] = Field(
+        0, description="Hits to skip."
+    )
     min_score: Number | None = Field(None, description="Minimum score of a hit.")
     sort_by: FieldName | None = Field(None, description="Field that orders the hits: year, -year.")
     facets: list[FieldName] = Field(
@@ -162,9 +175,7 @@ class EmbeddingsRequest(Strict):
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
     input: Question | Annotated[list[Question], Field(min_length=1, max_length=limits.MAX_BATCH)]
-    dimensions: int | None = Field(
-        None, ge=1, le=limits.MAX_DIMENSIONS, description="Prefix to keep, scaled to length 1."
-    )
+    dimensions: Dimensions | None = Field(None, description="Prefix to keep, scaled to length 1.")
     encoding_format: Literal["float", "base64"] = "float"
     input_type: Literal["query", "document"] = Field(
         "document", description="Role of the texts, for encoders that tell them apart."
