@@ -104,16 +104,14 @@ HOSTILE: list[tuple[bytes, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "status", "message"), HOSTILE)
-def test_bad_input_gets_one_sentence(
-    client: TestClient, body: bytes, status: int, message: str
-) -> None:
+def test_bad_input_gets_one_sentence(client: TestClient) -> None:
     headers = {"content-type": "application/json"}
-    response = client.post("/v1/search", content=body, headers=headers)
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert message in error["message"] and len(error["message"]) < 600
-    assert error["id"] == response.headers["x-request-id"]
+    for body, status, message in HOSTILE:
+        response = client.post("/v1/search", content=body, headers=headers)
+        assert response.status_code == status, (message, response.text)
+        error = response.json()["error"]
+        assert message in error["message"] and len(error["message"]) < 600
+        assert error["id"] == response.headers["x-request-id"]
 
 
 def test_an_error_shows_no_path_and_no_trace(
