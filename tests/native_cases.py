@@ -21,6 +21,7 @@ class Case:
         width: int,
         storage: str = "float16",
         kept: np.ndarray | None = None,
+        links: int = 8,
     ) -> None:
         path = folder / "vectors"
         path.unlink(missing_ok=True)
@@ -29,7 +30,7 @@ class Case:
             writer.seal()
         self.file = VectorFile(path, len(rows), rows.shape[1], Storage(storage))
         self.config = SegmentConfig.from_dict(
-            {"prefix": width, "structure": "hnsw", "code": "int8", "hnsw_m": 8}
+            {"prefix": width, "structure": "hnsw", "code": "int8", "hnsw_m": links}
         )
         self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
         self.index = self.coarse.index

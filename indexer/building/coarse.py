@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from indexer.arrays import Floats, RowNumbers, locality
-from indexer.config import SegmentConfig, Structure
+from indexer.config import Code, SegmentConfig, Structure
 from indexer.errors import VectorError
 from indexer.faiss_calls import faiss
+from indexer.native.building import build_graph
+from indexer.native.library import chosen_level
 from indexer.search.cascade import CoarseIndex
 
 TRAIN_ROWS = 50_000
@@ -67,6 +69,11 @@ def build_coarse(
     if config.structure is Structure.HNSW:
         order = locality(prefixes.blocks(kept), prefixes.sample(TRAIN_ROWS))
         order = order if kept is None else kept[order]
+        level = chosen_level()
+        if config.code is Code.INT8 and level is not None:
+            report = progress or (lambda _: None)
+            graph = build_graph(index, prefixes.blocks(order), order, level, report)
+            return CoarseIndex(graph)
     if order is not None:
         inner, index = index, faiss.IndexIDMap(index)
         inner.this.disown()

@@ -14,7 +14,7 @@ from indexer.native.library import load
 from indexer.storage.vectors import VectorFile
 from indexer.threads import MIN_SLICE, slices, threads
 
-_MESSAGE = 256  # bytes
+MESSAGE = 256  # bytes
 _QUERIES_PER_THREAD = 8  # starting a thread takes about as long as a few walks
 
 
@@ -27,6 +27,51 @@ class GraphArrays(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("codes", "links", "offsets", "level_starts")),
         *((name, ctypes.c_void_p) for name in ("node_levels", "ids", "scales", "full")),
     )
+
+
+def graph_arrays(index: Any, name: str) -> tuple[GraphArrays, tuple[Any, ...]]:
+    """The arrays of a graph without a vectors file, and what must be kept while they are used.
+
+    Args:
+        index: IndexIDMap over IndexHNSWSQ with 8-bit codes. Only the ranges of its codes are
+            copied, so it must not be changed.
+        name: what it was read from, for messages.
+
+    Raises:
+        SegmentError: an array has another length than it should have.
+    """
+    graph = faiss.downcast_index(index.index)
+    storage = faiss.downcast_index(graph.storage)
+    hnsw, trained = graph.hnsw, faiss.vector_to_array(storage.sq.trained)
+    starts = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
+    size, width = int(graph.ntotal), int(graph.d)
+    lengths = {
+        "codes": (storage.codes.size(), size * width),
+        "offsets": (hnsw.offsets.size(), size + 1),
+        "levels": (hnsw.levels.size(), size),
+        "row numbers": (index.id_map.size(), size),
+        "ranges": (trained.size, 2 * width),
+    }
+    for what, (length, expected) in lengths.items():
+        if length != expected:
+            raise SegmentError(f"{name} must hold {expected} {what}, got {length}; index again")
+    scales = np.ascontiguousarray(trained[width:] / np.float32(255), np.float32)
+    arrays = GraphArrays(
+        size=size,
+        width=width,
+        link_count=hnsw.neighbors.size(),
+        level_count=starts.size - 1,
+        entry=hnsw.entry_point,
+        entry_level=hnsw.max_level,
+        codes=int(storage.codes.data()),
+        links=int(hnsw.neighbors.data()),
+        offsets=int(hnsw.offsets.data()),
+        level_starts=starts.ctypes.data,
+        node_levels=int(hnsw.levels.data()),
+        ids=int(index.id_map.data()),
+        scales=scales.ctypes.data,
+    )
+    return arrays, (index, starts, scales)
 
 
 class NativeGraph:
@@ -43,46 +88,14 @@ class NativeGraph:
 
     def __init__(self, index: Any, file: VectorFile, level: int, name: str) -> None:
         """`level`: from library.chosen_level. `name`: what the index was read from."""
-        graph = faiss.downcast_index(index.index)
-        storage = faiss.downcast_index(graph.storage)
-        hnsw, trained = graph.hnsw, faiss.vector_to_array(storage.sq.trained)
-        starts = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
-        size, width = int(graph.ntotal), int(graph.d)
-        lengths = {
-            "codes": (storage.codes.size(), size * width),
-            "offsets": (hnsw.offsets.size(), size + 1),
-            "levels": (hnsw.levels.size(), size),
-            "row numbers": (index.id_map.size(), size),
-            "ranges": (trained.size, 2 * width),
-        }
-        for what, (length, expected) in lengths.items():
-            if length != expected:
-                raise SegmentError(f"{name} must hold {expected} {what}, got {length}; index again")
-        self.width = width
-        self._scales = np.ascontiguousarray(trained[width:] / np.float32(255), np.float32)
-        self._kept = (index, file, starts, self._scales)  # read by the kernel
-        arrays = GraphArrays(
-            size=size,
-            width=width,
-            rows=file.rows,
-            dim=file.dim,
-            half=file.storage is Storage.FLOAT16,
-            link_count=hnsw.neighbors.size(),
-            level_count=starts.size - 1,
-            entry=hnsw.entry_point,
-            entry_level=hnsw.max_level,
-            codes=int(storage.codes.data()),
-            links=int(hnsw.neighbors.data()),
-            offsets=int(hnsw.offsets.data()),
-            level_starts=starts.ctypes.data,
-            node_levels=int(hnsw.levels.data()),
-            ids=int(index.id_map.data()),
-            scales=self._scales.ctypes.data,
-            full=file.address,
-        )
+        arrays, self._kept = graph_arrays(index, name)  # read by the kernel
+        self.width = arrays.width
+        arrays.rows, arrays.dim = file.rows, file.dim
+        arrays.half, arrays.full = file.storage is Storage.FLOAT16, file.address
+        self._file = file  # read by the kernel too
         library = load()
-        message = ctypes.create_string_buffer(_MESSAGE)
-        self._handle = library.kernel_open(ctypes.byref(arrays), level, message, _MESSAGE)
+        message = ctypes.create_string_buffer(MESSAGE)
+        self._handle = library.kernel_open(ctypes.byref(arrays), level, message, MESSAGE)
         if not self._handle:
             if not message.value:
                 raise MemoryError("no memory to search the graph")

@@ -28,6 +28,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_add_best": (_LONG, [_INT, _POINTER, _INT, _POINTER, _POINTER]),
     "kernel_rerank": (_LONG, [_INT, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER]),
     "kernel_rotate": (ctypes.c_double, [_INT, _POINTER, _POINTER, _POINTER]),
+    "kernel_build": (
+        _POINTER,
+        [_POINTER, _POINTER, _POINTER, _INT, _INT, ctypes.c_char_p, _LONG],
+    ),
+    "kernel_insert": (_LONG, [_POINTER, _POINTER, _LONG, _INT]),
+    "kernel_built": (None, [_POINTER]),
     "kernel_work": (None, [_POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
     "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),

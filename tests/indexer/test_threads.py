@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 import pytest
 
+import indexer.threads
 from indexer.errors import VectorError
 from indexer.faiss_calls import native_threads
 from indexer.segment import Segment, SegmentConfig
@@ -111,7 +112,10 @@ def test_the_limit_can_change_while_some_are_in_use() -> None:
         assert taken == 1
 
 
-def test_a_single_query_goes_before_a_batch_that_waited_longer() -> None:
+def test_a_single_query_goes_before_a_batch_that_waited_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexer.threads, "PATIENCE", 60)  # however busy the machine is
     budget, order = ThreadBudget(1), list[str]()
 
     def take(name: str, wanted: int) -> threading.Thread:
@@ -125,6 +129,8 @@ def test_a_single_query_goes_before_a_batch_that_waited_longer() -> None:
 
     with budget.take(1):
         waiting = [take("batch", 2), take("single", 1)]
+        while not budget._singles:
+            time.sleep(0.01)
     for thread in waiting:
         thread.join(5)
     assert order == ["single", "batch"]

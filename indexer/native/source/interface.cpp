@@ -1,4 +1,5 @@
 // The C interface. No exception crosses it.
+#include "build.h"
 #include "exact.h"
 #include "rotation.h"
 #include "run.h"
@@ -189,6 +190,31 @@ int64_t kernel_search(void* searcher, const float* queries, const int64_t* order
         return -1;
     }
 }
+
+// A builder of a graph whose links are all -1, or null with what is wrong as in `kernel_open`.
+void* kernel_build(const Graph* graph, int32_t* links, const float* lowest, int level, int ef,
+                   char* message, int64_t size) {
+    message[0] = 0;
+    try {
+        const std::string wrong = defect(*graph);
+        if (wrong.empty()) return new Builder(*graph, links, lowest, levels()[level], ef);
+        std::snprintf(message, size, "%s", wrong.c_str());
+    } catch (const std::bad_alloc&) {
+    }
+    return nullptr;
+}
+
+// Adds nodes; 0, or -1 if there is not enough memory.
+int64_t kernel_insert(void* builder, const int32_t* nodes, int64_t count, int threads) {
+    try {
+        static_cast<Builder*>(builder)->insert(nodes, count, threads);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+void kernel_built(void* builder) { delete static_cast<Builder*>(builder); }
 
 // Of all searches that have ended: codes scored, and nodes whose links were followed.
 void kernel_work(const void* searcher, int64_t* totals) {

@@ -30,8 +30,8 @@ int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 Walk::Walk(const Graph& graph, const Level& level)
     : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
       query_(padded(graph.dim, kLanes)), seen_((graph.size + 63) / 64) {
-    int widest = std::max(1, kBeam * graph.degree(0));
-    for (int i = 1; i < graph.level_count; i++) widest = std::max(widest, graph.degree(i));
+    int widest = 1;
+    for (int i = 0; i < graph.level_count; i++) widest = std::max(widest, kBeam * graph.degree(i));
     gathered_.resize(widest);
     scores_.resize(widest);
     keys_.resize(widest);
@@ -39,17 +39,29 @@ Walk::Walk(const Graph& graph, const Level& level)
 
 void Walk::start(const float* query, const Point& point) {
     point_ = point;
+    last_level_ = 0;
+    std::copy(query, query + graph_.dim, query_.begin());
+    quantize(query);
+    enter();
+}
+
+void Walk::start(const int8_t* quantized, int ef, int level) {
+    point_ = {1, 1, ef, nullptr};
+    last_level_ = level;
+    std::copy(quantized, quantized + graph_.width, quantized_.begin());
+    enter();
+}
+
+void Walk::enter() {
     for (int32_t node : visited_) seen_[node >> 6] = 0;
     visited_.clear();
     collected_.clear();
-    pool_.resize(point.ef);
+    pool_.resize(point_.ef);
     pool_size_ = 0;
-    std::copy(query, query + graph_.dim, query_.begin());
-    quantize(query);
     node_ = int32_t(graph_.entry);
     level_.codes(graph_.codes, graph_.width, quantized_.data(), &node_, 1, &node_score_);
     at_level_ = int(graph_.entry_level);
-    if (at_level_ == 0) enter_base();
+    if (at_level_ == last_level_) enter_last();
     beam_size_ = 0;
     follow(node_);
 }
@@ -84,17 +96,20 @@ bool Walk::follow_best() {
 void Walk::gather() {
     const int degree = graph_.degree(at_level_);
     count_ = 0;
-    if (at_level_ > 0) {
-        const Link* links = graph_.links_of(node_, at_level_);
-        while (count_ < degree && links[count_] >= 0) {
-            gathered_[count_] = links[count_];
-            count_++;
+    // Each link is read once: while a graph is built, another thread may be writing it.
+    if (at_level_ > last_level_) {
+        const volatile Link* links = graph_.links_of(node_, at_level_);
+        for (; count_ < degree; count_++) {
+            const int32_t node = links[count_];
+            if (node < 0) break;
+            gathered_[count_] = node;
         }
     } else {
         for (int i = 0; i < beam_size_; i++) {
-            const Link* links = graph_.links_of(beam_[i], 0);
-            for (int j = 0; j < degree && links[j] >= 0; j++) {
+            const volatile Link* links = graph_.links_of(beam_[i], at_level_);
+            for (int j = 0; j < degree; j++) {
                 const int32_t node = links[j];
+                if (node < 0) break;
                 uint64_t& word = seen_[node >> 6];
                 const uint64_t bit = uint64_t(1) << (node & 63);
                 gathered_[count_] = node;
@@ -105,7 +120,7 @@ void Walk::gather() {
         visited_.insert(visited_.end(), gathered_.begin(), gathered_.begin() + count_);
     }
     for (int j = 0; j < count_; j++) prefetch(graph_.code(gathered_[j]), graph_.width);
-    if (point_.mask && at_level_ == 0)
+    if (point_.mask && at_level_ == last_level_)
         for (int j = 0; j < count_; j++) __builtin_prefetch(graph_.ids + gathered_[j]);
 }
 
@@ -114,7 +129,7 @@ bool Walk::score() {
     followed_ += beam_size_;
     level_.codes(graph_.codes, graph_.width, quantized_.data(), gathered_.data(), count_,
                  scores_.data());
-    if (at_level_ > 0) {
+    if (at_level_ > last_level_) {
         descend();
         beam_size_ = 0;
         follow(node_);
@@ -135,12 +150,12 @@ void Walk::descend() {
         }
     if (best >= 0) {
         node_ = best;
-    } else if (--at_level_ == 0) {
-        enter_base();
+    } else if (--at_level_ == last_level_) {
+        enter_last();
     }
 }
 
-void Walk::enter_base() {
+void Walk::enter_last() {
     seen_[node_ >> 6] |= uint64_t(1) << (node_ & 63);
     visited_.push_back(node_);
     pool_[0] = key(node_score_, node_) | kFollowed;
@@ -218,6 +233,11 @@ int Walk::candidates() {
     for (int j = 0; j < count; j++) __builtin_prefetch(graph_.ids + node_of(best[j]));
     for (int j = 0; j < count; j++) found_[j] = graph_.ids[node_of(best[j])];
     return count;
+}
+
+int Walk::best(int32_t* nodes) const {
+    for (int i = 0; i < pool_size_; i++) nodes[i] = node_of(pool_[i]);
+    return pool_size_;
 }
 
 int Walk::finish(int64_t* rows, float* scores) {
