@@ -85,6 +85,7 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py
+	$(BIN)/python benchmarks/building.py --vectors vectors.npy
 	$(BIN)/python benchmarks/filters.py --vectors vectors.npy
 	$(BIN)/python benchmarks/certified.py --vectors vectors.npy --panorama 8,16,32
 	$(BIN)/python benchmarks/adaptive_shortlist.py --vectors vectors.npy

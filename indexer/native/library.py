@@ -10,8 +10,8 @@ from indexer.errors import SegmentConfigError, shown
 from indexer.native.compiler import LIBRARY
 
 KERNEL = "SEARCHENGINE_KERNEL"
-"""Environment variable that chooses the kernel of segments opened afterwards: `native` (the
-default), one level of it (`scalar`, `avx2`, `avx512vnni`, `neon`), or `faiss`."""
+"""Environment variable that chooses the kernel of segments built or opened afterwards: `native`,
+which is the default, one level of it (`scalar`, `avx2`, `avx512vnni`, `neon`), or `faiss`."""
 
 LEVELS = ("avx512vnni", "avx2", "neon", "scalar")
 
