@@ -18,6 +18,7 @@ from indexer.arrays import Floats, RowNumbers, at_least_one, result_size, row_nu
 from indexer.building.build import Blocks, Progress, check_same, rewrite_segment, write_segment
 from indexer.building.coarse import build_coarse
 from indexer.building.merge import Part, write_merged
+from indexer.building.postings import WriteWords
 from indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from indexer.errors import SegmentError
 from indexer.search.allowed import Allowed, restriction
@@ -28,6 +29,7 @@ from indexer.search.opening import Parts, read_manifest, verify_files
 from indexer.search.rotating import Queries
 from indexer.storage.basis import Basis
 from indexer.storage.manifest import Checksum, Manifest
+from indexer.storage.postings import Postings
 from indexer.storage.vectors import Prefixes
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
@@ -59,6 +61,7 @@ class Segment:
         rotation_of: "Segment | None" = None,
         provenance: Mapping[str, str] | None = None,
         progress: Progress | None = None,
+        words: WriteWords | None = None,
     ) -> Self:
         """Write vectors into a new folder and open it.
 
@@ -72,6 +75,7 @@ class Segment:
             rotation_of: an open segment whose rotation is verified, linked and used.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
+            words: writes the words file (indexer.building.postings), if there is to be one.
 
         Raises:
             SegmentError: the folder exists, or the linked rotation was altered.
@@ -84,7 +88,7 @@ class Segment:
         if rotation_of is not None:
             check_same(rotation_of.manifest.config, config, ("rotation", "blocks"))
             adopted = rotation_of._basis()
-        write_segment(Path(path), vectors, config, dict(provenance or {}), progress, adopted)
+        write_segment(Path(path), vectors, config, dict(provenance or {}), progress, adopted, words)
         return cls.open(path, rotation_of=rotation_of)
 
     @classmethod
@@ -98,6 +102,7 @@ class Segment:
         provenance: Mapping[str, str] | None = None,
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
+        words: WriteWords | None = None,
     ) -> Self:
         """Write rows of several segments into a new one and open it, safely as `build` does.
 
@@ -112,12 +117,10 @@ class Segment:
             refit: fit the rotation again on all rows; None does so when there are enough new rows
                 (indexer.building.merge.GROWTH), or no part has a rotation of this kind.
             provenance, tuning, progress: as for `build` and `rebuild`.
+            words: writes the words file unless it can be merged from those of the parts.
 
-        Raises:
-            SegmentError: the folder exists, or a part is closed or was altered.
-            SegmentConfigError: the prefix is wider than the vectors.
-            VectorError: no rows, parts of different widths, or row numbers that a part lacks.
-            OSError: the folder could not be written.
+        Raises as `build`; also SegmentError for a part that is closed or was altered, and
+        VectorError for parts of different widths, or row numbers that a part lacks.
         """
         manifest = write_merged(
             Path(path),
@@ -127,6 +130,7 @@ class Segment:
             provenance=dict(provenance or {}),
             tuning=tuning,
             progress=progress,
+            words=words,
         )
         rotation = manifest.rotation_sha256
         same = (part for part, _ in parts if part.manifest.rotation_sha256 == rotation)
@@ -146,10 +150,8 @@ class Segment:
         The vectors are mapped: their size and header are checked here, their checksum by `verify`.
         On the device "gpu" scans without a filter run there; graphs stay on the CPU. An open
         segment `rotation_of` that has the same rotation shares it in memory. `checksum` computes
-        or remembers the SHA-256 of a file.
-
-        Raises:
-            SegmentError: naming the file that is missing, truncated, altered or unknown.
+        or remembers the SHA-256 of a file. Raises SegmentError, naming a file that is missing,
+        truncated, altered or unknown.
         """
         folder = Path(path)
         manifest, manifest_sha256 = read_manifest(folder)
@@ -172,14 +174,12 @@ class Segment:
         The vectors and the rotation are hard-linked where the file system can, and verified.
 
         Args:
-            path: a folder that does not exist yet.
+            path, progress: as for `build`.
             config: the new index config and operating point; same rotation and storage.
             tuning: how the operating point was measured, kept in the manifest.
-            progress: as for `build`.
 
-        Raises:
-            SegmentError: the folder exists, or this segment was altered.
-            SegmentConfigError: another rotation or storage.
+        Raises SegmentError (the folder exists, or this segment was altered) and SegmentConfigError
+        (another rotation or storage).
         """
         source = self._opened().file, self._basis(), self.manifest
         rewrite_segment(Path(path), *source, config, tuning=tuning, progress=progress)
@@ -201,6 +201,11 @@ class Segment:
         return self._opened().coarse.lists
 
     @property
+    def words(self) -> Postings | None:
+        """Which documents have which terms; None if the segment was built without."""
+        return self._opened().words
+
+    @property
     def config(self) -> SegmentConfig:
         """Index config and operating point of this segment or view."""
         return self._config
@@ -208,8 +213,7 @@ class Segment:
     def rotate(self, queries: npt.ArrayLike | Queries) -> Floats:
         """Queries (q, D) as float32 unit rows in the basis of the stored rows.
 
-        An object of Queries is rotated once for all segments that share a rotation. Raises
-        VectorError for queries that are not (q, D), empty, zero or not finite.
+        Queries are rotated once for all segments that share a rotation. VectorError: empty or bad.
         """
         if not isinstance(queries, Queries):
             queries = Queries(queries)
@@ -226,11 +230,8 @@ class Segment:
             allowed: the rows that may be found: an Allowed, which many searches can reuse, or
                 strictly rising row numbers; None for all.
 
-        Returns:
-            (q, size) int64 with exactly min(size, number of allowed rows) rows per query, then -1.
-
-        Raises:
-            VectorError: size < 1, or `allowed` is not a rising set of this segment's rows.
+        Returns (q, size) int64: min(size, number of allowed rows) rows per query, then -1. Raises
+        VectorError: size < 1, or `allowed` is not a rising set of this segment's rows.
         """
         size = result_size("shortlist", size, self.rows)
         return self._shortlist(rotated, size, self._opened().restricted(allowed))
@@ -256,8 +257,7 @@ class Segment:
             shortlist: candidates to score, at least k; None takes the configured number.
             allowed: the rows that may be found, as for `shortlist`.
 
-        Raises:
-            VectorError: bad queries, k, shortlist or allowed rows.
+        Raises VectorError: bad queries, k, shortlist or allowed rows.
         """
         wanted = self._config.shortlist if shortlist is None else shortlist
         k = result_size("k", k, self.rows)
@@ -331,8 +331,7 @@ class Segment:
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
         """Rows (all by default) in the encoder's basis, verified as they are read: blocks (n, D).
 
-        Raises:
-            SegmentError: a row is not a unit vector; at the end, the file was altered.
+        SegmentError: a row is not a unit vector; at the end, the file was altered.
         """
         rotation = self._opened().rotation
         for _, stored in self._part(rows).blocks():
@@ -375,7 +374,7 @@ class Segment:
         verify_files(self.path, self.manifest, self.manifest_sha256)
 
     def close(self) -> None:
-        """Release the mapped files; searching afterwards is an error."""
+        """Release the mapped files."""
         self._parts = None
 
     def __enter__(self) -> Self:
@@ -392,7 +391,8 @@ class Segment:
         only = restriction(rows, self.rows)
         numbers = None if only is None else only.rows
         checksum = self.manifest.files[self.manifest.vectors_file].sha256
-        return Part(self._opened().file, checksum, numbers, self._basis(), self.manifest.config)
+        parts, config = self._opened(), self.manifest.config
+        return Part(parts.file, checksum, numbers, self._basis(), config, parts.words)
 
     def _opened(self) -> Parts:
         if self._parts is None:

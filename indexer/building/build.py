@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from indexer.arrays import BLOCK_ROWS, Floats, evenly_in_blocks, unit_rows
 from indexer.building.coarse import build_coarse
+from indexer.building.postings import WriteWords
 from indexer.building.shortlist import measured_shortlist
 from indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from indexer.errors import SegmentConfigError, SegmentError, VectorError
@@ -31,6 +33,7 @@ from indexer.storage.manifest import (
     Manifest,
     link_verified,
 )
+from indexer.storage.postings import WORDS
 from indexer.storage.vectors import DTYPES, Prefixes, VectorFile, VectorWriter, check_unit
 
 _PLAIN = {Code.FP16: Storage.FLOAT16, Code.FP32: Storage.FLOAT32}
@@ -101,11 +104,12 @@ def write_segment(
     provenance: Mapping[str, str],
     progress: Progress | None = None,
     adopted: Basis | None = None,
+    words: WriteWords | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
     with new_folder(path) as folder:
         stored, entry, basis = _write_vectors(folder, vectors, config, progress or silent, adopted)
-        finish_segment(stored, entry, config, basis, provenance, progress=progress)
+        finish_segment(stored, entry, config, basis, provenance, progress=progress, words=words)
 
 
 def rewrite_segment(
@@ -128,6 +132,10 @@ def rewrite_segment(
         for i, rows in enumerate(linked.blocks()):
             numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
             check_unit(file.path, rows, file.storage, numbers)
+        words = None
+        if WORDS in manifest.files:
+            old = file.path.with_name(WORDS)
+            words = partial(link_verified, old, entry=manifest.files[WORDS])
         finish_segment(
             linked,
             entry,
@@ -136,6 +144,7 @@ def rewrite_segment(
             manifest.provenance,
             tuning=tuning,
             progress=progress,
+            words=words,
         )
 
 
@@ -185,6 +194,7 @@ def finish_segment(
     *,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    words: WriteWords | None = None,
 ) -> Manifest:
     """Build the coarse stage, the bounds and the manifest; measure a shortlist that is left open.
 
@@ -195,6 +205,7 @@ def finish_segment(
         basis: the basis of the rows; its file is in that folder too.
         provenance, tuning: for the manifest.
         progress: called with the step "Building".
+        words: writes and syncs the words file, if there is to be one.
     """
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
@@ -207,6 +218,9 @@ def finish_segment(
         Bounds.build(stored.blocks(), min(config.bounds, stored.dim), sample).save(path / BOUNDS)
         sync_file(path / BOUNDS)
         files[BOUNDS] = FileEntry.of(path / BOUNDS)
+    if words is not None:
+        words(path / WORDS)
+        files[WORDS] = FileEntry.of(path / WORDS)
     if not config.shortlist:
         coarse = open_coarse(path / COARSE, mapped=True)
         config = replace(config, shortlist=measured_shortlist(stored, coarse, config))

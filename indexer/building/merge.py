@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from indexer.building.build import (
     new_folder,
     silent,
 )
+from indexer.building.postings import Moved, WriteWords, moved, write_postings
 from indexer.config import RotationKind, SegmentConfig
 from indexer.errors import VectorError
 from indexer.storage.basis import Basis, rotate
 from indexer.storage.manifest import VECTORS, FileEntry, Manifest
+from indexer.storage.postings import Postings
 from indexer.storage.vectors import VectorFile, VectorWriter, as_floats, check_unit
 
 GROWTH = 4
@@ -41,6 +44,7 @@ class Part:
         rows: the rows to take, rising; None for all.
         basis: the basis of the stored rows.
         config: the config of the segment.
+        words: its postings, if it has them.
     """
 
     file: VectorFile
@@ -48,6 +52,7 @@ class Part:
     rows: RowNumbers | None
     basis: Basis
     config: SegmentConfig
+    words: Postings | None = None
 
     @property
     def size(self) -> int:
@@ -91,6 +96,7 @@ def write_merged(
     provenance: Mapping[str, str],
     tuning: Mapping[str, Any] | None,
     progress: Progress | None,
+    words: WriteWords | None = None,
 ) -> Manifest:
     """Write the rows of the parts, in that order, into a new folder; see Segment.merge."""
     parts = [part for part in parts if part.size]
@@ -114,8 +120,27 @@ def write_merged(
             basis = kept.linked(folder)
         stored, entry = _write(folder, parts, config, basis, report)
         return finish_segment(
-            stored, entry, config, basis, provenance, tuning=tuning, progress=progress
+            stored,
+            entry,
+            config,
+            basis,
+            provenance,
+            tuning=tuning,
+            progress=progress,
+            words=_merged_words(parts) or words,
         )
+
+
+def _merged_words(parts: Sequence[Part]) -> WriteWords | None:
+    """Merges the postings of the parts; None unless all have them, made in the same way."""
+    pieces: list[Moved] = []
+    notes, base = None, 0
+    for part in parts:
+        if part.words is None or (pieces and part.words.notes != notes):
+            return None
+        pieces.append(moved(part.words, part.rows, base))
+        notes, base = part.words.notes, base + part.size
+    return None if notes is None else partial(write_postings, parts=pieces, notes=notes)
 
 
 def outgrown(rows: int, fitted_on: int) -> bool:

@@ -24,6 +24,7 @@ from indexer.search.native_cascade import NativeCascade, NativeScan, open_cascad
 from indexer.search.rotating import Rotation
 from indexer.storage.durable import sha256
 from indexer.storage.manifest import BOUNDS, COARSE, MANIFEST, ROTATION, Checksum, Manifest
+from indexer.storage.postings import WORDS, Postings
 from indexer.storage.vectors import Prefixes, VectorFile
 
 _MAX_HEADER = 1024  # of rotation.npy, in bytes; numpy writes 128
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     bounds: Bounds | None
     rotation: Rotation | None  # None is the identity
     level: int | None  # of the compiled kernel; None: faiss searches
+    words: Postings | None  # None: the segment has no words file
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
     kept: Allowed | None = None  # the rows that a trial may find; None for all
@@ -74,6 +76,8 @@ class Parts(NamedTuple):
             needed.add(ROTATION)
         if manifest.config.bounds:
             needed.add(BOUNDS)
+        if WORDS in manifest.files:
+            needed.add(WORDS)
         unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
             check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
@@ -92,7 +96,8 @@ class Parts(NamedTuple):
         rotation = load_rotation(folder, manifest, level) if shared is None else shared
         cascade = open_cascade(coarse, full, file, str(folder / COARSE), level)
         native = None if level is None else NativeScan(file, level)
-        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level)
+        words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
+        parts = cls(file, full, coarse, cascade, native, bounds, rotation, level, words)
         return parts.on_gpu() if device is Device.GPU else parts
 
     def remapped(self, path: Path) -> Self:

@@ -12,6 +12,7 @@ from indexer.config import SegmentConfig
 from indexer.tuning.cost import footprint
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.storage.documents import pending
+from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
@@ -29,6 +30,7 @@ class Stats:
         commit: number of commits.
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
         tokenizer: tokenizer of the index of words.
+        words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
         index_config: how segments are built and searched, see indexer.config.SegmentConfig.
@@ -54,6 +56,7 @@ class Stats:
     commit: int
     cut: Mapping[str, Any] | None
     tokenizer: str
+    words: str | None
     fields: tuple[str, ...]
     dim: int
     index_config: Mapping[str, Any]
@@ -106,6 +109,7 @@ def stats(snapshot: Snapshot) -> Stats:
         commit=snapshot.commit,
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
+        words=_ranks_by_words(snapshot),
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],
         index_config=config.as_dict(),
@@ -122,6 +126,12 @@ def stats(snapshot: Snapshot) -> Stats:
         bytes=_bytes(snapshot.path),
         pending=tuple(map(_described, _works(snapshot))),
     )
+
+
+def _ranks_by_words(snapshot: Snapshot) -> str | None:
+    if snapshot.settings["tokenizer"] == Tokenizer.NONE:
+        return None
+    return "FTS5" if snapshot.words is None else "words files"
 
 
 def _works(snapshot: Snapshot) -> list[Work]:

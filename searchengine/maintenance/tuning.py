@@ -263,7 +263,7 @@ def described(stats: Stats) -> dict[str, str]:
         "search": _search(stats),
         "rotation": f"{config['rotation']}{blocks}",
         "storage": config["storage"],
-        "words": stats.tokenizer,
+        "words": stats.tokenizer + (f", ranked by {stats.words}" if stats.words else ""),
         "fields": ", ".join(stats.fields) or "none indexed",
     }
     if stats.hot_row is not None and stats.cold_row is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from indexer.arrays import Floats
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
+from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
 from searchengine.query.mode import Mode
@@ -166,11 +167,10 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
 
 def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
     """The `depth` best documents by BM25."""
-    condition, parameters = snapshot.store.condition(query.where)
     label, _ = _label(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
-        scored = lexical.search(snapshot.store.scan, question, count, condition, parameters)
+        scored = snapshot.by_words(question, count, query.where)
         labels = label(document for document, _ in scored)
         best = _distinct(scored, labels, depth)
         if len(best) == depth or len(scored) < count:
@@ -181,7 +181,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
 def _by_both(
     snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats, depth: int
 ) -> list[Ranking]:
-    """Both rankings fused, see documents.lexical; repeated with more documents if there are too few
+    """Both rankings fused, see query.fusion; repeated with more documents if there are too few
     groups."""
     label, _ = _label(snapshot, query)
     rankings = [Ranking(())] * len(questions)
@@ -195,7 +195,7 @@ def _by_both(
         for i, near in zip(pending, rankings_by_vector, strict=True):
             by_words = _scored_by_words(snapshot, ungrouped, questions[i], count)
             scored = [(ranked.passage.document, ranked.score) for ranked in near.documents]
-            fused = lexical.weighted([scored, by_words], WEIGHTS)
+            fused = fusion.weighted([scored, by_words], WEIGHTS)
             best = _distinct(fused, label(document for document, _ in fused), depth)
             passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
             missing = [document for document, _ in best if document not in passages]

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -29,7 +30,7 @@ from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import sync_file
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.storage.documents import pending
+from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
@@ -224,6 +225,7 @@ class Merging:
                     provenance={"encoder": settings["encoder"]["fingerprint"]},
                     tuning=tuning,
                     progress=self.progress,
+                    words=terms.writer(self.store.read, partial(self._documents, ids)),
                 ).close()
         except CollectionError:
             self._check_inputs(work)  # replaced and removed meanwhile: no fault
@@ -231,6 +233,18 @@ class Merging:
         # Its checksums are computed and remembered now, not while others wait.
         with segment_errors(view.path):
             Segment.open(owner.folder / _SEGMENT, checksum=checksum).close()
+
+    def _documents(self, ids: Ids) -> Ids:
+        """The documents of passages, ascending; −1 for those that were deleted meanwhile."""
+        documents = np.full(len(ids), -1, np.int64)
+        for start in range(0, len(ids), SLICE):
+            part = ids[start : start + SLICE]
+            sql = "SELECT id, document FROM passages WHERE id BETWEEN ? AND ?"
+            for passage, document in self.store.read(sql, (int(part[0]), int(part[-1]))):
+                at = int(np.searchsorted(part, passage))
+                if at < len(part) and part[at] == passage:
+                    documents[start + at] = document
+        return documents
 
     def _move(self, owner: Owner, work: Work) -> Work:
         """Copy the passages to their new ids."""

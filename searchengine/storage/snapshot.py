@@ -16,14 +16,14 @@ from indexer.search.cascade import SearchResult, merge
 from indexer.search.rotating import Queries
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError, QueryError
-from searchengine.storage.documents import forks
+from searchengine.storage.documents import forks, lexical
 from searchengine.storage.documents.store import Ids, SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
 from searchengine.storage.folders import checksum, folder_of
+from searchengine.storage.words import WordIndex
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
-
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
@@ -71,6 +71,7 @@ class Snapshot:
         self.readers = 0
         self._lock = Lock()
         self._filters: OrderedDict[str, Mapping[SegmentRow, Allowed]] = OrderedDict()
+        self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
         self.store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
@@ -84,7 +85,7 @@ class Snapshot:
             raise
 
     def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
-        if before is not None and row in before.live and self._deleted == before._deleted:
+        if before and row in before.live and self._deleted == before._deleted:
             return before.live[row]
         dead = self.store.dead(row)
         return Allowed.without(dead, row.rows) if dead.size else None
@@ -141,6 +142,21 @@ class Snapshot:
             return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
+
+    @property
+    def words(self) -> WordIndex | None:
+        """The words files of the segments; None: FTS5 ranks by words."""
+        with self._lock:
+            if self._words is None:
+                self._words = (WordIndex.of(self.store, self.segments, self.live),)
+            return self._words[0]
+
+    def by_words(self, question: str, k: int, where: str | None = None) -> lexical.Scored:
+        """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical."""
+        words = self.words
+        matching = None if words is None or where is None else self._matching(where)
+        ranker = None if words is None else words.ranker(self.store, matching)
+        return lexical.search(self.store.scan, question, k, *self.store.condition(where), ranker)
 
     def _matching(self, where: str) -> Mapping[SegmentRow, Allowed]:
         """The rows of each segment whose document matches a filter; the last filters are kept."""

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import numpy.typing as npt
 
 from indexer.building.build import Blocks, Progress
 from indexer.building.merge import outgrown
+from indexer.building.postings import WriteWords
 from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import below, sync_folder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.storage import tiers
+from searchengine.storage.documents import terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.forks import Identity
 from searchengine.storage.documents.store import SegmentRow, Store
@@ -87,6 +90,7 @@ class Writer:
                 provenance=self._provenance(),
                 progress=progress,
                 rotation_of=None if largest is None else self._open_segment(largest),
+                words=self._words(base),
             )
 
         self._add(base, build)
@@ -130,6 +134,7 @@ class Writer:
                 provenance=self._provenance(),
                 tuning=tuning,
                 progress=progress,
+                words=self._words(base),
             )
 
         if parts:
@@ -197,6 +202,11 @@ class Writer:
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
         self.changes.add_segment(row)
+
+    def _words(self, base: int) -> WriteWords | None:
+        """Writes the words of the passages from `base` on."""
+        sql = "SELECT document FROM live_passages WHERE id >= ? ORDER BY id"
+        return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
 
     def _config(self) -> SegmentConfig:
         return SegmentConfig.from_dict(self.store.settings()["index"])

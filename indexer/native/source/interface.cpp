@@ -4,6 +4,7 @@
 #include "rotation.h"
 #include "run.h"
 #include "walk.h"
+#include "words.h"
 
 #include <algorithm>
 #include <atomic>
@@ -249,6 +250,21 @@ double kernel_rotate(int level, const float* query, const Rotation* rotation, fl
     } catch (const std::bad_alloc&) {
         return -1;
     }
+}
+
+// The best documents by words, see words.h: their number, or -1 if there is not enough memory.
+int64_t kernel_words(const Postings* postings, const Question* question, int64_t* rows,
+                     double* scores) {
+    try {
+        return best_by_words(*postings, *question, rows, scores);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+// The documents of a term whose row may be found.
+int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t* mask) {
+    return count_documents(*postings, term, mask);
 }
 
 // For tests: the scores of codes, and of one full-width row, at a level.

@@ -1,4 +1,4 @@
-"""Words: BM25 over SQLite's FTS5, and the fusion of rankings.
+"""Words: BM25 over SQLite's FTS5.
 
 The index is an external-content table: it holds the words of `documents`, not their text, and
 triggers update it in the transaction that changes a document (https://sqlite.org/fts5.html,
@@ -7,23 +7,25 @@ triggers update it in the transaction that changes a document (https://sqlite.or
 
     create(connection, Tokenizer.PORTER)
     search(read, "how do whales sleep", k=10)             # [(document id, score), …], best first
-    reciprocal_rank([by_vector, by_words])                # the same, of document ids, best first
 """
 
 import json
-import math
 import re
 import sqlite3
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
 
 from searchengine.errors import QueryError
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 Scored = list[tuple[int, float]]
+T = TypeVar("T")
+_In = TypeVar("_In", contravariant=True)
 
 TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/hybrid.md."""
@@ -40,8 +42,26 @@ SHORT_TERMS = 16
 CONTINUATIONS = 32
 """Maximum trigrams for a word of two letters; the most frequent ones are used."""
 
-CONSTANT = 60.0
-"""Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
+
+class Index(Protocol[_In]):
+    """Ranks documents by terms, which are words quoted for FTS5, or FTS5's own."""
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the collection."""
+
+    def counts(self, terms: Sequence[_In], limit: int) -> list[int]:
+        """How many documents have each term; `limit` stands for any number from there on."""
+
+    def best(self, terms: Sequence[_In], k: int) -> Scored:
+        """The k best documents with one of the terms, by (−score, id)."""
+
+
+class Ranker(Index[bytes], Protocol):
+    """An Index that is not FTS5."""
+
+    def terms(self, words: Sequence[str]) -> Sequence[bytes] | None:
+        """FTS5's terms for words, without those that it drops; None: it must search itself."""
 
 
 class Tokenizer(StrEnum):
@@ -59,11 +79,12 @@ class Tokenizer(StrEnum):
 
 # Marks belong to words: without them a vowel sign cuts words of Hindi or Thai in two.
 _WORDS = "unicode61 remove_diacritics 2 categories ''L* N* Co Mc Mn''"
-_TOKENIZE = {
+TOKENIZE = {
     Tokenizer.PORTER: f"porter {_WORDS}",
     Tokenizer.UNICODE: _WORDS,
     Tokenizer.TRIGRAM: "trigram",
 }
+"""Tokenizer → its name and options in FTS5, quoted once more for SQL."""
 _ADD = "INSERT INTO text_index (rowid, title, text) VALUES (new.id, new.title, new.text)"
 _REMOVE = (
     "INSERT INTO text_index (text_index, rowid, title, text) "
@@ -95,7 +116,7 @@ def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:
         return
     connection.execute(
         "CREATE VIRTUAL TABLE text_index USING fts5 (title, text, "
-        f"content='documents', content_rowid='id', tokenize='{_TOKENIZE[tokenizer]}')"
+        f"content='documents', content_rowid='id', tokenize='{TOKENIZE[tokenizer]}')"
     )
     connection.execute("CREATE VIRTUAL TABLE text_terms USING fts5vocab (text_index, row)")
     for name, does in _TRIGGERS.items():
@@ -157,7 +178,12 @@ def tokenizer(read: Read) -> Tokenizer:
 
 
 def search(
-    read: Read, question: str, k: int, condition: str = "1", parameters: Sequence[Any] = ()
+    read: Read,
+    question: str,
+    k: int,
+    condition: str = "1",
+    parameters: Sequence[Any] = (),
+    ranker: Ranker | None = None,
 ) -> Scored:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
@@ -168,6 +194,8 @@ def search(
 
     With a trigram index, a question that has only words of one or two letters may read every
     document (see docs/hybrid.md).
+
+    `ranker`: ranks instead of FTS5, with the same scores, documents that match the condition.
     """
     kind = tokenizer(read)
     if kind is Tokenizer.NONE:
@@ -176,11 +204,13 @@ def search(
             "new collection with a tokenizer"
         )
     query = words(question)
-    candidates = query if kind is not Tokenizer.TRIGRAM else _trigrams(read, query)
-    terms, rare = _rarest(read, [_quoted(term) for term in candidates[:WORDS]])
-    scored = _matches(read, terms[:rare], k, condition, parameters)
-    if len(scored) < k and rare < len(terms):
-        scored = _matches(read, terms, k, condition, parameters)
+    candidates = (query if kind is not Tokenizer.TRIGRAM else _trigrams(read, query))[:WORDS]
+    terms = None if ranker is None else ranker.terms(candidates)
+    if ranker is None or terms is None:
+        quoted = [_quoted(word) for word in candidates]
+        scored = _ranked(_Fts5(read, condition, parameters), quoted, k)
+    else:
+        scored = _ranked(ranker, terms, k)
     if len(scored) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in query):
         scored = _scan(read, query, k, condition, parameters)
     return scored
@@ -191,72 +221,6 @@ def words(text: str) -> list[str]:
     spaced = "".join(c if _in_word(c) else " " for c in text)
     # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
     return list({word.casefold(): word for word in spaced.split()}.values())
-
-
-def reciprocal_rank(
-    rankings: Sequence[Sequence[int]],
-    weights: Sequence[float] | None = None,
-    constant: float = CONSTANT,
-) -> Scored:
-    """Rankings as one: an id scores the sum of weight / (constant + rank), ranks from 1.
-
-    Each ranking names an id once, best first. By (−score, id). Cormack, Clarke and Büttcher,
-    "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods", 2009.
-    Raises QueryError unless there is a positive weight for each ranking and `constant` ≥ 0.
-    """
-    shares = _weights(len(rankings), weights)
-    if not (math.isfinite(constant) and constant >= 0):
-        raise QueryError(f"the constant of rank fusion must be 0 or more, got {constant}")
-    return _sums(
-        (name, weight / (constant + rank))
-        for ranking, weight in zip(rankings, shares, strict=True)
-        for rank, name in enumerate(ranking, start=1)
-    )
-
-
-def weighted(scored: Sequence[Sequence[tuple[int, float]]], weights: Sequence[float]) -> Scored:
-    """Scores as one: an id scores the weighted sum of its scores, each list's scaled to 0 … 1.
-
-    The lowest score of a list becomes 0 and the highest 1 (a single score: 1); an id that a list
-    lacks gets 0. By (−score, id). The convex combination of Bruch, Gai and Ingber, "An Analysis of
-    Fusion Functions for Hybrid Retrieval", 2023. Raises QueryError unless there is a positive
-    weight for each list and every score is finite.
-    """
-    shares = _weights(len(scored), weights)
-    return _sums(
-        (name, weight * value)
-        for pairs, weight in zip(scored, shares, strict=True)
-        for name, value in _scaled(pairs)
-    )
-
-
-def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
-    shares = [1.0] * count if weights is None else weights
-    if len(shares) != count:
-        raise QueryError(f"weights must be {count}, one per ranking, got {len(shares)}")
-    for weight in shares:
-        if not (math.isfinite(weight) and weight > 0):
-            raise QueryError(f"a weight must be more than 0, got {weight}")
-    return shares
-
-
-def _scaled(pairs: Sequence[tuple[int, float]]) -> Scored:
-    if not pairs:
-        return []
-    values = [value for _, value in pairs]
-    low, high = min(values), max(values)
-    if not all(map(math.isfinite, values)):
-        raise QueryError("scores must be finite to be fused")
-    return [(name, (value - low) / (high - low) if high > low else 1.0) for name, value in pairs]
-
-
-def _sums(parts: Iterable[tuple[int, float]]) -> Scored:
-    """Exact sums, so that equal parts tie in any order."""
-    by_name: dict[int, list[float]] = {}
-    for name, part in parts:
-        by_name.setdefault(name, []).append(part)
-    sums = [(name, math.fsum(all_parts)) for name, all_parts in by_name.items()]
-    return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
 def _in_word(character: str) -> bool:
@@ -295,36 +259,53 @@ def _trigrams(read: Read, query: Sequence[str]) -> list[str]:
     return list(terms)
 
 
-def _rarest(read: Read, quoted: Sequence[str]) -> tuple[list[str], int]:
-    """The TERMS rarest terms, rarest first, and how many of these occur in under half of documents.
+def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Scored:
+    """The k best documents by the TERMS rarest terms.
 
-    The others have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and
-    take most of its time: in 200,000 abstracts, "the" alone takes 150 ms, and counting up to half
-    of the documents 3 ms. Terms that no document has are left out.
+    Terms in half of the documents or more count only if there are fewer than k with another one:
+    they have no weight in FTS5's BM25 (its inverse document frequency is at least 1e-6) and take
+    most of its time.
     """
-    half = (read("SELECT count(*) FROM documents", ())[0][0] + 1) // 2
-    sql = (
-        "SELECT value, (SELECT count(*) FROM (SELECT 1 FROM text_index "
-        "WHERE text_index MATCH term.value LIMIT ?)) FROM json_each(?) AS term ORDER BY key"
-    )
-    counted = [(n, term) for term, n in read(sql, (half, json.dumps(quoted))) if n]
-    taken = sorted(counted, key=lambda pair: pair[0])[:TERMS]
-    return [term for _, term in taken], sum(n < half for n, _ in taken)
+    half = (index.documents + 1) // 2
+    counted = zip(index.counts(terms, half), terms, strict=True)
+    taken = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
+    rare = [term for count, term in taken if count < half]
+    scored = index.best(rare, k) if rare else []
+    if len(scored) < k and len(rare) < len(taken):
+        scored = index.best([term for _, term in taken], k)
+    return scored
 
 
-def _matches(
-    read: Read, quoted: Sequence[str], k: int, condition: str, parameters: Sequence[Any]
-) -> Scored:
-    if not quoted:
-        return []
-    # CROSS JOIN keeps the order: first the words, then the condition on their documents.
-    join = "" if condition == "1" else "CROSS JOIN documents ON documents.id = text_index.rowid"
-    sql = (
-        f"SELECT text_index.rowid, -bm25(text_index, {TITLE_WEIGHT}, 1.0) AS score "
-        f"FROM text_index {join} WHERE text_index MATCH ? AND ({condition}) "
-        "ORDER BY score DESC, text_index.rowid LIMIT ?"
-    )
-    return [(row[0], row[1]) for row in read(sql, (" OR ".join(quoted), *parameters, k))]
+@dataclass(frozen=True, slots=True)
+class _Fts5:
+    """FTS5 as an Index of quoted words; `condition` as for `search`."""
+
+    read: Read
+    condition: str
+    parameters: Sequence[Any]
+
+    @property
+    def documents(self) -> int:
+        return int(self.read("SELECT count(*) FROM documents", ())[0][0])
+
+    def counts(self, terms: Sequence[str], limit: int) -> list[int]:
+        sql = (
+            "SELECT (SELECT count(*) FROM (SELECT 1 FROM text_index "
+            "WHERE text_index MATCH term.value LIMIT ?)) FROM json_each(?) AS term ORDER BY key"
+        )
+        return [count for (count,) in self.read(sql, (limit, json.dumps(terms)))]
+
+    def best(self, terms: Sequence[str], k: int) -> Scored:
+        # CROSS JOIN keeps the order: first the words, then the condition on their documents.
+        everything = self.condition == "1"
+        join = "" if everything else "CROSS JOIN documents ON documents.id = text_index.rowid"
+        sql = (
+            f"SELECT text_index.rowid, -bm25(text_index, {TITLE_WEIGHT}, 1.0) AS score "
+            f"FROM text_index {join} WHERE text_index MATCH ? AND ({self.condition}) "
+            "ORDER BY score DESC, text_index.rowid LIMIT ?"
+        )
+        rows = self.read(sql, (" OR ".join(terms), *self.parameters, k))
+        return [(row[0], row[1]) for row in rows]
 
 
 def _scan(

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.errors import QueryError
+from searchengine.query.fusion import reciprocal_rank, weighted
 from searchengine.storage.documents import lexical
-from searchengine.storage.documents.lexical import Scored, Tokenizer, reciprocal_rank, weighted
+from searchengine.storage.documents.lexical import Scored, Tokenizer
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),

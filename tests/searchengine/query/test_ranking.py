@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
+from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.ranking import FUSED, WEIGHTS
 from searchengine.query.request import Query
@@ -166,7 +167,7 @@ def fused(engine: SearchEngine, question: str, where: str | None = None) -> list
         [(number[hit.key], hit.score) for hit in near],
         [(number[key], score) for key, score in worded],
     ]
-    return [(names[i], score) for i, score in lexical.weighted(rankings, WEIGHTS)]
+    return [(names[i], score) for i, score in fusion.weighted(rankings, WEIGHTS)]
 
 
 @pytest.mark.parametrize("where", [None, "n > 0"])

@@ -47,7 +47,7 @@ def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> Non
         *faults("stream", 16, 40),
         *faults("changes", 24, 120),
         *faults("merge", 16, 400),
-        *faults("long", 16, 60),
+        *faults("long", 20, 60),
     ],
 )
 def test_a_power_cut_loses_no_acknowledged_commit(scenario: str, points: int) -> None:

@@ -1,0 +1,166 @@
+// MaxScore in windows of documents. Terms are ordered from the rarest. In each window the last ones,
+// which together cannot lift a document above the k-th best, are only looked up for the documents
+// that the others have (Turtle and Flood 1995, "Query evaluation: strategies and optimizations");
+// the bounds are those of the window, as in block-max WAND (Ding and Suel 2011).
+#include "words.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace kernel {
+namespace {
+
+constexpr double kSlack = 1.0 + 1e-6; // bounds are floats, and sums are rounded
+
+struct Cursor {
+    int64_t entry, last; // entries of the term that are left
+    double weight;
+    double bound; // of the present window
+    int64_t begin, end; // postings of the present window
+};
+
+struct Best {
+    double score;
+    int64_t document;
+};
+
+// Whether a is ranked before b: a heap by this has the last one on top.
+bool before(const Best& a, const Best& b) {
+    return a.score > b.score || (a.score == b.score && a.document < b.document);
+}
+
+template <class Code> class Search {
+  public:
+    Search(const Postings& postings, const Question& question)
+        : postings_(postings), question_(question), codes_(reinterpret_cast<const Code*>(postings.codes)),
+          sums_(kWindow, 0.0), threshold_(question.floor) {
+        best_.reserve(std::min(question.k, postings.documents) + 1);
+    }
+
+    int64_t run(int64_t* rows, double* scores) {
+        Cursor cursors[kTerms];
+        int count = 0;
+        for (int64_t i = 0; i < question_.count; i++) {
+            const int64_t term = question_.terms[i];
+            if (term < 0) continue;
+            const int64_t first = postings_.term_entries[term], last = postings_.term_entries[term + 1];
+            if (first < last) cursors[count++] = {first, last, question_.weights[i], 0, 0, 0};
+        }
+        while (true) {
+            int64_t window = std::numeric_limits<int64_t>::max();
+            for (int i = 0; i < count; i++)
+                if (cursors[i].entry < cursors[i].last)
+                    window = std::min<int64_t>(window, postings_.entry_windows[cursors[i].entry]);
+            if (window == std::numeric_limits<int64_t>::max()) break;
+            search_window(window, cursors, count);
+        }
+        std::sort(best_.begin(), best_.end(), before);
+        for (size_t i = 0; i < best_.size(); i++) {
+            rows[i] = postings_.rows[best_[i].document];
+            scores[i] = best_[i].score;
+        }
+        return best_.size();
+    }
+
+  private:
+    void search_window(int64_t window, Cursor* cursors, int count) {
+        Cursor here[kTerms];
+        int terms = 0;
+        for (int i = 0; i < count; i++) {
+            Cursor& cursor = cursors[i];
+            const int64_t entry = cursor.entry;
+            if (entry == cursor.last || postings_.entry_windows[entry] != window) continue;
+            cursor.entry++;
+            cursor.begin = postings_.entry_starts[entry];
+            cursor.end = postings_.entry_starts[entry + 1];
+            cursor.bound = cursor.weight * kSaturation * highest(postings_.entry_bounds[entry]) * kSlack;
+            here[terms++] = cursor;
+        }
+        double rest[kTerms + 1]; // rest[i]: the most that terms i, i + 1, … can add
+        rest[terms] = 0;
+        for (int i = terms; i-- > 0;) rest[i] = rest[i + 1] + here[i].bound;
+        int essential = 0;
+        while (essential < terms && rest[essential] >= threshold_) essential++;
+        const int64_t first = window * kWindow;
+        const uint32_t* lengths = postings_.lengths + first;
+        for (int i = 0; i < essential; i++)
+            for (int64_t p = here[i].begin; p < here[i].end; p++) {
+                const uint16_t low = postings_.lows[p] & (kWindow - 1);
+                sums_[low] += part(here[i].weight, p, lengths[low]);
+            }
+        for (int i = 0; i < essential; i++)
+            for (int64_t p = here[i].begin; p < here[i].end; p++) {
+                const uint16_t low = postings_.lows[p] & (kWindow - 1);
+                const double sum = sums_[low];
+                if (sum == 0) continue; // seen by an earlier term
+                sums_[low] = 0;
+                if (sum + rest[essential] >= threshold_ && first + low < postings_.documents)
+                    complete(first, low, lengths[low], sum, here, rest, essential, terms);
+            }
+    }
+
+    // Adds the terms that are looked up, and keeps the document if it is among the best.
+    void complete(int64_t first, uint16_t low, uint32_t length, double sum, const Cursor* here,
+                  const double* rest, int essential, int terms) {
+        const int64_t document = first + low;
+        if (question_.mask && !question_.mask[postings_.rows[document]]) return;
+        for (int i = essential; i < terms; i++) {
+            if (sum + rest[i] < threshold_) return;
+            const uint16_t* end = postings_.lows + here[i].end;
+            const uint16_t* at = std::lower_bound(postings_.lows + here[i].begin, end, low);
+            if (at != end && *at == low) sum += part(here[i].weight, at - postings_.lows, length);
+        }
+        if (sum < threshold_) return;
+        const Best candidate = {sum, document};
+        if (int64_t(best_.size()) == question_.k) {
+            if (!before(candidate, best_.front())) return;
+            std::pop_heap(best_.begin(), best_.end(), before);
+            best_.back() = candidate;
+        } else {
+            best_.push_back(candidate);
+        }
+        std::push_heap(best_.begin(), best_.end(), before);
+        if (int64_t(best_.size()) == question_.k) threshold_ = best_.front().score;
+    }
+
+    double part(double weight, int64_t posting, uint32_t length) const {
+        const double frequency = postings_.frequencies[codes_[posting]];
+        return weight * ((frequency * kSaturation) / (frequency + question_.norms[length]));
+    }
+
+    // A bound at the segment's average length, at that of the collection.
+    double highest(double bound) const {
+        const double ratio = std::min(1.0, question_.ratio);
+        return bound / (bound + (1 - bound) * ratio);
+    }
+
+    const Postings& postings_;
+    const Question& question_;
+    const Code* codes_;
+    std::vector<double> sums_;
+    std::vector<Best> best_;
+    double threshold_;
+};
+
+} // namespace
+
+int64_t best_by_words(const Postings& postings, const Question& question, int64_t* rows,
+                      double* scores) {
+    if (postings.wide) return Search<uint16_t>(postings, question).run(rows, scores);
+    return Search<uint8_t>(postings, question).run(rows, scores);
+}
+
+int64_t count_documents(const Postings& postings, int64_t term, const uint8_t* mask) {
+    int64_t count = 0;
+    for (int64_t e = postings.term_entries[term]; e < postings.term_entries[term + 1]; e++) {
+        const int64_t first = postings.entry_windows[e] * kWindow;
+        for (int64_t p = postings.entry_starts[e]; p < postings.entry_starts[e + 1]; p++) {
+            const int64_t document = first + (postings.lows[p] & (kWindow - 1));
+            if (document < postings.documents) count += mask[postings.rows[document]] != 0;
+        }
+    }
+    return count;
+}
+
+} // namespace kernel

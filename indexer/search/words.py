@@ -1,0 +1,125 @@
+"""Rows ranked by words: BM25 over the postings of a segment.
+
+    score = Σ over the terms of weight × frequency (k1 + 1) / (frequency + norm of the length)
+
+The compiled kernel searches the postings with MaxScore. Without one, every posting is scored by
+numpy; the scores are the same.
+"""
+
+import math
+
+import numpy as np
+
+from indexer.arrays import Doubles, RowNumbers
+from indexer.native.library import chosen_level
+from indexer.native.words import MOST_TERMS, NativeWords
+from indexer.search.allowed import Allowed
+from indexer.storage.postings import K1, Postings, norms
+
+__all__ = ["MOST_TERMS", "Words", "weight"]
+
+_LEAST_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
+
+
+def weight(documents: int, having: int) -> float:
+    """The inverse document frequency of a term that `having` of the documents have."""
+    value = math.log((documents - having + 0.5) / (having + 0.5))
+    return value if value > 0 else _LEAST_WEIGHT
+
+
+class Words:
+    """The postings of a segment in a collection of some average length.
+
+    Attributes:
+        postings: the terms, and the documents that have them.
+        live: the rows that are not deleted; None for all.
+        documents: number of documents that are not deleted.
+        tokens: the sum of their lengths.
+    """
+
+    def __init__(self, postings: Postings, live: Allowed | None) -> None:
+        self.postings, self.live = postings, live
+        alive = slice(None) if live is None else live.mask[postings.rows]
+        lengths = postings.lengths[: postings.documents][alive]
+        self.documents = lengths.size
+        self.tokens = int(lengths.sum(dtype=np.int64))
+        self._longest = int(postings.lengths.max(initial=0))
+        self._native = None if chosen_level() is None else NativeWords(postings)
+        self._counts: dict[int, int] = {}
+        self._norms: tuple[float, Doubles] | None = None
+
+    def count(self, term: int) -> int:
+        """How many documents that are not deleted have a term."""
+        if self.live is None:
+            return self.postings.count(term)
+        count = self._counts.get(term)
+        if count is None:
+            count = self._counts[term] = self._counted(term, self.live)
+        return count
+
+    def best(
+        self,
+        terms: RowNumbers,
+        weights: Doubles,
+        average: float,
+        k: int,
+        allowed: Allowed | None = None,
+        floor: float = -math.inf,
+    ) -> tuple[RowNumbers, Doubles]:
+        """The best k documents, by (−score, row).
+
+        Args:
+            terms: (n,) int64, at most MOST_TERMS, which are fastest with the rarest first; −1 for
+                a term that the segment does not have.
+            weights: (n,) float64, more than 0.
+            average: mean length of the collection's documents, in tokens.
+            k: number of documents, at least 1.
+            allowed: the rows that may be found; None for all that are not deleted.
+            floor: leave out lower scores.
+
+        Returns:
+            rows (m,) int64 and scores (m,) float64, m ≤ k: only documents with one of the terms.
+        """
+        if terms.size > MOST_TERMS:
+            raise ValueError(f"at most {MOST_TERMS} terms can be searched, got {terms.size}")
+        found = self.live if allowed is None else allowed
+        mask = None if found is None else found.mask
+        added = self._by_length(average)
+        terms = np.ascontiguousarray(terms, np.int64)
+        weights = np.ascontiguousarray(weights, np.float64)
+        if self._native is not None:
+            ratio = self.postings.average / average
+            return self._native.best(terms, weights, added, ratio, k, mask, floor)
+        sums = np.zeros(self.postings.documents)
+        for term, factor in zip(terms.tolist(), weights.tolist(), strict=True):
+            if term >= 0:
+                documents, frequencies = self._postings_of(term)
+                norm = added[self.postings.lengths[documents]]
+                sums[documents] += factor * ((frequencies * (K1 + 1.0)) / (frequencies + norm))
+        possible = (sums > 0) & (sums >= floor)
+        if mask is not None:
+            possible &= mask[self.postings.rows]
+        documents = np.flatnonzero(possible)
+        order = np.argsort(-sums[documents], kind="stable")[:k]
+        return self.postings.rows[documents[order]], sums[documents[order]]
+
+    def _counted(self, term: int, live: Allowed) -> int:
+        if self._native is not None:
+            return self._native.count(term, live.mask)
+        documents, _ = self._postings_of(term)
+        return int(live.mask[self.postings.rows[documents]].sum())
+
+    def _postings_of(self, term: int) -> tuple[RowNumbers, Doubles]:
+        first, last = self.postings.term_entries[term : term + 2]
+        start, end = int(self.postings.entry_starts[first]), int(self.postings.entry_starts[last])
+        return (
+            self.postings.documents_of(start, end),
+            self.postings.frequencies_of(start, end),
+        )
+
+    def _by_length(self, average: float) -> Doubles:
+        """The norms of all lengths; kept, because a collection keeps its average."""
+        kept = self._norms
+        if kept is None or kept[0] != average:
+            kept = self._norms = average, norms(average, np.arange(self._longest + 1))
+        return kept[1]

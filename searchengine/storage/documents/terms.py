@@ -1,0 +1,169 @@
+"""The terms of documents, as FTS5 sees them: for the words file of a segment, and for questions.
+
+FTS5 itself cuts the text, in a table in memory with the tokenizer of the collection.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from indexer.arrays import RowNumbers
+from indexer.building.postings import Counted, Moved, WriteWords, moved, write_postings
+from indexer.storage.postings import Postings
+from searchengine.storage.documents.lexical import (
+    TITLE_WEIGHT,
+    TOKENIZE,
+    Read,
+    Tokenizer,
+    tokenizer,
+)
+
+_LETTERS = 1 << 25
+"""Characters of text that are counted at a time; they take some hundred MB in the meantime."""
+_IDS = 500  # documents read by a statement
+_CACHED = 1 << 16  # words whose terms are remembered
+
+
+def notes(kind: Tokenizer) -> dict[str, str]:
+    """What a words file notes: how its terms were made."""
+    return {"tokenizer": TOKENIZE[kind].replace("''", "'"), "title": repr(TITLE_WEIGHT)}
+
+
+class Terms:
+    """Words to terms. Safe to use from several threads."""
+
+    def __init__(self, kind: Tokenizer) -> None:
+        self._lock = Lock()
+        self._connection = _table(kind)
+        self._known: dict[str, tuple[bytes, ...]] = {}
+
+    def of(self, words: Sequence[str]) -> list[tuple[bytes, ...]]:
+        """The terms of each word: one, but for words that the tokenizer cuts or leaves out."""
+        missing = [word for word in words if word not in self._known]
+        if missing:
+            with self._lock:
+                cut = self._cut(missing)
+            if len(self._known) > _CACHED:
+                self._known = {word: self._known[word] for word in words if word in self._known}
+            self._known.update(cut)
+        return [self._known[word] for word in words]
+
+    def close(self) -> None:
+        """Release the table in memory."""
+        self._connection.close()
+
+    def _cut(self, words: Sequence[str]) -> dict[str, tuple[bytes, ...]]:
+        _fill(self._connection, [(i, "", word) for i, word in enumerate(words)])
+        terms: list[list[bytes]] = [[] for _ in words]
+        rows = self._connection.execute("SELECT doc, term FROM terms ORDER BY doc, offset")
+        for i, term in rows.fetchall():
+            terms[i].append(term or b"")
+        return {word: tuple(each) for word, each in zip(words, terms, strict=True)}
+
+
+def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None:
+    """Writes the words file of a segment whose rows are passages of these documents, (rows,).
+
+    The passages of a document follow each other. Documents that are not stored are left out. None:
+    the collection has no index of words.
+    """
+    kind = tokenizer(read)
+    if kind is Tokenizer.NONE:
+        return None
+
+    def write(path: Path) -> None:
+        ids = documents()
+        first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
+        parts: list[Moved] = []
+        scratch: list[Path] = []
+        try:
+            with closing(_table(kind)) as table:
+                for counted in _counted(read, table, ids[first].tolist(), first):
+                    chunk = path.with_name(f"{path.name}-{len(parts)}")
+                    scratch.append(chunk)
+                    write_postings(chunk, [moved(counted, None, 0)], notes(kind))
+                    postings = Postings.open(chunk, ids.size)
+                    parts.append(Moved(postings, postings.rows))
+            write_postings(path, parts, notes(kind))
+        finally:
+            for chunk in scratch:
+                chunk.unlink(missing_ok=True)
+
+    return write
+
+
+def _counted(
+    read: Read, table: sqlite3.Connection, ids: Sequence[int], first: RowNumbers
+) -> Iterator[Counted]:
+    """The terms of documents, some at a time; `first`: the first row of each."""
+    held: list[tuple[int, str, str]] = []
+    rows: list[int] = []
+    letters = 0
+    for start in range(0, len(ids), _IDS):
+        chunk = ids[start : start + _IDS]
+        marks = ", ".join("?" * len(chunk))
+        sql = f"SELECT id, title, text FROM documents WHERE id IN ({marks})"
+        texts = {i: (title, text) for i, title, text in read(sql, chunk)}
+        for i, document in enumerate(chunk, start=start):
+            if document in texts:
+                title, text = texts[document]
+                held.append((len(held), title, text))
+                rows.append(int(first[i]))
+                letters += len(title) + len(text)
+        if letters > _LETTERS:
+            yield _count(table, held, rows)
+            held, rows, letters = [], [], 0
+    yield _count(table, held, rows)
+
+
+def _count(
+    table: sqlite3.Connection, texts: Sequence[tuple[int, str, str]], rows: Sequence[int]
+) -> Counted:
+    _fill(table, texts)
+    # One row a term, with all its places: a row for each takes six times as long.
+    sql = "SELECT term, group_concat(2 * doc + (col = 'title')) FROM terms GROUP BY term"
+    terms, places = [], []
+    for term, listed in table.execute(sql):
+        terms.append(term or b"")  # a lone accent is a term without letters
+        places.append(listed)
+    sizes = np.fromiter((listed.count(b",") + 1 for listed in places), np.int64, len(places))
+    every = np.fromstring(b",".join(places), np.int64, sep=",") if places else sizes
+    keys = np.repeat(np.arange(sizes.size), sizes) * len(texts) + every // 2
+    order = np.argsort(keys, kind="stable")  # FTS5 gives them in order, but promises nothing
+    keys, counts = keys[order], np.where(every[order] % 2, TITLE_WEIGHT, 1.0)
+    heads = np.flatnonzero(np.diff(keys, prepend=-1))
+    summed = np.add.reduceat(counts, heads) if heads.size else counts
+    numbers = keys[heads]
+    term_of = numbers // max(1, len(texts))
+    return Counted(
+        rows=np.array(rows, np.int64),
+        lengths=np.bincount(every // 2, minlength=len(texts)).astype(np.uint32),
+        terms=terms,
+        starts=np.searchsorted(term_of, np.arange(len(terms) + 1)),
+        documents=numbers % max(1, len(texts)),
+        counts=summed,
+    )
+
+
+def _table(kind: Tokenizer) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = bytes
+    connection.execute(
+        "CREATE VIRTUAL TABLE texts USING fts5 (title, text, content='', "
+        f"tokenize='{TOKENIZE[kind]}')"
+    )
+    connection.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (texts, instance)")
+    return connection
+
+
+def _fill(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Replace what the table holds: id, title and text of each document."""
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO texts (texts) VALUES ('delete-all')")
+    connection.executemany("INSERT INTO texts (rowid, title, text) VALUES (?, ?, ?)", rows)
+    connection.execute("COMMIT")

@@ -1,0 +1,153 @@
+"""Words of a snapshot: documents ranked by BM25 over the words files of its segments.
+
+Scores and order are those of FTS5 (searchengine.storage.documents.lexical), which answers where a
+document with words is in no words file: one without a vector, or of a segment of an older version.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Self
+
+import numpy as np
+
+from indexer.search.allowed import Allowed
+from indexer.search.words import Words, weight
+from indexer.segment import Segment
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.lexical import Scored, Tokenizer
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.terms import Terms, notes
+
+_AVERAGES = 1  # the row of FTS5's table of averages
+_terms: dict[Tokenizer, Terms] = {}
+_lock = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class WordIndex:
+    """The words files of a snapshot. Safe to use from several threads.
+
+    Attributes:
+        parts: the segments, the one with most documents first.
+        documents: number of documents in the collection.
+        average: their mean length, in tokens.
+        tokenizer: how text becomes terms.
+    """
+
+    parts: Mapping[SegmentRow, Words]
+    documents: int
+    average: float
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        segments: Mapping[SegmentRow, Segment],
+        live: Mapping[SegmentRow, Allowed | None],
+    ) -> Self | None:
+        """The index; None unless every document with words is in a words file."""
+        tokenizer = lexical.tokenizer(store.read)
+        if tokenizer is Tokenizer.NONE:
+            return None
+        parts = {}
+        for row, segment in segments.items():
+            if segment.words is None or segment.words.notes != notes(tokenizer):
+                return None
+            parts[row] = Words(segment.words, live[row])
+        documents, tokens = _totals(store)
+        if tokens != sum(part.tokens for part in parts.values()):
+            return None
+        largest = sorted(parts.items(), key=lambda item: -item[1].documents)
+        return cls(dict(largest), documents, tokens / max(1, documents) or 1.0, tokenizer)
+
+    def ranker(self, store: Store, allowed: Mapping[SegmentRow, Allowed] | None = None) -> "Ranker":
+        """Ranks the documents whose rows are allowed; None: all."""
+        return Ranker(self, store, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """Documents ranked by terms: a lexical.Ranker.
+
+    Attributes:
+        index: the words files.
+        store: the tables of the snapshot.
+        allowed: the rows that may be found; None for all.
+    """
+
+    index: WordIndex
+    store: Store
+    allowed: Mapping[SegmentRow, Allowed] | None
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the collection."""
+        return self.index.documents
+
+    def terms(self, words: Sequence[str]) -> list[bytes] | None:
+        """The term of each word; None if one of them is a phrase, of several terms.
+
+        Words that the tokenizer leaves out have none.
+        """
+        cut = _terms_of(self.index.tokenizer).of(words)
+        return None if any(len(each) > 1 for each in cut) else [t for each in cut for t in each]
+
+    def counts(self, terms: Sequence[bytes], limit: int) -> list[int]:
+        """How many documents have each term, at most `limit`."""
+        return [min(limit, self._count(term)) for term in terms]
+
+    def best(self, terms: Sequence[bytes], k: int) -> Scored:
+        """The k best documents with one of the terms: id and BM25, by (−score, id).
+
+        Of documents with equal scores at the end, those with the first passages.
+        """
+        weights = np.array([weight(self.documents, self._count(term)) for term in terms])
+        best: list[tuple[float, int]] = []
+        for row, part in self.index.parts.items():
+            numbers = np.array([part.postings.find(term) for term in terms], np.int64)
+            if not (numbers >= 0).any():
+                continue
+            floor = -best[k - 1][0] if len(best) >= k else -math.inf
+            only = None if self.allowed is None else self.allowed[row]
+            rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
+            found = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
+            best = sorted([*best, *found])[:k]
+        passages = self.store.passages(passage for _, passage in best)
+        scored = [
+            (passage.document, -score) for passage, (score, _) in zip(passages, best, strict=True)
+        ]
+        return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
+
+    def _count(self, term: bytes) -> int:
+        counts = (
+            part.count(number)
+            for part in self.index.parts.values()
+            if (number := part.postings.find(term)) >= 0
+        )
+        return sum(counts)
+
+
+def _totals(store: Store) -> tuple[int, int]:
+    """Documents, and tokens of all, as FTS5 counts them.
+
+    They are in its row of averages, as integers of variable length: see "Averages" in
+    https://sqlite.org/fts5.html, section 9.
+    """
+    rows = store.read("SELECT block FROM text_index_data WHERE id = ?", (_AVERAGES,))
+    numbers, value = [], 0
+    for byte in rows[0][0] if rows and rows[0][0] else b"":
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(value)
+            value = 0
+    return (numbers[0], sum(numbers[1:])) if numbers else (0, 0)
+
+
+def _terms_of(tokenizer: Tokenizer) -> Terms:
+    with _lock:
+        if tokenizer not in _terms:
+            _terms[tokenizer] = Terms(tokenizer)
+        return _terms[tokenizer]

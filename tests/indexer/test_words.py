@@ -1,0 +1,278 @@
+"""Postings: written, merged and searched by the kernel and by numpy, against plain sums."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from indexer.building.postings import Counted, moved, write_postings
+from indexer.errors import SegmentError, VectorError
+from indexer.native import library
+from indexer.search.allowed import Allowed
+from indexer.search.words import MOST_TERMS, Words, weight
+from indexer.segment import Segment, SegmentConfig
+from indexer.storage import postings as format_
+from indexer.storage.postings import K1, WINDOW, B, Postings
+
+Texts = list[dict[bytes, float]]
+"""The documents, each with its terms and how often it has them."""
+
+
+def counted(texts: Texts, rows: np.ndarray | None = None) -> Counted:
+    places: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
+    for i, text in enumerate(texts):
+        for term, count in text.items():
+            places[term].append((i, count))
+    terms = sorted(places)
+    flat = [place for term in terms for place in places[term]]
+    sizes = [len(places[term]) for term in terms]
+    return Counted(
+        rows=np.arange(len(texts)) if rows is None else rows,
+        lengths=np.array([math.ceil(sum(text.values())) for text in texts], np.uint32),
+        terms=terms,
+        starts=np.append(0, np.cumsum(sizes)).astype(np.int64),
+        documents=np.array([i for i, _ in flat], np.int64),
+        counts=np.array([count for _, count in flat], np.float64),
+    )
+
+
+def opened(path: Path, *parts: Any, rows: int = 1 << 40) -> Postings:
+    path.unlink(missing_ok=True)
+    write_postings(path, parts, {"kind": "test"})
+    assert [each.name for each in path.parent.iterdir() if each.name.startswith(path.name)] == [
+        path.name
+    ]
+    return Postings.open(path, rows)
+
+
+def by_hand(
+    texts: Texts, question: list[bytes], average: float, live: set[int] | None = None
+) -> list[tuple[int, float]]:
+    """Documents and scores by (−score, document), with sums as long as one's arm."""
+    scores = {}
+    for i, text in enumerate(texts):
+        if live is not None and i not in live:
+            continue
+        norm = K1 * (1 - B + B * math.ceil(sum(text.values())) / average)
+        parts = [
+            (len(question) - n) * (text[term] * (K1 + 1)) / (text[term] + norm)
+            for n, term in enumerate(question)
+            if term in text
+        ]
+        if parts:
+            scores[i] = sum(parts)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def check(words: Words, texts: Texts, question: list[bytes], k: int, **options: Any) -> None:
+    """What `words` finds is what sums find; weights fall in the order of the question."""
+    average = options.pop("average", words.postings.average)
+    numbers = np.array([words.postings.find(term) for term in question], np.int64)
+    weights = np.arange(len(question), 0, -1.0)
+    rows, scores = words.best(numbers, weights, average, k, **options)
+    found = options.get("allowed") or words.live
+    live = None if found is None else set(found.rows.tolist())
+    expected = by_hand(texts, question, average, live)[:k]
+    assert scores.tolist() == pytest.approx([score for _, score in expected], rel=1e-12)
+    assert (np.diff(scores) <= 0).all()
+    by_row = dict(by_hand(texts, question, average, live))
+    assert [by_row[row] for row in rows.tolist()] == pytest.approx(scores.tolist(), rel=1e-12)
+    assert len(set(rows.tolist())) == len(expected)
+
+
+TERMS = [b"a", b"ab", b"b", b"whale", "鯨".encode(), b""]
+TEXT = st.dictionaries(st.sampled_from(TERMS), st.sampled_from([1.0, 2.0, 3.0, 0.5, 40.0]))
+KERNELS = ["native", "faiss"] if library.levels() else ["faiss"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_best_are_those_of_plain_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    monkeypatch.setenv(library.KERNEL, kernel)
+
+    @given(
+        texts=st.lists(TEXT, min_size=1, max_size=30),
+        question=st.lists(st.sampled_from([*TERMS, b"none"]), min_size=1, max_size=6),
+        k=st.integers(1, 40),
+        average=st.sampled_from([0.5, 3.0, 1000.0]),
+        dead=st.sets(st.integers(0, 29)),
+    )
+    def run(texts: Texts, question: list[bytes], k: int, average: float, dead: set[int]) -> None:
+        postings = opened(tmp_path / "words", moved(counted(texts), None, 0))
+        words = Words(postings, None)
+        check(words, texts, question, k, average=average)
+        gone = sorted(i for i in dead if i < len(texts))
+        live = Allowed.without(gone, len(texts))
+        check(Words(postings, live), texts, question, k, average=average)
+        check(words, texts, question, k, average=average, allowed=live)
+        for term in TERMS:
+            having = [i for i, text in enumerate(texts) if term in text]
+            number = postings.find(term)
+            assert (number < 0) == (not having)
+            if having:
+                assert words.count(number) == len(having)
+                assert Words(postings, live).count(number) == len(set(having) - dead)
+
+    run()
+
+
+@given(st.lists(TEXT, min_size=1, max_size=40), st.data())
+def test_merged_postings_are_those_of_the_rows_that_are_left(
+    tmp_path_factory: pytest.TempPathFactory, texts: Texts, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("merge")
+    cut = data.draw(st.integers(0, len(texts)))
+    kept = sorted(data.draw(st.sets(st.integers(0, len(texts) - 1), min_size=1)))
+    parts, base = [], 0
+    for n, piece in enumerate((range(cut), range(cut, len(texts)))):
+        if not piece:
+            continue
+        postings = opened(folder / str(n), moved(counted([texts[i] for i in piece]), None, 0))
+        left = np.array([i - piece.start for i in kept if i in piece], np.int64)
+        parts.append(moved(postings, left, base))
+        base += left.size
+    merged = opened(folder / "merged", *parts)
+    expected = opened(folder / "expected", moved(counted([texts[i] for i in kept]), None, 0))
+    assert merged.path.read_bytes() != b""
+    for name in format_.names():
+        if name not in ("frequencies", "codes"):  # of terms that are gone as well
+            np.testing.assert_array_equal(getattr(merged, name), getattr(expected, name))
+    np.testing.assert_array_equal(
+        merged.frequencies[merged.codes], expected.frequencies[expected.codes]
+    )
+    assert merged.average == expected.average
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Postings, Texts]:
+    """Three windows, with terms in most documents and in few; more than 256 different counts."""
+    rng = np.random.default_rng(0)
+    texts: Texts = [{} for _ in range(2 * WINDOW + 100)]
+    for term, share in ((b"most", 0.9), (b"half", 0.5), (b"some", 0.02), (b"few", 0.0005)):
+        for i in np.flatnonzero(rng.random(len(texts)) < share).tolist():
+            texts[i][term] = float(rng.integers(1, 4))
+    texts[WINDOW + 5] |= {b"once": 1.0}
+    for i in range(300):
+        texts[7 * i] |= {b"long": 10.0 + i}
+    part = moved(counted(texts), None, 0)
+    return opened(tmp_path_factory.mktemp("windows") / "words", part), texts
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("k", [1, 10, 300])
+def test_nothing_is_lost_by_what_is_left_out(
+    windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch, kernel: str, k: int
+) -> None:
+    monkeypatch.setenv(library.KERNEL, kernel)
+    postings, texts = windows
+    assert postings.codes.dtype == np.uint16
+    words = Words(postings, None)
+    for question in (b"few some half most", b"once most", b"long few most", b"half most none"):
+        check(words, texts, question.split(), k)
+        check(words, texts, question.split(), k, average=postings.average / 3)
+        allowed = Allowed.of(np.arange(0, len(texts), 40), len(texts))
+        check(words, texts, question.split(), k, allowed=allowed)
+
+
+def test_a_floor_leaves_out_what_is_lower(windows: tuple[Postings, Texts]) -> None:
+    postings, _ = windows
+    words, terms = Words(postings, None), np.array([postings.find(b"some"), postings.find(b"most")])
+    weights = np.array([2.0, 1.0])
+    rows, scores = words.best(terms, weights, postings.average, 50)
+    floor = float(scores[20])
+    above, left = words.best(terms, weights, postings.average, 50, floor=floor)
+    np.testing.assert_array_equal(above[left > floor], rows[scores > floor])
+    assert left.min() >= floor
+    assert words.best(terms, weights, postings.average, 50, floor=1e9)[0].size == 0
+
+
+def test_too_many_terms_are_refused(windows: tuple[Postings, Texts]) -> None:
+    words, count = Words(windows[0], None), MOST_TERMS + 1
+    with pytest.raises(ValueError, match=f"at most {MOST_TERMS} terms"):
+        words.best(np.zeros(count, np.int64), np.ones(count), 1.0, 1)
+
+
+def test_weight() -> None:
+    assert weight(10, 1) == math.log(9.5 / 1.5)
+    assert weight(10, 5) == weight(10, 10) == 1e-6
+
+
+def test_the_file_is_safetensors(windows: tuple[Postings, Texts]) -> None:
+    for name, array in load_file(windows[0].path).items():
+        np.testing.assert_array_equal(array, getattr(windows[0], name))
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, windows: tuple[Postings, Texts]) -> None:
+    """Numbers that lead elsewhere, made larger, at both ends of their arrays."""
+    data, path = windows[0].path.read_bytes(), tmp_path / "words"
+    length = int.from_bytes(data[:8], "little")
+    described = json.loads(data[8 : 8 + length])
+    for name in ("term_starts", "term_entries", "entry_starts", "entry_windows", "rows"):
+        start, end = described[name]["data_offsets"]
+        size = 8 if described[name]["dtype"] == "I64" else 4
+        for at in (start, end - size):
+            place = 8 + length + at
+            path.write_bytes(data[:place] + b"\xff" * (size - 1) + b"\x7f" + data[place + size :])
+            with pytest.raises(SegmentError, match=r"words is damaged .*; restore it"):
+                Postings.open(path, len(windows[1]))
+    with pytest.raises(SegmentError, match="a row is missing"):
+        Postings.open(windows[0].path, len(windows[1]) - 1)
+    for broken in (data[:9], b"\xff" * 16, data[:-1], data.replace(b'"rows"', b'"rwos"', 1)):
+        path.write_bytes(broken)
+        with pytest.raises(SegmentError, match="words is damaged"):
+            Postings.open(path, len(windows[1]))
+
+
+def test_more_counts_than_codes_are_refused(tmp_path: Path) -> None:
+    many = (1 << 16) + 1
+    part = Counted(
+        rows=np.arange(many),
+        lengths=np.ones(many, np.uint32),
+        terms=[b"a"],
+        starts=np.array([0, many]),
+        documents=np.arange(many),
+        counts=np.arange(1.0, many + 1),
+    )
+    with pytest.raises(VectorError, match="may have 65536 different counts, got 65537"):
+        write_postings(tmp_path / "words", [moved(part, None, 0)], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
+    """Built with, rebuilt, merged; merged with one that has none; altered on the disk."""
+    config = SegmentConfig.from_dict({"prefix": 2})
+    vectors = np.eye(4, dtype=np.float32)
+    texts: Texts = [{b"a": 1.0}, {b"b": 2.0}, {}, {b"a": 1.0, b"c": 1.0}]
+
+    def write(path: Path) -> None:
+        write_postings(path, [moved(counted(texts), None, 0)], {"kind": "test"})
+
+    with (
+        Segment.build(tmp_path / "1", vectors, config, words=write) as built,
+        Segment.build(tmp_path / "2", vectors, config) as bare,
+        built.rebuild(tmp_path / "3", config) as rebuilt,
+        Segment.merge(tmp_path / "4", [(built, [1, 3]), (rebuilt, None)], config) as merged,
+        Segment.merge(tmp_path / "5", [(built, None), (bare, None)], config) as without,
+        Segment.merge(tmp_path / "6", [(bare, None)], config, words=write) as written,
+    ):
+        assert bare.words is None and without.words is None
+        for segment in (built, rebuilt, written):
+            assert segment.words is not None
+            assert segment.words.vocabulary() == [b"a", b"b", b"c"]
+        assert merged.words is not None
+        number = merged.words.find(b"a")
+        start, end = merged.words.posting_starts()[number : number + 2]
+        assert merged.words.rows[merged.words.documents_of(start, end)].tolist() == [1, 2, 5]
+        merged.verify()
+    path = tmp_path / "4" / format_.WORDS
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(SegmentError, match=r"words.safetensors does not match its checksum"):
+        Segment.open(tmp_path / "4")

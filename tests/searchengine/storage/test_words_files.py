@@ -1,0 +1,119 @@
+"""Ranking by words files against FTS5, whose scores and order they must have."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from cut_documents import Words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.ingest.passages import PassageConfig
+from searchengine.storage.documents import lexical
+
+WORDS = "whale whales sleep sleeping dolphin half a brain of the sea straße e\u0301t\u00e9 \u0301"
+VOCABULARY = {
+    "porter": WORDS.split(),
+    "unicode": WORDS.split(),
+    "trigram": ["鯨は海で", "海の中", "眠る", "고래는", "고래가", "잠을", "a", "abc", "bca"],
+}
+
+
+def both(engine: SearchEngine, question: str, k: int, where: str | None) -> list[list[Any]]:
+    """The results of the words files and of FTS5."""
+    with engine.collection.reading() as snapshot:
+        assert snapshot.words is not None
+        condition = snapshot.store.condition(where)
+        by_fts5 = lexical.search(snapshot.store.read, question, k, *condition)
+        return [snapshot.by_words(question, k, where), by_fts5]
+
+
+def agree(engine: SearchEngine, question: str, k: int, where: str | None = None) -> None:
+    """Equal to the last bit, but for which of several equals comes last."""
+    ours, expected = both(engine, question, k, where)
+    assert [score for _, score in ours] == [score for _, score in expected]
+    last = expected[-1][1] if len(expected) == k else -1.0
+    assert [i for i, s in ours if s != last] == [i for i, s in expected if s != last]
+    assert ours == sorted(ours, key=lambda pair: (-pair[1], pair[0]))
+
+
+def build(path: Path, tokenizer: str, steps: list[Any], passages: bool) -> SearchEngine:
+    """A collection after some steps: documents to add, or a number of documents to delete."""
+    cut = PassageConfig(tokens=4, overlap=0) if passages else False
+    encoder = Words() if passages else WordLengths()
+    engine = SearchEngine.create(path, encoder, tokenizer=tokenizer, passages=cut)
+    for step in steps:
+        if isinstance(step, int):
+            engine.delete(list(engine.keys())[:: step + 1])
+        else:
+            documents = [
+                {"_id": str(key), "title": title, "text": text or "x", "n": key % 3}
+                for key, title, text in step
+            ]
+            engine.add(list({each["_id"]: each for each in documents}.values()))
+    return engine
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[str, list[Any], str]:
+    tokenizer = draw(st.sampled_from(sorted(VOCABULARY)))
+    words = st.sampled_from(VOCABULARY[tokenizer])
+    text = st.lists(words, max_size=9).map(" ".join)
+    document = st.tuples(st.integers(0, 30), text, text)
+    added = st.lists(document, min_size=1, max_size=8)
+    steps = draw(st.lists(added | st.integers(0, 3), min_size=1, max_size=6))
+    return tokenizer, steps, draw(text)
+
+
+@given(cases(), st.booleans(), st.integers(1, 12), st.sampled_from([None, "n > 0", "n = 7"]))
+def test_words_files_rank_as_fts5(
+    tmp_path_factory: pytest.TempPathFactory,
+    case: tuple[str, list[Any], str],
+    passages: bool,
+    k: int,
+    where: str | None,
+) -> None:
+    """Whatever was added, changed and deleted, in however many segments."""
+    tokenizer, steps, question = case
+    path = tmp_path_factory.mktemp("words") / "c"
+    with build(path, tokenizer, steps, passages) as engine:
+        agree(engine, question, k, where)
+        engine.optimize()
+        agree(engine, question, k, where)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """More than two windows of documents, in two segments, some deleted; one is very long."""
+    rng = np.random.default_rng(0)
+    chances = 1 / np.arange(1, 400)
+    path = tmp_path_factory.mktemp("large") / "c"
+    lengths = rng.integers(1, 25, 18_000)
+    lengths[11] = 5_000
+    texts = [
+        " ".join(f"w{word}" for word in rng.choice(399, length, p=chances / chances.sum()))
+        for length in lengths
+    ]
+    vectors = rng.standard_normal((len(texts), 4)).astype(np.float32)
+    with SearchEngine.create(path, None, dim=4) as engine:
+        for part in (slice(0, 17_000), slice(17_000, None)):
+            documents = [{"_id": str(i), "text": texts[i]} for i in range(len(texts))[part]]
+            engine.add(documents, vectors=vectors[part])
+        engine.delete([str(i) for i in range(0, 18_000, 7)])
+        assert len(engine.collection.segments) == 2
+        yield engine
+
+
+@pytest.mark.parametrize("k", [1, 10, 100, 20_000])
+@pytest.mark.parametrize("level", ["native", "faiss"])
+def test_windows_are_left_out_without_a_loss(
+    large: SearchEngine, monkeypatch: pytest.MonkeyPatch, k: int, level: str
+) -> None:
+    monkeypatch.setenv("SEARCHENGINE_KERNEL", level)
+    with SearchEngine.open(large.collection.path) as engine:
+        for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 90)):
+            agree(engine, " ".join(f"w{word}" for word in words), k)
