@@ -1,12 +1,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install -c constraints.txt
+AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training.md
 
 .PHONY: setup setup-demo demo test test-long check check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
-setup: .venv/installed  ## everything that test and bench need
+setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
 
 setup-demo: .venv/demo  ## only what the demo needs
 
@@ -23,6 +24,12 @@ setup-demo: .venv/demo  ## only what the demo needs
 .venv/installed: .venv/torch pyproject.toml
 	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,http,int8,plots,tensorboard,posthoc,serve,dev]"
 	touch $@ .venv/demo
+
+# What the tests of the search page check its accessibility with; they are skipped without it.
+.venv/npm/axe-core: .venv/torch
+	mkdir -p .venv/npm
+	npm install --silent --no-save --prefix .venv/npm axe-core@$(AXE) || echo "no axe-core: npm failed"
+	touch $@
 
 .venv/docs: .venv/demo
 	$(INSTALL) -e ".[cpu,train,starter,eval,docs]"

@@ -170,6 +170,10 @@ class SearchEngine(Documents, Reindexes):
         """The runtime of the encoder, or the reason why it cannot run."""
         return self._encoder.runs_on()
 
+    def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
+        """Float32 (q, D), as a search encodes them; the last ones come from a cache."""
+        return self._encoder.questions(None).encode(questions)
+
     def question_vectors(self) -> dict[str, int]:
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
         return self._encoder.counts()
@@ -209,8 +213,7 @@ class SearchEngine(Documents, Reindexes):
             building: progress callback of the index: step, rows just done, rows in all.
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
-        process is writing); then nothing has changed since the last commit.
-        """
+        process is writing); then nothing has changed since the last commit."""
         options = AddOptions(skip_bad, commit_every, progress, building)
         if vectors is not None:
             return add_with_vectors(self.collection, documents, vectors, passages, options)
@@ -242,8 +245,7 @@ class SearchEngine(Documents, Reindexes):
 
         As in a JSON merge patch (RFC 7396), None removes. The change is kept when the same document
         is added again, until the source changes that field. All or none: raises QueryError on an
-        unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold.
-        """
+        unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
         self.collection.update(checked_patches(metadata))
 
     def index_fields(self, *names: str) -> None:
@@ -254,8 +256,7 @@ class SearchEngine(Documents, Reindexes):
         """Merge all segments into one, without deleted rows and with a new rotation.
 
         `retune`: tune again, for the same goal as before, or the default one. Readers go on
-        meanwhile. `progress` as `building` of `add`.
-        """
+        meanwhile. `progress` as `building` of `add`."""
         self.collection.optimize(progress)
         if retune:
             self.tune(goal=stored_goal(self.collection), building=progress)
@@ -264,8 +265,7 @@ class SearchEngine(Documents, Reindexes):
         """The k documents nearest to a question or a vector (D,), best first.
 
         What several threads ask at once is answered together. `options`: see query.request.
-        Raises QueryError and FilterError.
-        """
+        Raises QueryError and FilterError."""
         if not isinstance(query, str):
             return self.search_batch(as_array(query)[None], k, **options)[0]
         check_questions([query])

@@ -19,7 +19,7 @@ from searchengine import __version__
 from searchengine.server import handlers
 from searchengine.server.guard import OPEN, Guard
 from searchengine.server.metrics import Metrics
-from searchengine.server.routes import documents, searching, status
+from searchengine.server.routes import documents, page, searching, status
 from searchengine.server.served import Served
 from searchengine.server.settings import ServerSettings
 from searchengine.server.shared import Shared
@@ -44,7 +44,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         redoc_url=None,
     )
     app.state.here = here
-    for router in (searching.router, documents.router, status.router):
+    for router in (searching.router, documents.router, status.router, page.router):
         app.include_router(router)
     handlers.add(app)
     _describe(app, bool(settings.tokens))

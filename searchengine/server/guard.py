@@ -6,6 +6,7 @@ Plain ASGI, outermost: a request that is refused has cost little, and nothing le
 import asyncio
 import json
 import logging
+import re
 import secrets
 import sys
 import time
@@ -29,7 +30,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths without a token."""
-_READS = ("/v1/search", "/v1/search/batch", "/v1/embeddings")  # by POST
+# Of all that is not GET, only this reads.
+_READS = re.compile(r"/v1/(search|search/batch|embeddings|collections/[^/]+/map)")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _WATCH = 0.1  # seconds until a request is watched for a caller that leaves
 _HEADERS = {
@@ -74,7 +76,7 @@ class Guard:
             self._check_host(headers)
         if path in OPEN or not path.startswith(("/v1/", "/metrics")):
             return None
-        writes = scope["method"] not in ("GET", "HEAD") and path not in _READS
+        writes = scope["method"] not in ("GET", "HEAD") and not _READS.fullmatch(path)
         if not settings.tokens:
             if writes:
                 raise Refused(403, "writing needs a token; start the server with: --tokens FILE")

@@ -1,6 +1,7 @@
 """Turns every exception of a route into one sentence with the id of the request."""
 
 import logging
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -36,8 +37,20 @@ def _refused(request: Request, error: Any) -> Response:
 def _http(request: Request, error: Any) -> Response:
     """An error of the framework: a route, a method, a body that is not JSON."""
     status = error.status_code if error.status_code in errors.TYPES else 400
+    if status == 405:
+        error.headers = {"Allow": ", ".join(_methods(request))}
     message = _HTTP.get(status, str(error.detail))
     return errors.response(status, message, request.scope["id"], error.headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of an address; each route of the framework knows its own only."""
+    return sorted(
+        method.upper()
+        for path, operations in request.app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\\{\w+\\}", ".+", re.escape(path)), request.url.path)
+        for method in operations
+    )
 
 
 def _invalid(request: Request, error: Any) -> Response:

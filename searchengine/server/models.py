@@ -26,7 +26,8 @@ Question = Annotated[str, _QUESTION]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=limits.MAX_DIMENSIONS)]
 Filter = Annotated[str, Field(max_length=limits.MAX_FILTER)]
-FieldName = Annotated[str, Field(max_length=200)]
+UrlFilter = Annotated[str, Field(max_length=limits.MAX_URL_FILTER)]
+FieldName = Annotated[str, Field(max_length=limits.MAX_FIELD)]
 Name = Annotated[str, Field(max_length=64)]
 
 
@@ -228,6 +229,45 @@ class DocumentList(BaseModel):
 
     documents: list[DocumentModel]
     total: int = Field(description="Documents that match the filter.")
+
+
+class FacetsResponse(BaseModel):
+    """Field → its values, most frequent first."""
+
+    facets: dict[str, list[FacetValue]]
+
+
+class MapRequest(Strict):
+    """What to place on a map besides a sample of the documents."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"query": "how do whales sleep", "keys": ["whales"]}]}
+    )
+    query: Question | None = None
+    keys: list[Annotated[str, Field(max_length=limits.MAX_KEY)]] = Field([], max_length=100)
+
+
+class Place(BaseModel):
+    """A point of the map."""
+
+    x: float
+    y: float
+
+
+class DocumentPlace(Place):
+    """A document on the map."""
+
+    key: str
+    title: str
+
+
+class MapResponse(BaseModel):
+    """Documents on the first two principal components of a sample."""
+
+    points: list[DocumentPlace]
+    question: Place | None
+    hits: list[DocumentPlace]
+    explained: float = Field(description="Share of the variance of the sample that is shown.")
 
 
 class NewDocument(BaseModel):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
+from searchengine.server.projection import Projection
 from searchengine.server.shared import Shared
 from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
@@ -30,6 +31,7 @@ class Served:
         engine: the engine now; another one after the collection was replaced by one of another
             encoder.
         problem: why it is not ready; None: it is.
+        projection: the map of the page, of some commit; None: nobody has asked for it.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Served:
         self.name, self.path = name, path
         self._open = partial(SearchEngine.open, path, wait=wait, runtime=runtime)
         self.engine = self._open()
+        self.projection: Projection | None = None
         self.problem: str | None = "the encoder is being loaded"
         self._shared, self._position = shared, position
         self._seen = shared.changes(position)

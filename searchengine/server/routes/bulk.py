@@ -16,6 +16,7 @@ from starlette.responses import Response
 from searchengine.corpus.lines import bad, json_object
 from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.server import errors
+from searchengine.server.errors import Refused
 from searchengine.server.routes.writing import Counts, Incoming, incoming, write
 from searchengine.server.served import Served
 from searchengine.server.state import State
@@ -53,6 +54,8 @@ class BulkAdd(Response):
         self._send, self._begun = send, False
         try:
             last = await self._run(lines(receive, self._here))
+            if last["done"] and not last["lines"]:
+                raise Refused(422, "the body is empty; send a JSON object on each line")
         except asyncio.IncompleteReadError:
             return  # the caller has left; what was not committed was not acknowledged
         except (SearchEngineError, TrainerError, OSError) as error:

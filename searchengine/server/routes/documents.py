@@ -11,9 +11,9 @@ from searchengine.server.models import (
     Deleted,
     DocumentList,
     DocumentModel,
-    Filter,
     NewDocument,
     Patch,
+    UrlFilter,
     Written,
 )
 from searchengine.server.routes.bulk import BulkAdd
@@ -33,7 +33,7 @@ _LINES = {
         "description": "A document on each line, as `put` takes it, with its `_id`.",
         "content": {
             "application/x-ndjson": {
-                "schema": {"type": "string"},
+                "schema": {"type": "string", "minLength": 1},
                 "example": '{"_id": "whales", "text": "A whale rests half of its brain."}\n',
             }
         },
@@ -56,7 +56,7 @@ _ACKNOWLEDGED = {
 async def list_documents(
     request: Request,
     name: Name,
-    where: Annotated[Filter | None, Query(description="Metadata filter.")] = None,
+    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
     limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = 10,
 ) -> Response:
@@ -99,7 +99,7 @@ async def add_documents(
 async def delete_documents(
     request: Request,
     name: Name,
-    where: Annotated[Filter, Query(description="Metadata filter.", examples=["year < 2000"])],
+    where: Annotated[UrlFilter, Query(description="Metadata filter.", examples=["year < 2000"])],
 ) -> Response:
     """Delete all documents that match a filter."""
     deleted = await state(request).served(name).write(lambda engine: engine.delete(where=where))

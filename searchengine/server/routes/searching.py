@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from searchengine.encoders.checks import check_shape
+from searchengine.encoders.checks import check_questions, check_shape, unusable
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.protocol import Role
 from searchengine.engine import SearchEngine
@@ -27,6 +27,7 @@ from searchengine.server.models import (
     SearchResponse,
 )
 from searchengine.server.state import responses, state
+from searchengine.storage.documents.listing import Counts
 
 router = APIRouter(tags=["search"])
 
@@ -95,8 +96,12 @@ def _encoded(
         raise QueryError("the collection has no encoder; its documents come with vectors")
     if dimensions is not None and dimensions > encoder.dim:
         raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
+    check_questions(texts)
     vectors = np.asarray(encoder.encode(texts, role=role), np.float32)
     check_shape(vectors, (len(texts), encoder.dim), "texts", QueryError)
+    if (wrong := unusable(vectors)).any():
+        number = int(wrong.argmax()) + 1
+        raise QueryError(f"the encoder returned NaN, infinity or zero for text {number}")
     if dimensions is not None:
         vectors = vectors[:, :dimensions]
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -121,13 +126,18 @@ def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[st
     return {
         "collection": collection,
         "hits": [_hit(hit, texts) for hit in hits],
-        "facets": {
-            name: [{"value": value, "count": count} for value, count in counts.items()]
-            for name, counts in hits.facets.items()
-        },
+        "facets": facets_as_json(hits.facets),
         "exact": hits.exact,
         "read": hits.read,
         "timing": timing,
+    }
+
+
+def facets_as_json(facets: Mapping[str, Counts]) -> dict[str, list[dict[str, Any]]]:
+    """Field → its values and their counts, most frequent first."""
+    return {
+        name: [{"value": value, "count": count} for value, count in counts.items()]
+        for name, counts in facets.items()
     }
 
 

@@ -176,7 +176,9 @@ def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
         assert "default-src 'none'" in response.headers["content-security-policy"]
         assert response.headers["cache-control"] == "no-store"
     response = client.get("/v1/search")
-    assert response.status_code == 405 and "POST" in response.headers["allow"]
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    several = client.options(DOCUMENT).headers["allow"]
+    assert several == "DELETE, GET, PATCH, PUT"
     assert "access-control-allow-origin" not in response.headers
 
 

@@ -5,6 +5,9 @@ of fields, widths of vectors, options that exclude each other) are replaced by g
 is sent, the response is one that OpenAPI lists, and never a 5xx.
 """
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 import requests
+import schema_hooks
 import schemathesis
 import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
@@ -29,7 +33,7 @@ from searchengine.server.settings import ServerSettings
 DIM = 16
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 15
+OPERATIONS = 17
 GOOD = {
     "collection": "words",
     "model": "words",
@@ -38,10 +42,12 @@ GOOD = {
     "sort_by": "-year",
 }
 
-
-@schemathesis.serializer("application/x-ndjson")
-def as_lines(_: Any, value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+# Any text is a body of lines: the wrong type cannot be sent, and a bad line is reported with a 200.
+CONFIG = """
+[[operations]]
+include-name = "POST /v1/collections/{name}/documents"
+checks.negative_data_rejection.enabled = false
+"""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,9 @@ def mend(case: Any) -> None:
     if "name" in parameters:
         parameters["name"] = "words"
     if "key" in parameters:
-        parameters["key"] = "bee" if case.method != "PUT" else f"new {parameters['key']}"
+        parameters["key"] = "bee" if case.method != "PUT" else f"new {parameters['key']}"[:1000]
+    if case.query and "field" in case.query:
+        case.query["field"] = ["lang", "year"]
     if case.query and case.query.get("where") is not None:
         case.query["where"] = "year > 3000"
     if isinstance(case.body, dict):
@@ -86,7 +94,11 @@ def _mend_body(case: Any, body: dict[str, Any]) -> None:
         if body.get(name) is not None:
             body[name] = good
     if body.get("dimensions") is not None:
-        body |= {"dimensions": 1, "input": "a bb ccc"}  # no zeros in its first dimension
+        body["dimensions"] = 1
+    if "input" in body:
+        body["input"] = "a bb ccc"  # no zeros in its first dimension
+    if "keys" in body:
+        body["query"] = None  # the encoder of words may find none in a question
     if "facets" in body:
         body["facets"] = ["lang"] * min(2, len(body["facets"]))
     if case.method == "PUT":
@@ -106,7 +118,10 @@ def _mend_questions(case: Any, body: dict[str, Any]) -> None:
         body["mode"] = "vector"
     else:
         body.pop(vector, None)
-        if body.get(text) is None:
+        asked = body.get(text)
+        texts = [asked] if isinstance(asked, str) else asked or []
+        if not texts or not all(each.split() for each in texts):  # regular expressions and Python
+            # do not agree on what is blank
             body[text] = "a bee" if text == "query" else ["a bee"]
     if body.get("exact"):
         body["mode"] = "vector"
@@ -171,15 +186,18 @@ def run(
 def test_a_campaign_of_all_phases_and_checks(tmp_path: Path, url: str) -> None:
     """The command line of schemathesis: examples, coverage, fuzzing and stateful, all checks.
 
-    But one: values that a schema cannot describe, such as filters, are refused although they fit.
+    But two: values that a schema cannot describe, such as filters, are refused although they fit;
+    and a list of documents is still there after a DELETE of those that match a filter.
     """
-    import subprocess
-    import sys
-
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
         *("-H", f"Authorization: {HEADERS['Authorization']}", "--max-examples", "100"),
-        *("--exclude-checks", "positive_data_acceptance", "--continue-on-failure"),
+        *("--exclude-checks", "positive_data_acceptance,use_after_free", "--continue-on-failure"),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1800)
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    env = {**os.environ, "SCHEMATHESIS_HOOKS": schema_hooks.__name__}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, done.stdout[-20_000:]

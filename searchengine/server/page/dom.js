@@ -1,0 +1,41 @@
+// Elements built from text only: nothing that comes from a document is ever parsed as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const byId = (id) => document.getElementById(id);
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function draw(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** The text as nodes, with the words of the question in <mark>. */
+export function highlighted(text, question) {
+  const words = question.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) || [];
+  const stems = [...new Set(words.map((word) => (word.length > 5 ? word.slice(0, -2) : word)))];
+  if (!stems.length) return [text];
+  const nodes = [];
+  let last = 0;
+  for (const match of text.matchAll(/[\p{L}\p{N}]+/gu)) {
+    const word = match[0].toLowerCase();
+    if (!stems.some((stem) => word === stem || (stem.length > 3 && word.startsWith(stem)))) continue;
+    nodes.push(text.slice(last, match.index), make("mark", {}, match[0]));
+    last = match.index + match[0].length;
+  }
+  nodes.push(text.slice(last));
+  return nodes;
+}
+
+export const number = (value) => value.toLocaleString("en");

@@ -1,0 +1,99 @@
+"""The search page, and what only it asks for: values to filter by, and a map."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from searchengine.engine import SearchEngine
+from searchengine.server.errors import Refused
+from searchengine.server.models import FacetsResponse, FieldName, MapRequest, MapResponse, UrlFilter
+from searchengine.server.projection import Projection
+from searchengine.server.routes.documents import Name
+from searchengine.server.routes.searching import as_json, facets_as_json
+from searchengine.server.settings import MAX_FACETS
+from searchengine.server.state import responses, state
+from searchengine.storage.documents.listing import facet
+
+router = APIRouter(tags=["page"])
+SAMPLE = 500
+"""Documents on a map."""
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+# Read once: no name in a request ever reaches the file system.
+_FILES: Mapping[str, tuple[bytes, str]] = {
+    each.name: (each.read_bytes(), f"{_TYPES[each.name.rsplit('.', 1)[-1]]}; charset=utf-8")
+    for each in (files("searchengine.server") / "page").iterdir()
+    if each.name.rsplit(".", 1)[-1] in _TYPES
+}
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page."""
+    return _file("index.html")
+
+
+@router.get("/page/{file}", include_in_schema=False)
+async def part(file: str) -> Response:
+    """A part of the page."""
+    return _file(file)
+
+
+def _file(name: str) -> Response:
+    if name not in _FILES:
+        raise Refused(404, f"the page has no part {name!r:.80}")
+    content, kind = _FILES[name]
+    return Response(content, headers={**_HEADERS, "Content-Type": kind})
+
+
+@router.get("/v1/collections/{name}/facets", response_model=FacetsResponse, responses=responses())
+async def facets(
+    request: Request,
+    name: Name,
+    field: Annotated[
+        list[FieldName],
+        Query(min_length=1, max_length=MAX_FACETS, description="Metadata fields."),
+    ],
+    where: Annotated[UrlFilter | None, Query(description="Metadata filter.")] = None,
+) -> Response:
+    """Count the values of fields over all documents that match a filter."""
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        with engine.collection.reading() as snapshot:
+            return facets_as_json({each: facet(snapshot.store, each, where) for each in field})
+
+    return as_json({"facets": await state(request).served(name).read(work)})
+
+
+@router.post("/v1/collections/{name}/map", response_model=MapResponse, responses=responses())
+async def locate(request: Request, name: Name, asked: MapRequest) -> Response:
+    """A sample of documents, a question and its hits, on the two main directions of the sample."""
+    served = state(request).served(name)
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        with engine.collection.reading() as snapshot:
+            commit = snapshot.commit_id
+        projection = served.projection
+        if projection is None or projection.commit != commit:
+            projection = served.projection = Projection.of(engine, SAMPLE)
+        question = None
+        if asked.query is not None:
+            ((x, y),) = projection.place(engine.encode_questions([asked.query]))
+            question = {"x": x, "y": y}
+        return {
+            "points": projection.points,
+            "question": question,
+            "hits": projection.hits(engine, asked.keys),
+            "explained": projection.explained,
+        }
+
+    return as_json(await served.read(work))

@@ -1,0 +1,218 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from server_process import TOKEN, Server, running
+
+from searchengine import SearchEngine
+
+CHROMIUM = shutil.which("chromium")
+AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+DOCUMENTS = [
+    {
+        "_id": f"d{i}",
+        "title": f"Title {i}",
+        "text": f"whale {'deep ' * (i % 7)}sea {i} <b onclick=x>bold</b> <script>alert(1)</script>",
+        "topic": ["sea", "land", "air"][i % 3],
+        "year": 2000 + i,
+    }
+    for i in range(30)
+]
+
+
+def missing(what: str) -> NoReturn:
+    """Skip, but fail where everything must be there."""
+    if os.environ.get("CI"):
+        pytest.fail(f"no {what}, although CI is set")
+    pytest.skip(f"no {what}")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without tokens would do; with one, the page has to ask for it."""
+    folder = tmp_path_factory.mktemp("page")
+    with SearchEngine.create(folder / "sea.index", None, dim=4) as engine:
+        rows = [[1, i / 10, (i % 5) / 5, 1] for i in range(len(DOCUMENTS))]
+        engine.add(DOCUMENTS, rows)
+    with running(folder, [folder / "sea.index"], "--log", "none") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        missing("chromium; apt-get install chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: Server) -> Iterator[Any]:
+    """The page with a token; fails if it has written an error to the console."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
+    page.goto(server.url)
+    page.wait_for_selector("#map svg")
+    yield page
+    context.close()
+    assert not errors
+
+
+def ask(page: Any, question: str) -> None:
+    page.fill("#query", question)
+    page.wait_for_function(
+        "q => document.querySelector('#status').textContent.length > 0"
+        " && location.hash.includes('q=' + q)",
+        arg=question.split(" ")[0],
+    )
+    page.wait_for_timeout(100)
+
+
+def titles(page: Any) -> list[str]:
+    found: list[str] = page.locator("#hits h3").all_inner_texts()
+    return found
+
+
+def test_search_and_pages(page: Any) -> None:
+    assert page.locator("#name").inner_text() == "sea"
+    assert page.is_checked("input[value=text]")  # there is no encoder
+    ask(page, "whale")
+    assert len(titles(page)) == 10
+    first = page.locator("#hits > li").first
+    assert first.locator("mark").first.inner_text() == "whale"
+    assert "<b onclick=x>bold</b>" in first.inner_text()  # shown, not parsed
+    assert page.locator("#hits b[onclick]").count() == page.locator("#hits script").count() == 0
+    page.click("#more")
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
+    assert len(set(titles(page))) == 20
+    ask(page, "nothing-like-it")
+    assert page.locator("#status").inner_text() == "No hits."
+
+
+def test_filters_are_chips(page: Any) -> None:
+    ask(page, "whale")
+    page.click("#facets button:has-text('land (10)')")
+    page.wait_for_selector("#chips button")
+    assert page.locator("#chips button").inner_text() == "topic = 'land' ×"
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 10")
+    assert all(int(title.split()[1]) % 3 == 1 for title in titles(page))
+    page.fill("#where", "year >= 2020")
+    page.press("#where", "Enter")
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 3")
+    assert "where=" in page.url
+    page.reload()  # the address holds what was asked
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 3")
+    page.locator("#chips button").first.click()
+    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 10")
+
+
+def test_a_mistake_is_shown_and_can_be_mended(page: Any) -> None:
+    ask(page, "whale")
+    page.fill("#where", "year >")
+    page.press("#where", "Enter")
+    page.wait_for_selector("#error:visible")
+    assert "in the filter" in page.inner_text("#error") and page.locator("#chips li").count() == 0
+    page.fill("#where", "year > 2025")
+    page.press("#where", "Enter")
+    page.wait_for_selector("#chips li")
+    assert page.is_hidden("#error")
+    page.check("input[value=vector]")  # a text cannot be encoded here
+    page.wait_for_selector("#error:visible")
+    assert "encoder" in page.inner_text("#error")
+
+
+def test_keyboard_alone(page: Any) -> None:
+    page.locator("#theme").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("whale")
+    page.wait_for_selector("#hits > li")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    key = "document.activeElement.dataset.key"
+    assert page.evaluate(key) == page.locator("#hits > li").nth(1).get_attribute("data-key")
+    page.keyboard.press("Enter")
+    assert page.locator("#hits > li").nth(1).get_attribute("data-open") == "true"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.press("Alt+3")
+    assert page.is_checked("input[value=hybrid]")
+
+
+def test_map_cascade_and_theme(page: Any) -> None:
+    page.wait_for_selector("#map circle.dot")
+    assert page.locator("#map circle.dot").count() == 30
+    ask(page, "whale")
+    page.wait_for_selector("#map circle.hit")
+    assert page.locator("#map circle.hit").count() == 10
+    shown = page.inner_text("#stages")
+    assert "reading documents" in shown and "of 4 dimensions" in shown
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.long
+def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
+    for i in range(8):
+        ask(page, f"whale {i}")
+    times = page.evaluate("performance.getEntriesByName('painted').map(e => e.duration)")
+    record_property("ms from request to paint", times)
+    assert len(times) >= 8 and sorted(times)[len(times) // 2] < 500  # 50 at p95 when idle
+
+
+def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("#token-form:visible")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#map svg")
+    assert page.is_hidden("#token-form") and TOKEN not in page.url
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    [
+        ("dark", 360),
+        *(
+            pytest.param(*rest, marks=pytest.mark.long)
+            for rest in (("light", 360), ("light", 1200), ("dark", 1200))
+        ),
+    ],
+)
+def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
+    if not AXE.exists():
+        missing(f"axe-core at {AXE}; make setup")
+    page.set_viewport_size({"width": width, "height": 800})
+    if theme == "dark":
+        page.click("#theme")
+    ask(page, "whale")
+    page.click("#facets button >> nth=0")
+    page.wait_for_selector("#chips button")
+    page.wait_for_timeout(300)
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) <= 0
+    page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the policy allows no script
+    result = page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+    )
+    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []

@@ -1,0 +1,83 @@
+"""The page's files, and what only it asks for: values to filter by, and a map."""
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+from server_process import READER
+from starlette.testclient import TestClient
+
+from searchengine import SearchEngine
+
+Serve = Callable[..., TestClient]
+FOLDER = files("searchengine.server") / "page"
+AT = "/v1/collections/words"
+
+
+def test_the_page_needs_no_token_and_no_other_host(serve: Serve) -> None:
+    client = serve(token=None)
+    names = [each.name for each in FOLDER.iterdir()]
+    weight = 0
+    for name in ["", *(f"page/{name}" for name in names)]:
+        response = client.get(f"/{name}")
+        assert response.status_code == 200
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        text = response.text.replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|//[a-z]+\.[a-z]", text), name
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\seval\(", text), name
+        weight += len(response.content)
+    assert weight <= 200_000
+    assert "<script>" not in client.get("/").text and "style=" not in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    "name", ["other.js", "..%2Fapp.py", "%2e%2e/app.py", "/etc/passwd", "main.js%00", ""]
+)
+def test_no_name_reaches_the_file_system(client: TestClient, name: str) -> None:
+    assert client.get(f"/page/{name}").status_code == 404
+
+
+def test_facets(client: TestClient) -> None:
+    answer = client.get(f"{AT}/facets", params={"field": ["lang", "year"], "where": "year > 2012"})
+    assert answer.json()["facets"]["lang"] == [
+        {"value": "en", "count": 2},
+        {"value": "ko", "count": 1},
+    ]
+    assert client.get(f"{AT}/facets").status_code == 422
+    assert client.get(f"{AT}/facets", params={"field": "a b"}).status_code == 422
+
+
+def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> None:
+    answer = client.post(f"{AT}/map", json={"query": "a bee", "keys": ["bee", "unknown"]}).json()
+    points = {point["key"]: (point["x"], point["y"]) for point in answer["points"]}
+    assert set(points) == {"bee", "cat", "a/b c"}
+    assert answer["explained"] == pytest.approx(1)  # three points lie in a plane
+    ((x, y),) = [(hit["x"], hit["y"]) for hit in answer["hits"]]
+    assert points["bee"] == pytest.approx((x, y), abs=1e-3)
+    assert points["bee"] == pytest.approx(
+        (answer["question"]["x"], answer["question"]["y"]), abs=1e-3
+    )
+    with SearchEngine.open(words) as engine:
+        vectors = WordLengths().encode(["a bee", "on the cat sat"])
+        assert engine["cat"].full_text == "on the cat sat"
+    distance = float(np.linalg.norm(vectors[0] - vectors[1]))
+    assert np.linalg.norm(np.subtract(points["bee"], points["cat"])) == pytest.approx(
+        distance, abs=1e-2
+    )
+    client.put(f"{AT}/documents/new", json={"text": "seven77"})
+    assert len(client.post(f"{AT}/map", json={}).json()["points"]) == 4
+
+
+def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
+    SearchEngine.create(tmp_path / "empty.index", None, dim=4).close()
+    client = serve(READER, collections={"words": tmp_path / "empty.index"})
+    answer = client.post(f"{AT}/map", json={"keys": ["x"]}).json()
+    assert answer == {"points": [], "question": None, "hits": [], "explained": 0.0}
+    failed = client.post(f"{AT}/map", json={"query": "x"})
+    assert failed.status_code == 422 and "no encoder" in failed.text
