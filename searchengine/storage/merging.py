@@ -139,7 +139,7 @@ class Merging:
                     self.end(owner)
             finally:
                 owner.release()
-        if (self.view.path / "pending").is_dir():
+        if any(self.view.path.glob("pending/*")):
             with self.store.transaction(self.view.wait):
                 remove_abandoned(self.view.path, self.store)
 
