@@ -55,19 +55,21 @@ def ask(client: TestClient, question: str, results: list[Any]) -> threading.Thre
     return thread
 
 
+def wait_for(client: TestClient, requests: int) -> None:
+    """Until so many requests are under way."""
+    end = time.monotonic() + 30
+    while f"searchengine_requests_under_way {requests}.0" not in client.get("/metrics").text:
+        assert time.monotonic() < end
+
+
 def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
     client = serve(max_requests=3)
     results: list[Any] = []
     threads = [ask(client, f"a {'x' * i}", results) for i in range(1, 4)]
-    assert held.begun.wait(30)
-    end = time.monotonic() + 30
-    while client.post("/v1/search", json={"query": "a bee"}).status_code != 429:
-        assert time.monotonic() < end  # the three may still be on their way
+    wait_for(client, 3)
     refused = client.post("/v1/search", json={"query": "a bee"})
     assert refused.headers["retry-after"] == "1" and "under way" in refused.text
     assert client.get("/healthz").status_code == 200  # health is always answered
-    text = client.get("/metrics").text
-    assert "searchengine_requests_under_way 3.0" in text
     held.let.set()
     for thread in threads:
         thread.join(30)
@@ -82,9 +84,7 @@ def test_questions_that_arrive_together_are_answered_together(held: Held, serve:
     threads = [ask(client, "a bee", results)]
     assert held.begun.wait(30)
     threads += [ask(client, f"the {'c' * i}", results) for i in range(1, 6)]
-    end = time.monotonic() + 30
-    while "searchengine_requests_under_way 6.0" not in client.get("/metrics").text:
-        assert time.monotonic() < end
+    wait_for(client, 6)
     held.let.set()
     for thread in threads:
         thread.join(30)
