@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from searchengine.encoders.http import HttpEncoder
     from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
     from searchengine.engine import Hit, SearchEngine
+    from searchengine.server.client import Client
 
 # Module names of the last release, until the next one.
 __path__.append(str(Path(__file__).with_name("deprecated")))
 
 __version__ = "0.1.0"
 _MODULES = {
+    "Client": "searchengine.server.client",
     "Document": "searchengine.corpus.documents",
     "FunctionEncoder": "searchengine.encoders.functions",
     "Hit": "searchengine.engine",
@@ -24,6 +26,7 @@ _MODULES = {
     "SentenceTransformerEncoder": "searchengine.encoders.sentence_transformers",
 }
 __all__ = [
+    "Client",
     "Document",
     "FunctionEncoder",
     "Hit",

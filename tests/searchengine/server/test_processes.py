@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 from server_process import DIM, TOKEN, Server, running, vectors_collection
 
-from searchengine import SearchEngine
+from searchengine import Client, SearchEngine
 from searchengine.cli import cli
+from searchengine.errors import CorpusError
 
 AT = "/v1/collections/vectors/documents"
 
@@ -125,6 +126,11 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
         with server.client() as client:
             text = client.get("/metrics").text
             assert _sum(text, 'method="PUT"') == 6 and 'worker="' not in text
+        with Client(server.url, token=TOKEN) as remote:
+            assert remote.add([{"_id": "c", "text": "x"}], [np.ones(DIM)]).added == 1
+            assert remote.search(np.ones(DIM), 1)[0].key == "c"
+            with pytest.raises(CorpusError, match="cannot be written as JSON"):
+                remote.add([{"_id": "x", "text": "x", "n": object()}])
         killed = min(pids)
         os.kill(killed, signal.SIGKILL)
         assert len(_answering(server, 2, without=killed)) == 2
