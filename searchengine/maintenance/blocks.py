@@ -126,7 +126,7 @@ class Blocks:
         """
         sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
         dead = self._store.numbers(sql, self._range)
-        candidates = set(self._documents()[dead - self.work.first].tolist()) if dead.size else set()
+        candidates = set(self.documents()[dead - self.work.first].tolist()) if dead.size else set()
         sql = "SELECT id FROM documents WHERE id > ?"
         candidates |= set(self._store.numbers(sql, (self._last,)).tolist())
         ids, ordered = [], sorted(candidates)
@@ -207,7 +207,7 @@ class Blocks:
             if kept.any():
                 yield rows[kept], documents[kept]
 
-    def _documents(self) -> Ids:
+    def documents(self) -> Ids:
         """The document of each recorded row."""
         blocks = self.work.details["blocks"]
         files = [np.load(self._file(block, self.FILES[1])) for block in blocks]

@@ -30,7 +30,7 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.maintenance.blocks import Block, Blocks, check_text
 from searchengine.storage.collection import Collection
-from searchengine.storage.documents import pending
+from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
@@ -250,6 +250,7 @@ class Reindexing:
                 rotation_of=largest,
                 provenance={"encoder": described["encoder"]["fingerprint"]},
                 progress=self.progress,
+                words=terms.writer(self.store.read, lambda: self.blocks.documents()[done:]),
             ).close()
             # Its checksums are computed and remembered now, not while others wait.
             Segment.open(folder, checksum=checksum).close()

@@ -376,7 +376,8 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    names = ("test_native_library.py", "test_native_building.py", "test_rotation.py")
+    tested = ("native_library", "native_building", "rotation", "words")
+    names = [f"test_{name}.py" for name in tested]
     files = [__file__, *(str(Path(__file__).with_name(name)) for name in names)]
     subprocess.run(
         [sys.executable, "-c", SANITIZED, str(target), *files], check=True, env=environment

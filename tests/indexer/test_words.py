@@ -62,7 +62,7 @@ def by_hand(
             continue
         norm = K1 * (1 - B + B * math.ceil(sum(text.values())) / average)
         parts = [
-            (len(question) - n) * (text[term] * (K1 + 1)) / (text[term] + norm)
+            (len(question) - n) * ((text[term] * (K1 + 1.0)) / (text[term] + norm))
             for n, term in enumerate(question)
             if term in text
         ]
@@ -80,11 +80,7 @@ def check(words: Words, texts: Texts, question: list[bytes], k: int, **options: 
     found = options.get("allowed") or words.live
     live = None if found is None else set(found.rows.tolist())
     expected = by_hand(texts, question, average, live)[:k]
-    assert scores.tolist() == pytest.approx([score for _, score in expected], rel=1e-12)
-    assert (np.diff(scores) <= 0).all()
-    by_row = dict(by_hand(texts, question, average, live))
-    assert [by_row[row] for row in rows.tolist()] == pytest.approx(scores.tolist(), rel=1e-12)
-    assert len(set(rows.tolist())) == len(expected)
+    assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == expected
 
 
 TERMS = [b"a", b"ab", b"b", b"whale", "鯨".encode(), b""]
@@ -177,7 +173,8 @@ def test_nothing_is_lost_by_what_is_left_out(
     words = Words(postings, None)
     for question in (b"few some half most", b"once most", b"long few most", b"half most none"):
         check(words, texts, question.split(), k)
-        check(words, texts, question.split(), k, average=postings.average / 3)
+        check(words, texts, question.split(), k, average=postings.average / 30)
+        check(words, texts, question.split(), k, average=postings.average * 30)
         allowed = Allowed.of(np.arange(0, len(texts), 40), len(texts))
         check(words, texts, question.split(), k, allowed=allowed)
 
