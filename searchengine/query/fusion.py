@@ -76,5 +76,6 @@ def _sums(parts: Iterable[tuple[int, float]]) -> Scored:
     by_name: dict[int, list[float]] = {}
     for name, part in parts:
         by_name.setdefault(name, []).append(part)
-    sums = [(name, math.fsum(all_parts)) for name, all_parts in by_name.items()]
-    return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
+    # Negative, because a sort without a key takes a third of the time.
+    sums = sorted((-math.fsum(all_parts), name) for name, all_parts in by_name.items())
+    return [(name, -total) for total, name in sums]

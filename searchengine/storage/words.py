@@ -115,11 +115,9 @@ class Ranker:
             rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
             found = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
             best = sorted([*best, *found])[:k]
-        passages = self.store.passages(passage for _, passage in best)
-        scored = [
-            (passage.document, -score) for passage, (score, _) in zip(passages, best, strict=True)
-        ]
-        return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
+        documents = self.store.documents_of(passage for _, passage in best)
+        ranked = sorted(zip((score for score, _ in best), documents, strict=True))
+        return [(document, -score) for score, document in ranked]
 
     def _count(self, term: bytes) -> int:
         counts = (

@@ -11,6 +11,7 @@
 namespace kernel {
 namespace {
 
+constexpr int64_t kLookup = 16; // postings that are read in the time of one look-up
 constexpr double kSlack = 1.0 + 1e-6; // bounds are floats, and sums are rounded
 
 struct Cursor {
@@ -18,6 +19,11 @@ struct Cursor {
     double weight;
     double bound; // of the present window
     int64_t begin, end; // postings of the present window
+};
+
+struct Candidate {
+    double sum;
+    uint16_t low; // the document, in its window
 };
 
 struct Best {
@@ -34,7 +40,8 @@ template <class Code> class Search {
   public:
     Search(const Postings& postings, const Question& question)
         : postings_(postings), question_(question), codes_(reinterpret_cast<const Code*>(postings.codes)),
-          sums_(kWindow, 0.0), threshold_(question.floor) {
+          sums_(kWindow, 0.0), places_(kWindow, 0), threshold_(question.floor) {
+        candidates_.reserve(kWindow);
         best_.reserve(std::min(question.k, postings.documents) + 1);
     }
 
@@ -89,36 +96,66 @@ template <class Code> class Search {
                 const uint16_t low = postings_.lows[p] & (kWindow - 1);
                 sums_[low] += part(here[i].weight, p, lengths[low]);
             }
+        candidates_.clear();
         for (int i = 0; i < essential; i++)
             for (int64_t p = here[i].begin; p < here[i].end; p++) {
                 const uint16_t low = postings_.lows[p] & (kWindow - 1);
                 const double sum = sums_[low];
                 if (sum == 0) continue; // seen by an earlier term
                 sums_[low] = 0;
-                if (sum + rest[essential] >= threshold_ && first + low < postings_.documents)
-                    complete(first, low, lengths[low], sum, here, rest, essential, terms);
+                if (sum + rest[essential] >= threshold_ && may_be_found(first + low))
+                    candidates_.push_back({sum, low});
             }
+        for (int i = essential; i < terms && !candidates_.empty(); i++) {
+            add(here[i], lengths);
+            drop_below(threshold_ - rest[i + 1]);
+        }
+        for (const Candidate& candidate : candidates_) keep({candidate.sum, first + candidate.low});
     }
 
-    // Adds the terms that are looked up, and keeps the document if it is among the best.
-    void complete(int64_t first, uint16_t low, uint32_t length, double sum, const Cursor* here,
-                  const double* rest, int essential, int terms) {
-        const int64_t document = first + low;
-        if (question_.mask && !question_.mask[postings_.rows[document]]) return;
-        for (int i = essential; i < terms; i++) {
-            if (sum + rest[i] < threshold_) return;
-            const uint16_t* end = postings_.lows + here[i].end;
-            const uint16_t* at = std::lower_bound(postings_.lows + here[i].begin, end, low);
-            if (at != end && *at == low) sum += part(here[i].weight, at - postings_.lows, length);
+    bool may_be_found(int64_t document) const {
+        return document < postings_.documents &&
+               (!question_.mask || question_.mask[postings_.rows[document]]);
+    }
+
+    // Adds a term to the candidates: each is looked up, or every posting, whichever takes less time.
+    void add(const Cursor& term, const uint32_t* lengths) {
+        const uint16_t* begin = postings_.lows + term.begin;
+        const uint16_t* end = postings_.lows + term.end;
+        if (int64_t(candidates_.size()) * kLookup < end - begin) {
+            for (Candidate& candidate : candidates_) {
+                const uint16_t* at = std::lower_bound(begin, end, candidate.low);
+                if (at != end && *at == candidate.low)
+                    candidate.sum += part(term.weight, at - postings_.lows, lengths[candidate.low]);
+            }
+            return;
         }
-        if (sum < threshold_) return;
-        const Best candidate = {sum, document};
+        for (size_t i = 0; i < candidates_.size(); i++) places_[candidates_[i].low] = uint16_t(i + 1);
+        for (int64_t p = term.begin; p < term.end; p++) {
+            const uint16_t low = postings_.lows[p] & (kWindow - 1);
+            if (const uint16_t place = places_[low])
+                candidates_[place - 1].sum += part(term.weight, p, lengths[low]);
+        }
+        for (const Candidate& candidate : candidates_) places_[candidate.low] = 0;
+    }
+
+    void drop_below(double least) {
+        size_t kept = 0;
+        for (const Candidate& candidate : candidates_) {
+            candidates_[kept] = candidate;
+            kept += candidate.sum >= least;
+        }
+        candidates_.resize(kept);
+    }
+
+    void keep(const Best& document) {
+        if (document.score < threshold_) return;
         if (int64_t(best_.size()) == question_.k) {
-            if (!before(candidate, best_.front())) return;
+            if (!before(document, best_.front())) return;
             std::pop_heap(best_.begin(), best_.end(), before);
-            best_.back() = candidate;
+            best_.back() = document;
         } else {
-            best_.push_back(candidate);
+            best_.push_back(document);
         }
         std::push_heap(best_.begin(), best_.end(), before);
         if (int64_t(best_.size()) == question_.k) threshold_ = best_.front().score;
@@ -138,7 +175,9 @@ template <class Code> class Search {
     const Postings& postings_;
     const Question& question_;
     const Code* codes_;
-    std::vector<double> sums_;
+    std::vector<double> sums_;       // of the documents of a window, by the terms so far
+    std::vector<uint16_t> places_;   // of these, in the candidates, from 1; 0: none
+    std::vector<Candidate> candidates_;
     std::vector<Best> best_;
     double threshold_;
 };

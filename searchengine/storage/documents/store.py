@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -58,13 +59,19 @@ class Store(Database):
         """The passages with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
-        passages = {row[0]: self._passage(row) for row in self._rows(sql, _distinct(order))}
+        passages = {each.id: each for each in self._passages(self._rows(sql, _distinct(order)))}
         return self._in_order(passages, order, self._lost_passage)
+
+    def documents_of(self, passages: Iterable[int]) -> list[int]:
+        """The ids of these passages' documents, in the order of the passages."""
+        order = [int(i) for i in passages]
+        sql = "SELECT id, document FROM passages WHERE id IN ({})"
+        return self._in_order(dict(self._rows(sql, order)), order, self._lost_passage)
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         """All passages of these documents, by id."""
         sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
-        return sorted(self._passage(row) for row in self._rows(sql, list(documents)))
+        return sorted(self._passages(self._rows(sql, list(documents))))
 
     def documents(self, ids: Iterable[int]) -> list[Document]:
         """The documents with these ids, in this order."""
@@ -211,12 +218,15 @@ class Store(Database):
             raise self.damaged("an id is not an integer")
         return column.astype(np.int64)
 
-    def _passage(self, row: tuple[Any, ...]) -> Passage:
-        if not all(isinstance(number, int) for number in row):
-            raise self.damaged(
-                f"passage {row[0]!r} has a document or offsets that are not integers"
-            )
-        return Passage(*row)
+    def _passages(self, rows: Iterable[tuple[Any, ...]]) -> list[Passage]:
+        listed = list(rows)
+        if not set(map(type, chain.from_iterable(listed))) <= {int}:
+            for row in listed:
+                if any(type(number) is not int for number in row):
+                    raise self.damaged(
+                        f"passage {row[0]!r} has a document or offsets that are not integers"
+                    )
+        return list(map(Passage._make, listed))
 
     def _in_order(
         self, values: Mapping[int, T], order: Sequence[int], lost: Callable[[int], str]
