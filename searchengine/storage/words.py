@@ -7,7 +7,7 @@ document with words is in no words file: one without a vector, or of a segment o
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -21,8 +21,6 @@ from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.terms import Terms, notes
 
 _AVERAGES = 1  # the row of FTS5's table of averages
-_terms: dict[Tokenizer, Terms] = {}
-_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +142,6 @@ def _totals(store: Store) -> tuple[int, int]:
     return (numbers[0], sum(numbers[1:])) if numbers else (0, 0)
 
 
+@cache
 def _terms_of(tokenizer: Tokenizer) -> Terms:
-    with _lock:
-        if tokenizer not in _terms:
-            _terms[tokenizer] = Terms(tokenizer)
-        return _terms[tokenizer]
+    return Terms(tokenizer)

@@ -4,7 +4,7 @@ FTS5 itself cuts the text, in a table in memory with the tokenizer of the collec
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Lock
@@ -15,6 +15,7 @@ import numpy as np
 from indexer.arrays import RowNumbers
 from indexer.building.postings import Counted, Moved, WriteWords, moved, write_postings
 from indexer.storage.postings import Postings
+from searchengine.storage.documents import forks
 from searchengine.storage.documents.lexical import (
     TITLE_WEIGHT,
     TOKENIZE,
@@ -34,34 +35,73 @@ def notes(kind: Tokenizer) -> dict[str, str]:
     return {"tokenizer": TOKENIZE[kind].replace("''", "'"), "title": repr(TITLE_WEIGHT)}
 
 
+class _Table:
+    """A table of FTS5 in memory. Safe to use from several threads, and in forked children."""
+
+    def __init__(self, kind: Tokenizer) -> None:
+        self._lock = Lock()
+        with forks.guarded(self):
+            self._connection = sqlite3.connect(
+                ":memory:", isolation_level=None, check_same_thread=False
+            )
+            self._connection.text_factory = bytes
+            self._connection.execute(
+                "CREATE VIRTUAL TABLE texts USING fts5 (title, text, content='', "
+                f"tokenize='{TOKENIZE[kind]}')"
+            )
+            self._connection.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (texts, instance)")
+        forks.inherit(self)
+
+    def rows(self, texts: Iterable[tuple[int, str, str]], sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement over `terms`, of these documents: id, title and text."""
+        with self._lock:
+            self._connection.execute("BEGIN")
+            self._connection.execute("INSERT INTO texts (texts) VALUES ('delete-all')")
+            self._connection.executemany(
+                "INSERT INTO texts (rowid, title, text) VALUES (?, ?, ?)", texts
+            )
+            self._connection.execute("COMMIT")
+            return self._connection.execute(sql).fetchall()
+
+    def close(self) -> None:
+        with forks.guarded(self), self._lock:
+            self._connection.close()
+
+    def pause(self) -> None:
+        self._lock.acquire()
+
+    def resume(self) -> None:
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """Nothing of it is shared with the parent."""
+
+    def after_fork(self) -> None:
+        with forks.guarded(self):  # a child may fork, too
+            pass
+
+
 class Terms:
     """Words to terms. Safe to use from several threads."""
 
     def __init__(self, kind: Tokenizer) -> None:
-        self._lock = Lock()
-        self._connection = _table(kind)
+        self._table = _Table(kind)
         self._known: dict[str, tuple[bytes, ...]] = {}
 
     def of(self, words: Sequence[str]) -> list[tuple[bytes, ...]]:
         """The terms of each word: one, but for words that the tokenizer cuts or leaves out."""
         missing = [word for word in words if word not in self._known]
         if missing:
-            with self._lock:
-                cut = self._cut(missing)
+            cut = self._cut(missing)
             if len(self._known) > _CACHED:
                 self._known = {word: self._known[word] for word in words if word in self._known}
             self._known.update(cut)
         return [self._known[word] for word in words]
 
-    def close(self) -> None:
-        """Release the table in memory."""
-        self._connection.close()
-
     def _cut(self, words: Sequence[str]) -> dict[str, tuple[bytes, ...]]:
-        _fill(self._connection, [(i, "", word) for i, word in enumerate(words)])
+        texts = ((i, "", word) for i, word in enumerate(words))
         terms: list[list[bytes]] = [[] for _ in words]
-        rows = self._connection.execute("SELECT doc, term FROM terms ORDER BY doc, offset")
-        for i, term in rows.fetchall():
+        for i, term in self._table.rows(texts, "SELECT doc, term FROM terms ORDER BY doc, offset"):
             terms[i].append(term or b"")
         return {word: tuple(each) for word, each in zip(words, terms, strict=True)}
 
@@ -82,7 +122,7 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
         parts: list[Moved] = []
         scratch: list[Path] = []
         try:
-            with closing(_table(kind)) as table:
+            with closing(_Table(kind)) as table:
                 for counted in _counted(read, table, ids[first].tolist(), first):
                     chunk = path.with_name(f"{path.name}-{len(parts)}")
                     scratch.append(chunk)
@@ -97,9 +137,7 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
     return write
 
 
-def _counted(
-    read: Read, table: sqlite3.Connection, ids: Sequence[int], first: RowNumbers
-) -> Iterator[Counted]:
+def _counted(read: Read, table: _Table, ids: Sequence[int], first: RowNumbers) -> Iterator[Counted]:
     """The terms of documents, some at a time; `first`: the first row of each."""
     held: list[tuple[int, str, str]] = []
     rows: list[int] = []
@@ -121,14 +159,11 @@ def _counted(
     yield _count(table, held, rows)
 
 
-def _count(
-    table: sqlite3.Connection, texts: Sequence[tuple[int, str, str]], rows: Sequence[int]
-) -> Counted:
-    _fill(table, texts)
+def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[int]) -> Counted:
     # One row a term, with all its places: a row for each takes six times as long.
     sql = "SELECT term, group_concat(2 * doc + (col = 'title')) FROM terms GROUP BY term"
     terms, places = [], []
-    for term, listed in table.execute(sql):
+    for term, listed in table.rows(texts, sql):
         terms.append(term or b"")  # a lone accent is a term without letters
         places.append(listed)
     sizes = np.fromiter((listed.count(b",") + 1 for listed in places), np.int64, len(places))
@@ -148,22 +183,3 @@ def _count(
         documents=numbers % max(1, len(texts)),
         counts=summed,
     )
-
-
-def _table(kind: Tokenizer) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.text_factory = bytes
-    connection.execute(
-        "CREATE VIRTUAL TABLE texts USING fts5 (title, text, content='', "
-        f"tokenize='{TOKENIZE[kind]}')"
-    )
-    connection.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (texts, instance)")
-    return connection
-
-
-def _fill(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Replace what the table holds: id, title and text of each document."""
-    connection.execute("BEGIN")
-    connection.execute("INSERT INTO texts (texts) VALUES ('delete-all')")
-    connection.executemany("INSERT INTO texts (rowid, title, text) VALUES (?, ?, ?)", rows)
-    connection.execute("COMMIT")

@@ -1,6 +1,11 @@
 """Ranking by words files against FTS5, whose scores and order they must have."""
 
+import itertools
+import os
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,3 +152,39 @@ def test_segments_of_an_older_version_get_words_files_when_merged(tmp_path: Path
         assert before
         engine.optimize()
         assert engine.stats().words == "words files" and keys_of(engine, question) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_forked_children_search_while_threads_cut_words(tmp_path: Path) -> None:
+    """A fork waits for FTS5's table in memory: a child would wait for its lock for ever."""
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "whale song"}])
+        ended = threading.Event()
+
+        def ask() -> None:
+            for i in itertools.count():
+                if ended.is_set():
+                    return
+                engine.search(f"whale{i} song{i} whale", mode="text")
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            for i in range(10):
+                child = os.fork()
+                if not child:
+                    found = engine.search(f"song x{i}", mode="text")
+                    os._exit(0 if [hit.key for hit in found] == ["a"] else 1)
+                for _ in range(500):
+                    done, status = os.waitpid(child, os.WNOHANG)
+                    if done:
+                        break
+                    time.sleep(0.02)
+                else:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    pytest.fail("the child hangs")
+                assert status == 0
+        finally:
+            ended.set()
+            thread.join()
