@@ -205,7 +205,7 @@ def finish_segment(
         basis: the basis of the rows; its file is in that folder too.
         provenance, tuning: for the manifest.
         progress: called with the step "Building".
-        words: writes and syncs the words file, if there is to be one.
+        words: writes the words file, if there is to be one.
     """
     path = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
@@ -220,6 +220,7 @@ def finish_segment(
         files[BOUNDS] = FileEntry.of(path / BOUNDS)
     if words is not None:
         words(path / WORDS)
+        sync_file(path / WORDS)
         files[WORDS] = FileEntry.of(path / WORDS)
     if not config.shortlist:
         coarse = open_coarse(path / COARSE, mapped=True)

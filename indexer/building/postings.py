@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from indexer.arrays import Doubles, RowNumbers
 from indexer.errors import VectorError
-from indexer.storage.durable import sync_file
 from indexer.storage.postings import WINDOW, header, names, norms, type_of
 
 _BATCH = 1 << 22
 """Postings that are sorted at a time."""
 _MOST_FREQUENCIES = 1 << 16
+_IN_MEMORY = 1 << 22  # bytes of an array
 
 WriteWords = Callable[[Path], None]
 """Writes the words file of a new segment, see Segment.build."""
@@ -109,10 +110,10 @@ def moved(source: Source, kept: RowNumbers | None, base: int) -> Moved:
 
 
 def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str]) -> None:
-    """Merge postings into a new file, and sync it.
+    """Merge postings into a new file, which is not synced.
 
     Args:
-        path: the file; beside it, files with longer names exist meanwhile.
+        path: the file. Arrays of more than some MB are on the disk of its folder meanwhile.
         parts: the postings, of documents that follow each other.
         notes: kept in the file.
 
@@ -127,7 +128,7 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
     )
     average = float(lengths.mean()) if lengths.any() else 1.0
     with ExitStack() as stack:
-        spool = _Spool(path, stack)
+        spool = _Spool(path.parent, stack)
         table = _table([part.source.frequencies for part in parts])
         codes = np.uint8 if table.size == 1 << 8 else np.uint16
         vocabulary = sorted({term for part in parts for term in part.source.vocabulary()})
@@ -153,26 +154,23 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
             spool.write(name, array)
         metadata = {"notes": json.dumps(dict(notes)), "average": repr(average)}
         spool.assemble(path, codes is np.uint8, metadata)
-    sync_file(path)
 
 
 class _Spool:
-    """A temporary file for each array, whose length is known at the end."""
+    """The arrays, whose lengths are known at the end: in memory, or large ones on the disk."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._files: dict[str, BinaryIO] = {}
-        for name in names():
-            scratch = path.with_name(f"{path.name}.{name}")
-            stack.callback(scratch.unlink, missing_ok=True)
-            self._files[name] = stack.enter_context(scratch.open("w+b"))
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._files = {
+            name: stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, dir=str(folder)))
+            for name in names()
+        }
 
     def write(self, name: str, array: npt.NDArray[Any]) -> None:
-        array.tofile(self._files[name])
+        self._files[name].write(array.tobytes())
 
     def assemble(self, path: Path, narrow: bool, metadata: Mapping[str, str]) -> None:
         shapes = {}
         for name, file in self._files.items():
-            file.flush()
             shapes[name] = file.tell() // np.dtype(type_of(name, narrow)[1]).itemsize
         with path.open("xb") as target:
             target.write(header(shapes, narrow, metadata))

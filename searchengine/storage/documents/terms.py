@@ -123,13 +123,14 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
         scratch: list[Path] = []
         try:
             with closing(_Table(kind)) as table:
-                for counted in _counted(read, table, ids[first].tolist(), first):
-                    chunk = path.with_name(f"{path.name}-{len(parts)}")
-                    scratch.append(chunk)
-                    write_postings(chunk, [moved(counted, None, 0)], notes(kind))
-                    postings = Postings.open(chunk, ids.size)
-                    parts.append(Moved(postings, postings.rows))
-            write_postings(path, parts, notes(kind))
+                chunks = _counted(read, table, ids[first].tolist(), first)
+                counted = next(chunks)
+                for following in chunks:
+                    scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
+                    write_postings(scratch[-1], [moved(counted, None, 0)], notes(kind))
+                    parts.append(moved(Postings.open(scratch[-1], ids.size), None, 0))
+                    counted = following
+            write_postings(path, [*parts, moved(counted, None, 0)], notes(kind))
         finally:
             for chunk in scratch:
                 chunk.unlink(missing_ok=True)
