@@ -28,7 +28,7 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
         *faults("stream", 8, 50),
         *faults("changes", 8, 150),
         *faults("merge", 8, 400),
-        *faults("long", 6, 80),
+        *faults("long", 8, 80),
     ],
 )
 def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.ingest.passages import PassageConfig
-from searchengine.storage.documents import lexical
+from searchengine.storage.documents import lexical, terms
 
 WORDS = "whale whales sleep sleeping dolphin half a brain of the sea straße e\u0301t\u00e9 \u0301"
 VOCABULARY = {
@@ -123,6 +123,20 @@ def test_windows_are_left_out_without_a_loss(
     with SearchEngine.open(large.collection.path) as engine:
         for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 90)):
             agree(engine, " ".join(f"w{word}" for word in words), k)
+
+
+def test_texts_are_counted_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [(i, "whale", f"sea {'sleep ' * (i % 4)}brain{i % 7}") for i in range(1100)]
+    with build(tmp_path / "whole", "porter", [documents], False) as engine:
+        (whole,) = [segment.words for segment in engine.collection.segments.values()]
+    monkeypatch.setattr(terms, "_LETTERS", 5000)
+    with build(tmp_path / "parts", "porter", [documents], False) as engine:
+        (parts,) = [segment.words for segment in engine.collection.segments.values()]
+        agree(engine, "sleeping brain3 sea", 50)
+        assert whole is not None and parts is not None
+        assert parts.path.read_bytes() == whole.path.read_bytes()
+        names = {each.name for each in parts.path.parent.iterdir()}
+        assert {name for name in names if name.startswith("words")} == {parts.path.name}
 
 
 def keys_of(engine: SearchEngine, question: str) -> list[str]:
