@@ -85,6 +85,11 @@ class Ranker:
         """Number of documents in the collection."""
         return self.index.documents
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """How text becomes terms."""
+        return self.index.tokenizer
+
     def terms(self, words: Sequence[str]) -> list[bytes] | None:
         """The term of each word; None if one of them is a phrase, of several terms.
 

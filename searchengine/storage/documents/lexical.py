@@ -43,6 +43,19 @@ CONTINUATIONS = 32
 """Maximum trigrams for a word of two letters; the most frequent ones are used."""
 
 
+class Tokenizer(StrEnum):
+    """How text becomes words. It is chosen when the index is created."""
+
+    PORTER = "porter"
+    """Words without their English endings."""
+    UNICODE = "unicode"
+    """Words, without case and accents."""
+    TRIGRAM = "trigram"
+    """Every three letters: parts of words, and languages without spaces."""
+    NONE = "none"
+    """No index of words."""
+
+
 class Index(Protocol[_In]):
     """Ranks documents by terms, which are words quoted for FTS5, or FTS5's own."""
 
@@ -60,21 +73,12 @@ class Index(Protocol[_In]):
 class Ranker(Index[bytes], Protocol):
     """An Index that is not FTS5."""
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of its terms."""
+
     def terms(self, words: Sequence[str]) -> Sequence[bytes] | None:
         """FTS5's terms for words, without those that it drops; None: it must search itself."""
-
-
-class Tokenizer(StrEnum):
-    """How text becomes words. It is chosen when the index is created."""
-
-    PORTER = "porter"
-    """Words without their English endings."""
-    UNICODE = "unicode"
-    """Words, without case and accents."""
-    TRIGRAM = "trigram"
-    """Every three letters: parts of words, and languages without spaces."""
-    NONE = "none"
-    """No index of words."""
 
 
 # Marks belong to words: without them a vowel sign cuts words of Hindi or Thai in two.
@@ -197,7 +201,7 @@ def search(
 
     `ranker`: ranks instead of FTS5, with the same scores, documents that match the condition.
     """
-    kind = tokenizer(read)
+    kind = tokenizer(read) if ranker is None else ranker.tokenizer
     if kind is Tokenizer.NONE:
         raise QueryError(
             "this collection has no index of words; search with mode='vector', or index into a "
