@@ -84,8 +84,7 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
 
 
 async def _warm(here: State) -> None:
-    for served in here.collections.values():
-        await served.warm()
+    await asyncio.gather(*(served.warm() for served in here.collections.values()))
     gc.collect()
     gc.freeze()  # full passes of the garbage collector would block the loop
 

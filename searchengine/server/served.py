@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 
 READERS = 4
 """Threads that read documents and answer batches, for each collection."""
+AGAIN = 5.0
+"""Seconds until an encoder that could not be loaded is tried again."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,14 +60,18 @@ class Served:
         self._failure: str | None = None  # of the last refresh, so that it is logged once
 
     async def warm(self) -> None:
-        """Load the encoder and read all files; then the collection is ready."""
-        try:
-            await asyncio.to_thread(self.engine.warm)
-        except (SearchEngineError, TrainerError, OSError) as error:
-            self.problem = self.without_path(str(error))
-            _log.error("%s cannot encode questions: %s", self.name, error)
-        else:
-            self.problem = None
+        """Load the encoder and read all files; then the collection is ready. Tries until it is."""
+        while self.problem is not None:
+            try:
+                await asyncio.to_thread(self.engine.warm)
+            except (SearchEngineError, TrainerError, OSError) as error:
+                if str(error) != self._failure:
+                    _log.error("%s cannot encode questions: %s", self.name, error)
+                self._failure = str(error)
+                self.problem = "the encoder cannot be loaded; the log of the server says why"
+                await asyncio.sleep(AGAIN)
+            else:
+                self.problem = None
 
     async def search(self, query: Any, k: int, options: dict[str, Any]) -> Hits:
         """The hits of one question, which is answered together with others of now."""

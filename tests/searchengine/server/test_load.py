@@ -14,6 +14,8 @@ from server_process import TOKEN
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
+from searchengine.errors import EndpointError
+from searchengine.server import served
 from searchengine.server.guard import Guard
 
 Serve = Callable[..., TestClient]
@@ -176,3 +178,28 @@ def test_writing_does_not_hold_up_searches(serve: Serve, monkeypatch: pytest.Mon
     for thread in threads:
         thread.join(30)
     assert client.get(at, params={"limit": 0}).json()["total"] == 9
+
+
+def test_an_encoder_that_fails_is_tried_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = threading.Event()
+    failing.set()
+    real = SearchEngine.warm
+
+    def warm(self: SearchEngine) -> int:
+        if failing.is_set():
+            raise EndpointError("http://secret.example cannot be reached")
+        return real(self)
+
+    monkeypatch.setattr(SearchEngine, "warm", warm)
+    monkeypatch.setattr(served, "AGAIN", 0.05)
+    client = serve()
+    end = time.monotonic() + 30
+    while "cannot be loaded" not in (answer := client.get("/readyz")).text:
+        assert answer.status_code == 503 and time.monotonic() < end
+    assert "secret" not in answer.text  # everyone may ask
+    failing.clear()
+    while (answer := client.get("/readyz")).status_code != 200:
+        assert time.monotonic() < end
+    assert answer.json() == {"status": "ok", "problems": {}}

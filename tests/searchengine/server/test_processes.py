@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from server_process import DIM, TOKEN, Server, running, vectors_collection
+from tiny_model import static_table, write_model2vec
 
 from searchengine import Client, SearchEngine
 from searchengine.cli import cli
@@ -178,3 +179,27 @@ def test_it_does_not_start(
     result = CliRunner().invoke(cli, ["serve", *(each.format(vectors) for each in arguments)])
     assert result.exit_code == 2 and message in result.output
     assert len(result.output.splitlines()) <= 4
+
+
+def test_another_encoder_is_loaded(tmp_path: Path) -> None:
+    """After a reindex by another process the server answers by the new encoder, without a pause."""
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, write_model2vec(tmp_path / "first")) as engine:
+        engine.add([{"_id": "whale", "text": "the whale sleeps"}, {"_id": "cat", "text": "a cat"}])
+        table = np.random.default_rng(1).normal(size=static_table().shape).astype(np.float32)
+        second = write_model2vec(tmp_path / "second", embeddings=table)
+        with running(tmp_path, [path], "--log", "none") as server, server.client() as client:
+            engine.reindex(str(second))
+            expected = engine.search("whale", 1)[0].score
+            begin = time.monotonic()
+            score = None
+            while score != pytest.approx(expected, abs=1e-6):
+                response = client.post("/v1/search", json={"query": "whale", "k": 1})
+                assert response.status_code == 200, response.text
+                score = response.json()["hits"][0]["score"]
+                assert time.monotonic() < begin + 20
+            assert client.put(
+                "/v1/collections/words/documents/x", json={"text": "a dog"}
+            ).is_success
+            assert client.get("/readyz").status_code == 200
+            assert any("another encoder" in line for line in server.log)
