@@ -24,6 +24,9 @@ MAX_BATCH = 256
 PATIENCE = 0.1
 """Time to wait for the callers of the last batch, as a fraction of the time that batch took."""
 
+BACKGROUND_PATIENCE = 0.2
+"""The same where answers reach their callers through an event loop, and often a network."""
+
 
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Item, Result]):
@@ -112,14 +115,16 @@ class BackgroundCoalescer(Generic[Item, Result]):
     """Joins items into one call, which a background thread runs; callers get futures.
 
     The thread begins with the first item and ends when none is waiting. What arrives during a call
-    is done by the next one. An item whose future is cancelled before its call begins is left out;
-    later, its result is dropped. Neither concerns any other item.
+    is done by the next one, which waits a moment for the callers of the last one to ask again: else
+    two halves of them would alternate. An item whose future is cancelled before its call begins is
+    left out; later, its result is dropped. Neither concerns any other item.
     """
 
     def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
         """`work` returns a result for each item, in their order."""
         self._work = work
-        self._lock = Lock()
+        self._lock = Condition()  # notified when an item arrives
+        self._callers, self._patient_until = 1, 0.0
         self._waiting: deque[tuple[Item, Future[Result]]] = deque()
         self._running = False
 
@@ -128,6 +133,7 @@ class BackgroundCoalescer(Generic[Item, Result]):
         future: Future[Result] = Future()
         with self._lock:
             self._waiting.append((item, future))
+            self._lock.notify()
             if not self._running:
                 Thread(target=self._run, name="search").start()
                 self._running = True
@@ -135,18 +141,26 @@ class BackgroundCoalescer(Generic[Item, Result]):
 
     def _run(self) -> None:
         while batch := self._next():
+            start = monotonic()
             self._do(batch)
+            ended = monotonic()
+            self._callers = len(batch) + len(self._waiting)
+            self._patient_until = ended + BACKGROUND_PATIENCE * (ended - start)
 
     def _next(self) -> list[tuple[Item, Future[Result]]]:
         """The items of the next call; none: the thread ends."""
         batch: list[tuple[Item, Future[Result]]] = []
         with self._lock:
+            self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
             while self._waiting and len(batch) < MAX_BATCH:
                 item, future = self._waiting.popleft()
                 if future.set_running_or_notify_cancel():
                     batch.append((item, future))
             self._running = bool(batch)
         return batch
+
+    def _all_back(self) -> bool:
+        return len(self._waiting) >= self._callers
 
     def _do(self, batch: list[tuple[Item, Future[Result]]]) -> None:
         """Complete the futures of a batch; if it fails, those of its halves one by one."""

@@ -200,6 +200,26 @@ def test_what_arrives_during_a_call_shares_the_next() -> None:
     assert [len(call) for call in work.calls] == [1, MAX_BATCH] and "3" not in work.calls[1]
 
 
+def test_callers_of_one_call_share_the_next() -> None:
+    """Those that ask again at once are waited for, though nobody is at work when the first does."""
+    calls: list[int] = []
+    begun = threading.Event()
+
+    def work(items: list[int]) -> list[int]:
+        calls.append(len(items))
+        begun.set()
+        time.sleep(0.5)
+        return items
+
+    together: BackgroundCoalescer[int, int] = BackgroundCoalescer(work)
+    first = together.submit(0)
+    assert begun.wait(30)
+    for _ in range(2):
+        futures = [together.submit(i) for i in range(5)]
+        assert [future.result(30) for future in futures] == list(range(5))
+    assert first.result(30) == 0 and calls == [1, 5, 5]
+
+
 def test_all_cancelled_and_then_one_more() -> None:
     work = Held()
     together: BackgroundCoalescer[str, str] = BackgroundCoalescer(work)
