@@ -26,6 +26,9 @@ PATIENCE = 0.1
 
 BACKGROUND_PATIENCE = 0.2
 """The same where answers reach their callers through an event loop, and often a network."""
+ENOUGH = 32
+"""Items of a background call that are not worth waiting for more: two halves of 64 callers then
+alternate, and an encoder needs half the memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +147,7 @@ class BackgroundCoalescer(Generic[Item, Result]):
             start = monotonic()
             self._do(batch)
             ended = monotonic()
-            self._callers = len(batch) + len(self._waiting)
+            self._callers = min(len(batch) + len(self._waiting), ENOUGH)
             self._patient_until = ended + BACKGROUND_PATIENCE * (ended - start)
 
     def _next(self) -> list[tuple[Item, Future[Result]]]:
