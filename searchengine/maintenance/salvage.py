@@ -211,20 +211,23 @@ def _rows(
         present = {column[1] for column in columns}
     names = ", ".join(name if name in present else f"NULL AS {name}" for name in _TABLES[table])
     sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
-    position, last, skipped = -(1 << 62), None, 0
-    limit = _CHUNK
+    position, skipped, limit = -(1 << 62), 0, _CHUNK
+    last: int | None = None
+    asked = False
     while True:
         try:
             rows = connection.execute(sql, (position, limit)).fetchall()
             rowids = [position, *(row[0] for row in rows)]
             if any(after <= before for before, after in pairwise(rowids)):
                 raise sqlite3.DatabaseError("rowids that do not rise")  # reading would not end
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:  # for every row
+                return _report_unreadable(result, table)
             if limit > 1:
                 limit = 1
                 continue
-            if last is None:
-                last = _last(connection, table)
+            if not asked:
+                last, asked = _last(connection, table), True
             position, skipped = max(position, -1) + 1, skipped + 1
             if position >= last if last is not None else skipped > _MAX_SKIPPED:
                 return _report_unreadable(result, table)
