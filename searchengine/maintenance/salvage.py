@@ -212,8 +212,7 @@ def _rows(
     names = ", ".join(name if name in present else f"NULL AS {name}" for name in _TABLES[table])
     sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
     position, skipped, limit = -(1 << 62), 0, _CHUNK
-    last: int | None = None
-    asked = False
+    last = _last(connection, table)
     while True:
         try:
             rows = connection.execute(sql, (position, limit)).fetchall()
@@ -226,8 +225,6 @@ def _rows(
             if limit > 1:
                 limit = 1
                 continue
-            if not asked:
-                last, asked = _last(connection, table), True
             position, skipped = max(position, -1) + 1, skipped + 1
             if position >= last if last is not None else skipped > _MAX_SKIPPED:
                 return _report_unreadable(result, table)
