@@ -7,10 +7,7 @@
 namespace kernel {
 namespace {
 
-constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
 constexpr int kChunk = 15;          // neighbours that a candidate is compared with at once
-
-int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
 } // namespace
 
@@ -30,7 +27,8 @@ Builder::Builder(const Graph& graph, Link* links, const float* lowest, const Lev
     : graph_(graph), links_(links), level_(level), ef_(ef),
       stride_(padded(graph.width, kCodeBlock)), lowest_(lowest, lowest + graph.width),
       queries_(graph.size * stride_), locks_(new std::atomic<uint8_t>[graph.size]()) {
-    quantize(int32_t(graph.entry));
+    std::vector<float> values(graph.width);
+    quantize(int32_t(graph.entry), values);
 }
 
 void Builder::insert(const int32_t* nodes, int64_t count, int threads) {
@@ -47,6 +45,7 @@ void Builder::run(const int32_t* nodes, int64_t count, std::atomic<int64_t>& tak
     };
     Scratch scratch;
     scratch.candidates.resize(std::max(ef_, kMaxDegree + 1));
+    scratch.values.resize(graph_.width);
     Turn turns[kInterleaved];
     auto start = [&](Turn& turn, int level) {
         turn.level = level;
@@ -59,7 +58,7 @@ void Builder::run(const int32_t* nodes, int64_t count, std::atomic<int64_t>& tak
             if (i >= count) return false;
             turn.node = nodes[i];
         } while (turn.node == graph_.entry); // linked by the others
-        quantize(turn.node);
+        quantize(turn.node, scratch.values);
         start(turn, 0);
         return true;
     };
@@ -69,43 +68,20 @@ void Builder::run(const int32_t* nodes, int64_t count, std::atomic<int64_t>& tak
         if (!draw(turns[active])) break;
         active++;
     }
-    while (active > 0)
-        for (int i = 0; i < active;) {
-            Turn& turn = turns[i];
-            turn.gathered = !turn.gathered;
-            if (turn.gathered) {
-                turn.walk->gather();
-            } else if (!turn.walk->score()) {
-                link(turn.node, turn.level, turn.walk->best(scratch.candidates.data()), scratch);
-                // Upwards: whoever comes from above to a node finds its links below.
-                if (turn.level + 1 < graph_.node_levels[turn.node]) {
-                    start(turn, turn.level + 1);
-                } else if (!draw(turn)) {
-                    std::swap(turns[i], turns[--active]);
-                    continue;
-                }
-            }
-            i++;
-        }
+    take_turns(turns, active, [&](Turn& turn) {
+        link(turn.node, turn.level, turn.walk->best(scratch.candidates.data()), scratch);
+        if (turn.level + 1 == graph_.node_levels[turn.node]) return draw(turn);
+        // Upwards: whoever comes from above to a node finds its links below.
+        start(turn, turn.level + 1);
+        return true;
+    });
 }
 
-// As Walk::quantize of the decoded code.
-void Builder::quantize(int32_t node) {
+void Builder::quantize(int32_t node, std::vector<float>& values) {
     const uint8_t* code = graph_.code(node);
-    int8_t* out = queries_.data() + node * stride_;
-    float weights[kCodeBlock];
-    float largest = 0;
-    auto weight = [&](int64_t j) {
-        return (lowest_[j] + (float(code[j]) + 0.5f) * graph_.scales[j]) * graph_.scales[j];
-    };
-    for (int64_t j = 0; j < graph_.width; j++) largest = std::max(largest, std::fabs(weight(j)));
-    const float step = largest > 0 ? 127 / largest : 0;
-    for (int64_t first = 0; first < graph_.width; first += kCodeBlock) {
-        const int64_t count = std::min<int64_t>(kCodeBlock, graph_.width - first);
-        for (int64_t j = 0; j < count; j++) weights[j] = weight(first + j) * step;
-        for (int64_t j = 0; j < count; j++)
-            out[first + j] = int8_t(int32_t(weights[j] + (weights[j] < 0 ? -0.5f : 0.5f)));
-    }
+    for (int64_t j = 0; j < graph_.width; j++)
+        values[j] = lowest_[j] + (float(code[j]) + 0.5f) * graph_.scales[j];
+    kernel::quantize(values.data(), graph_.scales, graph_.width, queries_.data() + node * stride_);
 }
 
 // Links a node on a level to its neighbours among `found` candidates, and them to it.

@@ -32,11 +32,12 @@ class Builder {
     struct Scratch {
         std::vector<int32_t> candidates, kept, neighbours, scores;
         std::vector<std::pair<int32_t, int32_t>> sorted;
+        std::vector<float> values; // a decoded node
     };
     class Lock;
 
     void run(const int32_t* nodes, int64_t count, std::atomic<int64_t>& taken);
-    void quantize(int32_t node);
+    void quantize(int32_t node, std::vector<float>& values);
     void link(int32_t node, int level, int found, Scratch& scratch);
     void link_back(int32_t from, int32_t to, int level, Scratch& scratch);
     void choose(int32_t node, const int32_t* candidates, int count, int most, Scratch& scratch);

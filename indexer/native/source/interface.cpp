@@ -18,7 +18,6 @@
 namespace kernel {
 namespace {
 
-constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
 constexpr int64_t kSlice = 64;      // queries that a thread takes at once: neighbours share caches
 constexpr int kScratch = 64;        // scratch that is kept between calls
 
@@ -118,24 +117,12 @@ class Searcher {
             if (!begin(turns[active])) break;
             active++;
         }
-        while (active > 0)
-            for (int i = 0; i < active;) {
-                Turn& turn = turns[i];
-                turn.gathered = !turn.gathered;
-                if (turn.gathered) {
-                    turn.walk->gather();
-                } else if (!turn.walk->score()) {
-                    const int64_t first = turn.query * request.point.k;
-                    float* scores = request.scores ? request.scores + first : nullptr;
-                    incomplete +=
-                        turn.walk->finish(request.rows + first, scores) < request.point.k;
-                    if (!begin(turn)) {
-                        std::swap(turns[i], turns[--active]);
-                        continue;
-                    }
-                }
-                i++;
-            }
+        take_turns(turns, active, [&](Turn& turn) {
+            const int64_t first = turn.query * request.point.k;
+            float* scores = request.scores ? request.scores + first : nullptr;
+            incomplete += turn.walk->finish(request.rows + first, scores) < request.point.k;
+            return begin(turn);
+        });
         for (auto& walk : scratch.walks) {
             compared_ += walk->take_compared();
             followed_ += walk->take_followed();

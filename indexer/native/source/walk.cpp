@@ -23,9 +23,19 @@ void prefetch(const void* from, int64_t bytes) {
     __builtin_prefetch(at + bytes - 1);
 }
 
-int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
-
 } // namespace
+
+// A score is the sum of w_j * code_j with w_j = value_j * scale_j.
+void quantize(const float* values, const float* scales, int64_t width, int8_t* out) {
+    float largest = 0;
+    for (int64_t j = 0; j < width; j++)
+        largest = std::max(largest, std::fabs(values[j] * scales[j]));
+    const float step = largest > 0 ? 127 / largest : 0;
+    for (int64_t j = 0; j < width; j++) {
+        const float value = values[j] * scales[j] * step;
+        out[j] = int8_t(std::max(-127.0f, std::min(127.0f, std::nearbyint(value))));
+    }
+}
 
 Walk::Walk(const Graph& graph, const Level& level)
     : graph_(graph), level_(level), quantized_(padded(graph.width, kCodeBlock)),
@@ -41,7 +51,7 @@ void Walk::start(const float* query, const Point& point) {
     point_ = point;
     last_level_ = 0;
     std::copy(query, query + graph_.dim, query_.begin());
-    quantize(query);
+    quantize(query, graph_.scales, graph_.width, quantized_.data());
     enter();
 }
 
@@ -64,18 +74,6 @@ void Walk::enter() {
     if (at_level_ == last_level_) enter_last();
     beam_size_ = 0;
     follow(node_);
-}
-
-// score = sum of w_j * code_j with w_j = query_j * scale_j, rounded to 8 bits with one scale.
-void Walk::quantize(const float* query) {
-    float largest = 0;
-    for (int64_t j = 0; j < graph_.width; j++)
-        largest = std::max(largest, std::fabs(query[j] * graph_.scales[j]));
-    const float step = largest > 0 ? 127 / largest : 0;
-    for (int64_t j = 0; j < graph_.width; j++) {
-        const float value = query[j] * graph_.scales[j] * step;
-        quantized_[j] = int8_t(std::max(-127.0f, std::min(127.0f, std::nearbyint(value))));
-    }
 }
 
 void Walk::follow(int32_t node) {

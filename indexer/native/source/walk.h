@@ -20,6 +20,13 @@ struct Point {
     const uint8_t* mask; // (rows) whether a row may be found, one byte each; null for all
 };
 
+constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
+
+inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+// A prefix as 8 bits: out_j = value_j * scale_j, rounded with one scale for all.
+void quantize(const float* values, const float* scales, int64_t width, int8_t* out);
+
 // Best-first search in a navigable small-world graph (Malkov and Yashunin 2016, algorithms 2 and
 // 5): greedy on the upper levels, then with a list of the `ef` best nodes on the base level. There
 // the links of several nodes are followed at once, so that memory answers once for all of them (the
@@ -52,7 +59,6 @@ class Walk {
     int64_t take_followed() { return std::exchange(followed_, 0); }
 
   private:
-    void quantize(const float* query);
     void enter();
     void descend();
     void enter_last();
@@ -94,5 +100,22 @@ class Walk {
     std::vector<std::pair<float, int64_t>> ranked_;
     std::vector<int64_t> found_;
 };
+
+// Lets `active` walks that were started take turns. A turn has a `walk` and whether it `gathered`;
+// `next(turn)` takes the result of a finished walk and starts it again, or is false.
+template <class Turn, class Next> void take_turns(Turn* turns, int active, const Next& next) {
+    while (active > 0)
+        for (int i = 0; i < active;) {
+            Turn& turn = turns[i];
+            turn.gathered = !turn.gathered;
+            if (turn.gathered) {
+                turn.walk->gather();
+            } else if (!turn.walk->score() && !next(turn)) {
+                std::swap(turns[i], turns[--active]);
+                continue;
+            }
+            i++;
+        }
+}
 
 } // namespace kernel
