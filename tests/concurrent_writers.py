@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import pytest
 from conftest import WordLengths
 from scenarios import document
 
@@ -78,6 +80,27 @@ def writers(path: Path, logs: Path, count: int = 2) -> Iterator[Callable[[], set
         (logs / "stop").touch()
         statuses = [os.waitpid(number, 0)[1] for number in running]
     assert statuses == [0] * count
+
+
+def during(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    step: str,
+    act: Callable[[], object],
+    when: int = 1,
+) -> None:
+    """Call `act` before the n-th call of a method."""
+    original = getattr(owner, step)
+    calls = 0
+
+    def stepped(self: Any, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == when:
+            act()
+        return original(self, *arguments)
+
+    monkeypatch.setattr(owner, step, stepped)
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:

@@ -81,7 +81,7 @@ def _run_here(settings: ServerSettings, listener: socket.socket) -> None:
     except (KeyboardInterrupt, SystemExit):
         if not server.started:
             raise
-        # uvicorn raises the signal again after an orderly stop, which is what was asked for
+        # uvicorn raises the signal again after an orderly stop: no error
 
 
 def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:

@@ -52,7 +52,7 @@ def opened(path: Path, *parts: Any, rows: int = 1 << 40) -> Postings:
 def by_hand(
     texts: Texts, question: list[bytes], average: float, live: set[int] | None = None
 ) -> list[tuple[int, float]]:
-    """Documents and scores by (−score, document), with sums as long as one's arm."""
+    """Documents and scores by (−score, document), by the sums of BM25, term by term."""
     scores = {}
     for i, text in enumerate(texts):
         if live is not None and i not in live:

@@ -34,7 +34,7 @@ def line(i: int) -> bytes:
 
 
 class Adding(threading.Thread):
-    """Adds documents without an end, and remembers what is acknowledged."""
+    """Adds documents until it is stopped, and remembers the acknowledged ones."""
 
     def __init__(self, server: Server, every: int = 10) -> None:
         super().__init__()

@@ -3,14 +3,14 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import killed_after, writers
+from concurrent_writers import during, killed_after, writers
 from conftest import WordLengths
 from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
@@ -75,23 +75,6 @@ def check(path: Path, keys: set[str]) -> None:
     assert strays(path) == []
 
 
-def during(
-    monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], when: int = 1
-) -> None:
-    """Call `act` before the n-th call of a step of a merge."""
-    original = getattr(Merging, step)
-    calls = 0
-
-    def stepped(self: Merging, *arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == when:
-            act()
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Merging, step, stepped)
-
-
 KEYS = {f"d{i}" for i in range(15)}
 
 
@@ -126,7 +109,7 @@ def test_others_change_what_is_being_merged(
             other.verify()
 
     with monkeypatch.context() as patch:
-        during(patch, step, act, when)
+        during(patch, Merging, step, act, when)
         engine.optimize()
     engine.refresh()
     assert engine.stats().segments == 2
@@ -155,7 +138,7 @@ def test_a_merge_whose_segments_were_replaced_is_dropped(
             writer.rebuild(measured, SegmentConfig(prefix=12), {"goal": {"recall": 0.9}})
 
     with monkeypatch.context() as patch:
-        during(patch, step, act, when)
+        during(patch, Merging, step, act, when)
         engine.optimize()
     assert engine.stats().segments == 1
     check(path, KEYS)
@@ -174,7 +157,7 @@ def test_a_backup_during_a_merge_holds_no_pending_work(
             other.backup(tmp_path / "copy")
             other.export(tmp_path / "export")
 
-    during(monkeypatch, step, act, when)
+    during(monkeypatch, Merging, step, act, when)
     engine.optimize()
     check(tmp_path / "copy", KEYS)
     assert len(np.load(tmp_path / "export" / "vectors.npy")) == 15
@@ -193,7 +176,7 @@ def test_a_merge_that_fails_leaves_nothing(
         raise error
 
     with monkeypatch.context() as patch:
-        during(patch, step, act, when)
+        during(patch, Merging, step, act, when)
         with pytest.raises(type(error)):
             engine.optimize()
     engine.add([document(20)])
@@ -230,7 +213,7 @@ def test_segments_of_a_living_merge_are_left_alone(
             merged.append(other.stats().segments)
 
     with monkeypatch.context() as patch:
-        during(patch, "_build", act)
+        during(patch, Merging, "_build", act)
         engine.optimize()
     assert merged == [3 + 2]  # three taken ones, and eight added ones merged by fours
     check(path, KEYS | {f"d{i}" for i in range(20, 28)})
@@ -264,7 +247,7 @@ def test_a_folder_that_is_replaced_during_a_merge_is_not_touched(
             other.add([document(30)])
 
     with monkeypatch.context() as patch:
-        during(patch, "_build", act)
+        during(patch, Merging, "_build", act)
         with pytest.raises((CollectionError, OSError)):
             engine.optimize()
     check(path, {"d30"})
@@ -296,7 +279,7 @@ def abandoned(path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int)
             engine.optimize()
 
     with monkeypatch.context() as patch:
-        during(patch, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
+        during(patch, Merging, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
         assert in_child(merge).signal == signal.SIGKILL
 
 

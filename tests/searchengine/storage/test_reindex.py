@@ -3,14 +3,14 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import killed_after, writers
+from concurrent_writers import during, killed_after, writers
 from conftest import WordLengths
 from faults import in_child
 from scenarios import document, stored, strays
@@ -96,23 +96,6 @@ def _ranked(hits: Any) -> dict[str, float]:
     return {hit.key: hit.score for hit in hits}
 
 
-def during(
-    monkeypatch: pytest.MonkeyPatch, owner: type, step: str, act: Callable[[], object], when: int
-) -> None:
-    """Call `act` before the n-th call of a method."""
-    original = getattr(owner, step)
-    calls = 0
-
-    def stepped(self: Any, *arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == when:
-            act()
-        return original(self, *arguments)
-
-    monkeypatch.setattr(owner, step, stepped)
-
-
 MOMENTS: list[tuple[type, str, int]] = [
     (Blocks, "_encoded", 1),
     (Blocks, "_encoded", 4),
@@ -172,7 +155,7 @@ def test_others_read_and_write_meanwhile(
 def test_a_killed_reindex_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int
 ) -> None:
-    """Killed three times; what is encoded is not encoded again."""
+    """Killed three times; no text is encoded twice."""
     path = tmp_path / "c"
     filled(path).close()
 
