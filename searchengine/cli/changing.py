@@ -147,7 +147,7 @@ def reindex(
     """Change the encoder of a collection by encoding all of its documents again.
 
     The collection can be read and changed meanwhile; the new encoder is used from one
-    commit on. If the command is interrupted, repeat it: what is encoded is kept. With
+    commit on. If the command is interrupted, repeat it: no text is encoded twice. With
     questions (--compare, -q) it encodes everything and shows the hits of both encoders,
     but changes nothing: repeat it without them to change the encoder, or with --discard.
 
