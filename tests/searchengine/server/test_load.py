@@ -102,7 +102,9 @@ def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
     text = client.get("/metrics").text
     assert 'searchengine_refused_total{reason="timeout"} 1.0' in text
     held.let.set()
-    assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
+    end = time.monotonic() + 30  # on a slow machine one more answer may be late
+    while client.post("/v1/search", json={"query": "a bee"}).status_code != 200:
+        assert time.monotonic() < end
 
 
 def test_a_caller_that_leaves_is_not_encoded(
