@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -145,11 +145,16 @@ class OpenVINORuntime:
             return self._request, batch
         self._singles_asked[fitting] += 1
         if self._singles_asked[fitting] == SINGLE_AFTER:
-            with suppress(ModelError):  # it is faster, not needed
-                self._single[fitting] = self._compiled(fitting)
+            # In a thread: it takes 0.3 s or more, for which no question has to wait.
+            Thread(target=self._compile_single, args=(fitting,), name="compile").start()
         if fitting not in self._single:
             return self._request, batch
         return self._single[fitting], batch.widened(fitting)
+
+    def _compile_single(self, width: int) -> None:
+        """Compile the graph for single questions of a width, and use it from now on."""
+        with suppress(ModelError):  # it is faster, not needed
+            self._single[width] = self._compiled(width)
 
 
 def _last_line(error: Exception) -> str:
