@@ -5,6 +5,7 @@ and reads the sum of all, so that no lock is needed and none can be left behind 
 The row is claimed by a lock on a byte of the file, which ends with the process.
 """
 
+import mmap
 import os
 import time
 from pathlib import Path
@@ -34,27 +35,37 @@ class Shared:
             row = 0
         else:
             rows = path.stat().st_size // (8 * columns)
-            self._file = os.open(path, os.O_RDWR)  # stays open: closing it drops the lock
-            row = self._claim(rows)
-            self._rows = np.memmap(path, np.float64, "r+", shape=(rows, columns))
+            # Opened once, and never closed: to close any descriptor of a file drops all locks that
+            # the process holds on it. So no np.memmap, which opens it and closes it again.
+            self._file = os.open(path, os.O_RDWR)
+            mapped = mmap.mmap(self._file, 8 * rows * columns)
+            self._rows = np.frombuffer(mapped).reshape(rows, columns)
+            row = self._claim()
         self._row = self._rows[row]
-        self._row[:] = 0
 
     @staticmethod
     def create(path: Path, workers: int, collections: int, tokens: int) -> None:
         """Write a file of zeros; twice as many rows as workers, which may overlap in a restart."""
         np.zeros((2 * workers + 8, 1 + collections + 3 * tokens)).tofile(path)
 
-    def _claim(self, rows: int) -> int:
+    def _claim(self) -> int:
+        """Lock a free row, and forget the requests of processes that were killed."""
         import fcntl  # not on Windows, where there is one worker
 
-        for row in range(rows):
+        claimed = None
+        for row in range(len(self._rows)):
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
             except OSError:
                 continue
-            return row
-        raise OSError("all rows of the shared file are taken")
+            self._rows[row, REQUESTS] = 0
+            if claimed is None:
+                claimed = row
+            else:
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, row)
+        if claimed is None:
+            raise OSError("all rows of the shared file are taken")
+        return claimed
 
     def requests(self) -> int:
         """Requests under way in all workers."""

@@ -1,6 +1,8 @@
 """Who may do what: tokens, scopes, hosts, limits; what is logged and sent with every response."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,7 +170,40 @@ def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
     assert shared.requests() == 1 and shared.enter(2)
 
 
+OTHER = """
+import sys
+from pathlib import Path
+from searchengine.server.shared import Shared
+shared = Shared(1, 1, Path(sys.argv[1]))
+shared.enter(9), shared.enter(9), shared.changed(0), shared.within_rate(0, 9, 10.5)
+print(shared.requests(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_limits_hold_over_processes(tmp_path: Path) -> None:
+    """Each has a row of its own; the requests of a killed one are forgotten, its changes not."""
+    path = tmp_path / "numbers"
+    Shared.create(path, 2, 1, 1)
+    first = Shared(1, 1, path)
+    assert first.enter(3)
+    command, pipe = [sys.executable, "-c", OTHER, str(path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "3\n"
+        assert first.requests() == 3 and not first.enter(3) and first.changes(0) == 1
+        assert first.within_rate(0, 2, 10.6) and not first.within_rate(0, 2, 10.7)
+        other.kill()
+    command[2] = OTHER.replace("sys.stdin.read()", "")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"  # those of the killed process are not among them
+    assert first.changes(0) == 2
+
+
 def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
+    ids = [client.get(DOCUMENT).headers["x-request-id"] for _ in range(3)]
+    assert len({each[:8] for each in ids}) == 1 and len(set(ids)) == 3
+    slash = client.get("/v1/collections/", headers={"host": "evil.example"})
+    assert slash.status_code == 404 and "location" not in slash.headers
     for path in (DOCUMENT, "/nothing", "/metrics", "/v1/search"):
         response = client.get(path)
         assert len(response.headers["x-request-id"]) == 16
