@@ -42,6 +42,7 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         lifespan=partial(_lifespan, here),
         docs_url=None,  # its page loads scripts from another host
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name the host that the request names
     )
     app.state.here = here
     for router in (searching.router, documents.router, status.router, page.router):
@@ -90,7 +91,7 @@ async def _warm(here: State) -> None:
 
 
 async def _refresh(here: State) -> None:
-    """Show what other processes commit. A worker whose parent has died stops too."""
+    """Show what other processes commit, and count. A worker whose parent has died stops too."""
     parent = os.getppid()
     while True:
         await asyncio.sleep(REFRESH)
@@ -99,6 +100,7 @@ async def _refresh(here: State) -> None:
                 await served.refresh()
             except Exception:  # the next look may succeed
                 _log.exception("%s was not refreshed", served.name)
+        here.count_vectors()
         if here.settings.workers > 1 and os.getppid() != parent:
             signal.raise_signal(signal.SIGTERM)
 

@@ -252,7 +252,7 @@ def _error(response: Any) -> ServerError | QueryError:
         message = f"{detail['message']} (request {detail['id']})"
     except (ValueError, KeyError, TypeError):
         return ServerError(f"{response.url} answered {response.status_code}, and no JSON")
-    if response.status_code == 404 and "/documents/" in response.url.path:
+    if detail["type"] == "unknown_key":
         return UnknownKey(message)
     if response.status_code in (400, 404, 413, 422):
         return QueryError(message)

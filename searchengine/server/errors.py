@@ -31,6 +31,8 @@ TYPES = {
     502: "encoder_unreachable",
     503: "unavailable",
 }
+UNKNOWN_KEY = "unknown_key"
+"""The type of a 404 for a document; that of another address or collection is not_found."""
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 
@@ -58,14 +60,18 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
     return 422, None
 
 
-def body(status: int, message: str, identity: str) -> dict[str, Any]:
+def body(status: int, message: str, identity: str, kind: str | None = None) -> dict[str, Any]:
     """The JSON of an error; OpenAI's clients read it too."""
-    return {"error": {"type": TYPES[status], "message": message, "id": identity}}
+    return {"error": {"type": kind or TYPES[status], "message": message, "id": identity}}
 
 
 def response(
-    status: int, message: str, identity: str, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    identity: str,
+    headers: Mapping[str, str] | None = None,
+    kind: str | None = None,
 ) -> Response:
     """The response of an error."""
-    content = to_json(body(status, message, identity))
+    content = to_json(body(status, message, identity, kind))
     return Response(content, status, dict(headers or {}), "application/json")

@@ -56,7 +56,8 @@ class Guard:
         self._app, self._settings = app, settings
         self._shared, self._metrics = shared, metrics
         # Random for each process, then counted: to read random numbers takes longer than all else.
-        self._ids = (f"{secrets.token_hex(4)}{number:08x}" for number in count())
+        prefix = secrets.token_hex(4)
+        self._ids = (f"{prefix}{number:08x}" for number in count())
 
     def new_id(self) -> str:
         """The id of a request, 16 characters."""

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from searchengine.errors import SearchEngineError
+from searchengine.errors import SearchEngineError, UnknownKey
 from searchengine.server import errors
 from searchengine.server.errors import Refused
 
@@ -73,7 +73,8 @@ def _engine(request: Request, error: Any) -> Response:
         for served in request.app.state.here.collections.values():
             message = served.without_path(message)
     headers = errors.RETRY if status == 503 else None
-    return errors.response(status, message, request.scope["id"], headers)
+    kind = errors.UNKNOWN_KEY if isinstance(error, UnknownKey) else None
+    return errors.response(status, message, request.scope["id"], headers, kind)
 
 
 def _internal(request: Request, _: Any) -> Response:

@@ -11,7 +11,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from searchengine.maintenance.stats import Stats
@@ -71,6 +71,12 @@ class Metrics:
             ("collection",),
             registry=registry,
         )
+        self._vectors = Counter(
+            "searchengine_question_vectors",
+            "Questions whose vector came from a cache, or was encoded.",
+            ("collection", "source"),
+            registry=registry,
+        )
         self._stage = {name: self.stages.labels(name) for name in ("wait", *_STAGES)}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -90,6 +96,10 @@ class Metrics:
             self._stage[name].observe(stage)
         self._stage["wait"].observe(max(0.0, seconds - working))
         self.together.observe(timing.questions)
+
+    def vectors(self, collection: str, source: str, number: int) -> None:
+        """Count questions: their vectors were `cached` or `encoded`."""
+        self._vectors.labels(collection, source).inc(number)
 
     def page(self, requests: int, collections: Iterable[tuple["Served", Stats]]) -> bytes:
         """The text that Prometheus reads."""
@@ -123,7 +133,7 @@ class _Collections:
         self._requests, self._collections = requests, collections
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges, and the cache of questions in the process that answers the scrape."""
+        """The gauges; `ready` is that of the process that answers the scrape."""
         yield GaugeMetricFamily(
             "searchengine_requests_under_way", "Requests under way.", value=self._requests
         )
@@ -133,14 +143,6 @@ class _Collections:
                 gauge.add_metric([served.name], getattr(stats, name))
             yield gauge
         ready = GaugeMetricFamily("searchengine_ready", "1: ready.", labels=["collection"])
-        cache = CounterMetricFamily(
-            "searchengine_question_vectors",
-            "Questions whose vector came from the cache of this worker, or was encoded.",
-            labels=["collection", "source"],
-        )
         for served, _ in self._collections:
             ready.add_metric([served.name], float(served.problem is None))
-            for source, number in served.engine.question_vectors().items():
-                cache.add_metric([served.name, source], number)
         yield ready
-        yield cache

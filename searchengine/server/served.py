@@ -57,6 +57,7 @@ class Served:
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._refreshing = asyncio.Lock()
         self._retired: list[SearchEngine] = []
+        self._counted: dict[str, int] = {}  # vectors of questions at the last count
         self._failure: str | None = None  # of the last refresh, so that it is logged once
 
     async def warm(self) -> None:
@@ -124,7 +125,12 @@ class Served:
             raise
         _log.warning("%s has another encoder now", self.name)
         self._retired.append(self.engine)
-        self.engine = fresh
+        self.engine, self._counted = fresh, {}
+
+    def question_vectors(self) -> dict[str, int]:
+        """How many vectors of questions were cached, and encoded, since the last call."""
+        before, self._counted = self._counted, self.engine.question_vectors()
+        return {source: number - before.get(source, 0) for source, number in self._counted.items()}
 
     def without_path(self, message: str) -> str:
         """A message for a client: the name of the collection in place of its folder."""

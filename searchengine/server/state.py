@@ -52,6 +52,12 @@ class State:
             )
         return served
 
+    def count_vectors(self) -> None:
+        """Add to the metrics where the vectors of questions came from, since the last call."""
+        for served in self.collections.values():
+            for source, number in served.question_vectors().items():
+                self.metrics.vectors(served.name, source, number)
+
 
 def state(request: Request) -> State:
     """The state of the application that answers a request."""

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
-from searchengine.server.errors import Refused
+from searchengine.errors import UnknownKey
 from searchengine.server.models import (
     Deleted,
     DocumentList,
@@ -152,5 +152,5 @@ async def delete_document(request: Request, name: Name, key: Key) -> Response:
     return as_json({"deleted": deleted})
 
 
-def _unknown(key: str) -> Refused:
-    return Refused(404, f"there is no document {key!r:.80}")
+def _unknown(key: str) -> UnknownKey:
+    return UnknownKey(f"there is no document {key!r:.80}")

@@ -81,5 +81,6 @@ async def metrics(request: Request) -> Response:
     gathered = [
         (served, await served.read(SearchEngine.stats)) for served in here.collections.values()
     ]
+    here.count_vectors()
     content = here.metrics.page(here.shared.requests(), gathered)
     return Response(content, headers={"Content-Type": CONTENT_TYPE})

@@ -66,6 +66,11 @@ def test_errors_are_those_of_the_engine(remote: Client, client: TestClient) -> N
             remote.search("a bee", **options)  # type: ignore[arg-type]
     with pytest.raises(UnknownKey):
         remote.update("unknown", {"n": 1})
+    elsewhere = Client("http://localhost", "other")
+    elsewhere._http = client
+    with pytest.raises(QueryError, match="no collection 'other'") as error:
+        elsewhere.get("bee")
+    assert not isinstance(error.value, UnknownKey)  # for which `get` returns None
     with pytest.raises(QueryError, match="either a list of keys or a filter"):
         remote.delete("bee")
     client.headers["Authorization"] = "Bearer wrong"
