@@ -79,7 +79,7 @@ class SearchEngine(Documents, Reindexes):
         *,
         dim: int | None = None,
         passages: PassageConfig | bool = True,
-        tokenizer: Tokenizer | str = Tokenizer.PORTER,
+        tokenizer: Tokenizer | str | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
     ) -> "SearchEngine":
@@ -145,10 +145,9 @@ class SearchEngine(Documents, Reindexes):
                 encoder = "starter"
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
-            words = tokenizer or Tokenizer.PORTER
             try:
                 return cls.create(
-                    path, loaded, config, dim=dim, passages=cut, tokenizer=words, wait=wait
+                    path, loaded, config, dim=dim, passages=cut, tokenizer=tokenizer, wait=wait
                 )
             except CollectionError:
                 if not database.exists():  # else another process has created it just now

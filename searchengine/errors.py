@@ -13,6 +13,8 @@ SearchEngineError
 └── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
     └── EncoderMismatch    built by a different encoder
+
+LanguageWarning       documents in a language that the encoder does not read
 """
 
 
@@ -68,3 +70,7 @@ class CollectionBusy(CollectionError):
 
 class EncoderMismatch(CollectionError):
     """The collection was built by a different encoder."""
+
+
+class LanguageWarning(UserWarning):
+    """Documents are in a language that the encoder does not read."""

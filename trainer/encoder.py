@@ -282,6 +282,16 @@ class Encoder:
         _check_texts(texts)
         return self._tokens.spans(texts)
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        return self._tokens.vocabulary_size
+
+    def unknown_tokens(self, texts: Sequence[str]) -> float:
+        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
+        _check_texts(texts)
+        return self._tokens.unknown(texts)
+
     def room(self, role: Role | None = None) -> int:
         """Tokens left for a text: `max_tokens` less the prompt and special tokens.
 

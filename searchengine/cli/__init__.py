@@ -24,7 +24,7 @@ from searchengine.cli import (
 )
 from searchengine.cli import evaluate as measuring
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
-from searchengine.errors import SearchEngineError
+from searchengine.errors import LanguageWarning, SearchEngineError
 from trainer.errors import RuntimeChoiceWarning, TrainerError
 
 
@@ -79,6 +79,7 @@ class OneSentence(click.Group):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", RuntimeChoiceWarning)
+                warnings.simplefilter("always", LanguageWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:

@@ -87,7 +87,9 @@ COMMIT_EVERY = 5000
     help="Tokens that passages share [default: an eighth of a passage].",
 )
 @click.option(
-    "--tokenizer", type=choice(Tokenizer), help="Tokenizer for --mode text [default: porter]."
+    "--tokenizer",
+    type=choice(Tokenizer),
+    help="Tokenizer for --mode text [default: by the language of the first documents].",
 )
 @INDEXED
 @click.option(

@@ -67,6 +67,17 @@ class SentenceTransformerEncoder(FunctionEncoder):
         )
         return [np.array(each, np.int32).reshape(-1, 2) for each in encoded["offset_mapping"]]
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        return len(self._tokenizer)
+
+    def unknown_tokens(self, texts: Sequence[str]) -> float:
+        """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
+        encoded = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
+        ids = [i for row in encoded["input_ids"] for i in row]
+        return ids.count(self._tokenizer.unk_token_id) / len(ids) if ids else 0.0
+
     def room(self, role: Role) -> int:
         """Tokens left for a text, beside the prompt and special tokens."""
         most = self.model.max_seq_length or self._tokenizer.model_max_length

@@ -31,6 +31,7 @@ from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_docum
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import DuplicateKey, EmptyCorpus
 from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
+from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Spool, Spooled, Supplied
@@ -77,6 +78,7 @@ class Ingestion:
         self._identity = collection.store.identity  # another folder may replace this one
         self._reader = reader
         self._options = options
+        self._languages = Languages(None if reader is None else reader.encoder)
         self._block_size = _FIRST_BLOCK
         self._next_block: Block | None = None  # read ahead of the commit before
         self._pending: deque[Encoding] = deque()
@@ -182,6 +184,7 @@ class Ingestion:
         documents = self._storable(read, supplied)
         with self._collection.reader(self._identity) as store:
             stored = known(store, [document.key for document in documents])
+            self._languages.look(store, documents)
         documents = [each for each in documents if self._may_replace(each, stored)]
         comparison = compare(documents, stored, {k: each.checksum for k, each in supplied.items()})
         spans, tokens = self._cut(comparison.changed)
@@ -314,6 +317,7 @@ class Ingestion:
             self._collection.own_store(self._identity) as store,
             self._collection.writing(store) as writer,
         ):
+            self._languages.settle(writer)
             passage = writer.changes.next_passage()
             rows: list[tuple[int, int]] = []  # ranges of the spool's vectors
             for spooled in self._spool.documents():

@@ -112,11 +112,15 @@ def tokenizer_of(encoder: TextEncoder) -> Tokenizes:
 
 
 class PassageReader:
-    """Cuts documents into passages and encodes them; ingest.ingestion uses it."""
+    """Cuts documents into passages and encodes them; ingest.ingestion uses it.
+
+    Attributes:
+        encoder: what encodes them.
+    """
 
     def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
         """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
-        self._encoder = encoder
+        self.encoder = encoder
         self._passages = passages
         self._reports = "on_batch" in inspect.signature(encoder.encode).parameters
         self._tokenizer: Tokenizes | None = None
@@ -147,8 +151,8 @@ class PassageReader:
         CollectionError, with the key of a document that has no usable vector.
         """
         options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
-        vectors = self._encoder.encode(texts, role="document", **options)
-        check_shape(vectors, (len(texts), self._encoder.dim), "passages", CollectionError)
+        vectors = self.encoder.encode(texts, role="document", **options)
+        check_shape(vectors, (len(texts), self.encoder.dim), "passages", CollectionError)
         wrong = unusable(vectors)
         if wrong.any():
             document, _ = passages[int(wrong.argmax())]

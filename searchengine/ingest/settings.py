@@ -33,14 +33,15 @@ class CollectionSettings:
     Attributes:
         config: index config; `tune` may change it later.
         passages: how documents are cut into passages; None keeps them whole.
-        tokenizer: how text becomes words, for the modes text and hybrid.
+        tokenizer: how text becomes words, for the modes text and hybrid; None: the first documents
+            decide.
         layers: number of the encoder's first layers in use; None: all.
         encodes: whether the collection has an encoder.
     """
 
     config: SegmentConfig
     passages: PassageConfig | None
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     layers: int | None = None
     encodes: bool = True
 
@@ -50,7 +51,7 @@ class CollectionSettings:
         encoder: TextEncoder,
         config: SegmentConfig | Mapping[str, Any] | None = None,
         passages: PassageConfig | bool = True,
-        tokenizer: Tokenizer | str = Tokenizer.PORTER,
+        tokenizer: Tokenizer | str | None = None,
     ) -> Self:
         """Settings for an encoder, with defaults that suit it.
 
@@ -62,7 +63,8 @@ class CollectionSettings:
                 prefix lengths that the encoder was trained for.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
-            tokenizer: see searchengine.storage.documents.lexical.
+            tokenizer: see searchengine.storage.documents.lexical; None: the languages of the first
+                documents decide (searchengine.ingest.languages).
 
         Raises:
             CollectionError: a prefix wider than the encoder's vectors, or an option that the
@@ -94,7 +96,7 @@ class CollectionSettings:
         elif passages and isinstance(encoder, Tokenizes | NoEncoder):
             cut = PassageConfig()
         try:
-            chosen = Tokenizer(tokenizer)
+            chosen = None if tokenizer is None else Tokenizer(tokenizer)
         except ValueError:
             raise CollectionError(
                 f"tokenizer must be one of {', '.join(Tokenizer)}, got {tokenizer!r}"

@@ -33,9 +33,12 @@ class Collection(WritableView):
 
     @classmethod
     def create(
-        cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer, wait: float = 0
+        cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer | None, wait: float = 0
     ) -> "Collection":
-        """Create an empty collection, whole or not at all, and open it; `wait` as for opening."""
+        """Create an empty collection, whole or not at all, and open it; `wait` as for opening.
+
+        `tokenizer`: None lets the first documents decide (searchengine.ingest.languages).
+        """
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
@@ -44,10 +47,12 @@ class Collection(WritableView):
             (scratch / "segments").mkdir()
             with Store(scratch / "documents.db", create=True) as store, store.transaction():
                 changes = Changes(store)
-                new = {"commit_id": uuid4().hex, "record_keys": "content"}
+                new: dict[str, Any] = {"commit_id": uuid4().hex, "record_keys": "content"}
+                if tokenizer is None:
+                    new["tokenizer_auto"] = True
                 for name, value in (settings | new).items():
                     changes.set(name, value)
-                changes.index_text(tokenizer)
+                changes.index_text(tokenizer or Tokenizer.PORTER)
         return cls(path, wait)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:

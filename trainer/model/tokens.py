@@ -167,6 +167,20 @@ class TokenIds:
                 spans[row].append(offsets + np.int32(start))
         return [np.concatenate(parts) if len(parts) != 1 else parts[0] for parts in spans]
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def unknown(self, texts: Sequence[str]) -> float:
+        """Share of the texts' own tokens that stand for what the vocabulary does not have, 0–1."""
+        ids = [i for each in self._encoded(texts) for i in each.ids]
+        model = json.loads(self._state)["model"]
+        unknown = model.get("unk_id")  # SentencePiece names it by its id, others by its text
+        if unknown is None and model.get("unk_token") is not None:
+            unknown = self._tokenizer.token_to_id(model["unk_token"])
+        return ids.count(unknown) / len(ids) if ids and unknown is not None else 0.0
+
     def room(self, prompt: str) -> int:
         """Number of tokens of a text that are read beside the prompt and the special tokens.
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.errors import QueryError
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -102,12 +103,8 @@ _TRIGGERS = {
     ),
 }
 
-# Thai, Lao, Burmese, Hangul letters, Khmer, kana, Chinese, Hangul, Chinese again.
-_LETTERS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u31ff\u3400-\u9fff"
-    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_PIECES = f"([{_LETTERS}]+)|[^{_LETTERS}]+"  # takes 5 ms to compile, and is seldom needed
+# Takes 5 ms to compile, and is seldom needed.
+_PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
 
 
 def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:

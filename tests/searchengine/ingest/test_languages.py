@@ -1,0 +1,230 @@
+"""Languages: told from texts; the tokenizer that suits them; what an encoder's tokenizer reads."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import WordLengths
+from tiny_model import write_model2vec
+
+from searchengine import SearchEngine
+from searchengine.cli import cli
+from searchengine.corpus.languages import Traits, traits
+from searchengine.errors import LanguageWarning
+from searchengine.ingest.languages import reads, tokenizer_for
+from searchengine.storage.documents.lexical import Tokenizer
+from trainer.model.source import Source
+from trainer.model.tokens import TokenIds, Tokenization
+
+ENGLISH = "Dough rises while yeast turns sugar into gas, and the baker waits for it to double."
+GERMAN = "Der Teig geht auf, während die Hefe Zucker in Gas verwandelt, und der Bäcker wartet."
+FRENCH = "La pâte lève pendant que la levure change le sucre en gaz, et le boulanger attend."
+RUSSIAN = "Тесто поднимается, пока дрожжи превращают сахар в газ, а пекарь терпеливо ждёт."
+KOREAN = "효모가 설탕을 가스로 바꾸는 동안 반죽이 부풀어 오르고 제빵사는 기다린다."
+JAPANESE = "酵母が砂糖をガスに変えるあいだに生地は膨らみ、パン職人は待っている。"
+CHINESE = "酵母把糖变成气体，面团就发起来，面包师在一旁等待。"
+THAI = "แป้งขึ้นฟูในขณะที่ยีสต์เปลี่ยนน้ำตาลเป็นก๊าซ และคนทำขนมปังรออยู่"
+CODE = """def rise(dough: Dough, hours: int = 2) -> Dough:
+    for _ in range(hours * 60):
+        dough.volume *= (1 + YEAST[dough.kind]) ** 2
+    return dough if dough.volume > 0 else Dough(kind=None)
+"""
+LANGUAGES = {
+    "en": ENGLISH, "de": GERMAN, "fr": FRENCH, "ru": RUSSIAN,
+    "ko": KOREAN, "ja": JAPANESE, "zh": CHINESE, "th": THAI,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_languages_are_told(code: str) -> None:
+    assert traits([LANGUAGES[code]]) == [Traits(code, parts=code in ("ko", "ja", "zh", "th"))]
+
+
+def test_japanese_is_told_by_its_kana_and_code_by_its_punctuation() -> None:
+    assert traits(["酵母菌"]) == [Traits("zh", parts=True)]
+    assert traits([f"{JAPANESE} SearchEngine.open"]) == [Traits("ja", parts=True)]
+    assert traits([CODE]) == [Traits(code=True)]
+    assert traits([f"{ENGLISH} 효모"]) == [Traits("en")]  # a quotation changes nothing
+
+
+def test_short_texts_are_judged_together() -> None:
+    titles = ["Der Teig", "Die Hefe im Brot", "Warum Brot aufgeht", "Was ein Bäcker über Mehl weiß"]
+    assert traits(titles[:1]) == [Traits()]
+    assert traits(titles) == [Traits("de")] * 4
+    assert traits(["", "a", "1 2 3", "sixsix a bb ccc"]) == [Traits()] * 4
+    assert traits([]) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer"),
+    [
+        ([ENGLISH], Tokenizer.PORTER),
+        ([GERMAN], Tokenizer.UNICODE),
+        ([RUSSIAN], Tokenizer.UNICODE),
+        ([KOREAN], Tokenizer.TRIGRAM),
+        ([JAPANESE], Tokenizer.TRIGRAM),
+        ([CODE], Tokenizer.TRIGRAM),
+        ([ENGLISH] * 9 + [JAPANESE], Tokenizer.TRIGRAM),
+        ([ENGLISH] * 19 + [JAPANESE], Tokenizer.PORTER),
+        ([ENGLISH, GERMAN], Tokenizer.PORTER),
+        ([ENGLISH, GERMAN, FRENCH], Tokenizer.UNICODE),
+        ([ENGLISH, CODE], Tokenizer.PORTER),
+        (["a bee", "sixsix"], Tokenizer.PORTER),
+        ([], Tokenizer.PORTER),
+    ],
+)
+def test_the_tokenizer_suits_the_sample(texts: list[str], tokenizer: Tokenizer) -> None:
+    assert tokenizer_for(traits(texts)) is tokenizer
+
+
+# --------------------------------------------------------------------------------------- encoders
+
+
+class Pieces(WordLengths):
+    """Cuts texts into tokens of `length` letters; those of `unknown` characters are unknown."""
+
+    def __init__(self, length: int = 4, unknown: str = "", vocabulary: int = 30_000) -> None:
+        super().__init__()
+        self.length, self.unknown, self.vocabulary_size = length, unknown, vocabulary
+
+    def token_spans(self, texts: Any) -> list[Any]:
+        """As an encoder has them."""
+        return [
+            np.array([(i, min(i + self.length, len(t))) for i in range(0, len(t), self.length)])
+            .reshape(-1, 2)
+            .astype(np.int32)
+            for t in texts
+        ]
+
+    def unknown_tokens(self, texts: Any) -> float:
+        """As an encoder has it."""
+        characters = "".join(texts)
+        return sum(c in self.unknown for c in characters) / len(characters)
+
+    def room(self, role: str) -> int:
+        """Plenty."""
+        return 500
+
+
+class EnglishPieces(Pieces):
+    """Pieces of four letters of English, of two letters otherwise."""
+
+    def token_spans(self, texts: Any) -> list[Any]:
+        """As an encoder has them."""
+        return [
+            Pieces(4 if text.startswith(("Whales", "Dough")) else 2).token_spans([text])[0]
+            for text in texts
+        ]
+
+
+def test_the_tokens_of_a_language_tell_whether_it_is_read() -> None:
+    assert reads(Pieces(4), [GERMAN], parts=False)  # as many as of English
+    assert not reads(EnglishPieces(), [GERMAN], parts=False)  # twice as many
+    assert not reads(Pieces(1), [RUSSIAN], parts=False)  # letter by letter
+    assert reads(Pieces(1), [KOREAN], parts=True)  # syllable by syllable
+    assert not reads(Pieces(1, unknown="酵母砂糖"), [JAPANESE], parts=True)
+    large = EnglishPieces(vocabulary=250_000)  # rare languages have long words
+    assert reads(large, [GERMAN], parts=False)
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_the_starter_reads_english_only(starter: Any, code: str) -> None:
+    parts = code in ("ko", "ja", "zh", "th")
+    assert reads(starter, [LANGUAGES[code]], parts=parts) is (code == "en")
+
+
+def test_the_starter_reads_code(starter: Any) -> None:
+    assert reads(starter, [CODE], parts=False)
+
+
+class Starter(Pieces):
+    """The tokenizer of the starter encoder, without its network."""
+
+    def __init__(self) -> None:
+        folder = Source.find("starter", None, trust_remote_code=False).folder
+        state = next(folder.rglob("tokenizer.json")).read_text()
+        self.tokens = TokenIds(Tokenization(state, 256, 0, (), "right"))
+        self.vocabulary_size = self.tokens.vocabulary_size
+        self.token_spans, self.unknown_tokens = self.tokens.spans, self.tokens.unknown
+
+
+@pytest.fixture(scope="module")
+def starter() -> Starter:
+    return Starter()
+
+
+# -------------------------------------------------------------------------------------- collections
+
+
+def records(*texts: str) -> list[dict[str, Any]]:
+    return [{"_id": f"{text[:9]} {i}", "text": text} for i, text in enumerate(texts)]
+
+
+def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", EnglishPieces()) as engine:
+        with pytest.warns(LanguageWarning) as caught:
+            engine.add(records(ENGLISH, GERMAN, GERMAN))
+        assert [str(each.message) for each in caught] == [
+            "67% of these documents are in German, which the encoder does not read well, so "
+            "searches by meaning miss much of them; index into a new collection with a "
+            "multilingual encoder, such as --encoder intfloat/multilingual-e5-small, or search by "
+            "words: --mode text"
+        ]
+        assert engine.stats().tokenizer == "unicode"
+        engine.add(records(JAPANESE, GERMAN))  # neither another tokenizer nor another warning
+        assert engine.stats().tokenizer == "unicode"
+        engine.verify()
+
+
+def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", Pieces(1)) as engine:
+        engine.add(records(JAPANESE, KOREAN, ENGLISH))
+        assert engine.stats().tokenizer == "trigram"
+        assert [hit.text for hit in engine.search("パン職人", mode="text")] == [JAPANESE]
+        assert [hit.text for hit in engine.search("제빵사", mode="text")] == [KOREAN]
+        engine.delete(engine.keys())
+        engine.add(records(ENGLISH))  # empty again: chosen again
+        assert engine.stats().tokenizer == "porter"
+        assert [hit.text for hit in engine.search("baking doughs", mode="text")] == [ENGLISH]
+        engine.verify()
+
+
+def test_a_tokenizer_that_was_asked_for_stays(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", Pieces(), tokenizer="unicode") as engine:
+        engine.add(records(JAPANESE))
+        assert engine.stats().tokenizer == "unicode"
+
+
+def test_documents_with_vectors_choose_too(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", None, dim=2) as engine:
+        engine.add(records(JAPANESE), [[1, 2]])
+        assert engine.stats().tokenizer == "trigram"
+
+
+def test_a_warning_that_is_an_error_changes_nothing(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "new.index", EnglishPieces()) as engine:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LanguageWarning)
+            with pytest.raises(LanguageWarning):
+                engine.add(records(GERMAN))
+        assert len(engine) == 0
+
+
+def test_the_command_warns_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for name, text in (("a", KOREAN), ("b", JAPANESE), ("c", ENGLISH)):
+        (tmp_path / "notes" / f"{name}.txt").write_text(text)
+    arguments = ["index", str(tmp_path / "notes"), str(tmp_path / "notes.index")]
+    arguments += ["--encoder", str(write_model2vec(tmp_path / "model"))]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0
+    assert (
+        "33% of these documents are in Korean and 33% in Japanese, which the encoder"
+        in result.stderr
+    )
+    assert result.stderr.count("multilingual-e5-small") == 1
+    (tmp_path / "notes" / "d.txt").write_text(KOREAN)
+    assert "multilingual" not in CliRunner().invoke(cli, arguments).stderr
