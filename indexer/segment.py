@@ -326,7 +326,7 @@ class Segment:
         """Stored rows in the encoder's basis: (n,) rising row numbers to (n, D) float32."""
         file, rotation = self._opened().file, self._opened().rotation
         stored = file.take(row_numbers(rows, self.rows))
-        return stored if rotation is None else stored @ rotation.matrix.T
+        return stored if rotation is None else rotation.undo(stored)
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
         """Rows (all by default) in the encoder's basis, verified as they are read: blocks (n, D).

@@ -76,6 +76,16 @@ class Rotation:
                     self._linear.apply_noalloc(len(batch), faiss.swig_ptr(batch), into)
         return out
 
+    def undo(self, rows: Floats) -> Floats:
+        """Rows (n, D) float32 as rows @ R.T. A few take one thread, as in `apply`."""
+        if len(rows) > QUERIES_PER_THREAD:
+            return rows @ self.matrix.T
+        rows, out = np.ascontiguousarray(rows), np.empty(rows.shape, np.float32)
+        with native_threads(1):
+            into, stored = faiss.swig_ptr(out), faiss.swig_ptr(rows)
+            self._linear.transform_transpose(len(rows), stored, into)
+        return out
+
 
 class _KernelRotation:
     """The rotation of one query by the compiled kernel, with the factors of R where it has them."""

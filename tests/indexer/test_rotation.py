@@ -93,6 +93,8 @@ def test_every_turn_is_orthogonal_and_keeps_the_scores(
         applied = Rotation(turn)
         np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
         np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
+        for some in (rows, rows[:1], rows[:0], np.repeat(rows, 9, axis=0)):
+            np.testing.assert_allclose(applied.undo(applied.apply(some)), some, atol=4e-6)
 
 
 @given(shapes(), st.integers(0, 999))
