@@ -245,6 +245,7 @@ class MapRequest(Strict):
     )
     query: Question | None = None
     keys: list[Annotated[str, Field(max_length=limits.MAX_KEY)]] = Field([], max_length=100)
+    version: str | None = Field(None, max_length=64, description="The one of the last response.")
 
 
 class Place(BaseModel):
@@ -264,7 +265,10 @@ class DocumentPlace(Place):
 class MapResponse(BaseModel):
     """Documents on the first two principal components of a sample."""
 
-    points: list[DocumentPlace]
+    version: str = Field(description="Names the points; another commit has others.")
+    points: list[DocumentPlace] | None = Field(
+        description="A sample; null if `version` is the one of the request."
+    )
     question: Place | None
     hits: list[DocumentPlace]
     explained: float = Field(description="Share of the variance of the sample that is shown.")

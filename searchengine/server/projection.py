@@ -20,22 +20,23 @@ class Projection:
         mean: (D,). axes: (2, D), unit rows, or zeros where the sample has fewer directions.
         explained: share of the variance that they show.
         points: the documents of the sample, as JSON.
-        commit: the commit that it was computed from.
+        version: the id of the commit that it was computed from.
     """
 
     mean: Floats
     axes: Floats
     explained: float
     points: list[dict[str, Any]]
-    commit: object
+    version: str
 
     @classmethod
     def of(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
+        version = current_version(engine)  # before the rest: a newer commit makes it out of date
         drawn = engine.sample(sample)
         with engine.collection.reading() as snapshot:
             documents, vectors = document_vectors(snapshot, drawn)
-            dim, commit = snapshot.settings["encoder"]["dim"], snapshot.commit_id
+            dim = snapshot.settings["encoder"]["dim"]
         mean = vectors.mean(axis=0) if len(vectors) else np.zeros(dim, np.float32)
         centred = vectors - mean
         _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
@@ -47,7 +48,7 @@ class Projection:
             {"key": document.key, "title": document.title, "x": float(x), "y": float(y)}
             for document, (x, y) in zip(documents, centred @ two.T, strict=True)
         ]
-        return cls(mean, two, explained, points, commit)
+        return cls(mean, two, explained, points, version)
 
     def place(self, vectors: Floats) -> list[list[float]]:
         """The coordinates [x, y] of vectors (n, D)."""
@@ -63,6 +64,12 @@ class Projection:
             {"key": document.key, "title": document.title, "x": x, "y": y}
             for document, (x, y) in zip(documents, self.place(vectors), strict=True)
         ]
+
+
+def current_version(engine: SearchEngine) -> str:
+    """The id of the commit that is shown."""
+    with engine.collection.reading() as snapshot:
+        return str(snapshot.commit_id)
 
 
 def document_vectors(

@@ -3,7 +3,7 @@
 import { ApiError, call, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { showChips, showFacets, showHits } from "./hits.js";
-import { showCurve, showMap, showMissed, showStages } from "./panels.js";
+import { mapVersion, showCurve, showMap, showMissed, showStages } from "./panels.js";
 
 const PAGE = 10;
 const DEBOUNCE = 80; // milliseconds
@@ -36,9 +36,9 @@ async function search() {
   clearTimeout(state.timer);
   state.asking?.abort();
   const question = byId("query").value.trim();
-  remember(question);
   byId("missed").textContent = "";
   if (!question) {
+    remember(question);
     state.asked = null;
     showHits([], "", addFilter, false);
     byId("status").textContent = "";
@@ -50,6 +50,7 @@ async function search() {
   try {
     const asked = request(question);
     const result = await call("/v1/search", asked, asking.signal);
+    const received = performance.now();
     state.asked = asked;
     state.hits = result.hits;
     byId("error").hidden = true;
@@ -59,12 +60,20 @@ async function search() {
       ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms` : "No hits.";
     showStages(result, state.stats, asked.shortlist);
     byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;
-    requestAnimationFrame(() => performance.measure("painted", { start, end: performance.now() }));
+    const shown = performance.now();
+    await painted();
+    const detail = { server: result.timing.total, received: received - start, shown: shown - start };
+    performance.measure("painted", { start, detail });
+    if (state.asked !== asked) return; // another question has been answered meanwhile
+    remember(question); // takes the browser some milliseconds, as the map does
     await locate(question, result.hits, asking.signal);
   } catch (error) {
     showError(error);
   }
 }
+
+/** When the browser has painted what was just shown: a task after the next frame. */
+const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
 async function more() {
   const offset = state.hits.length;
@@ -94,7 +103,8 @@ async function compare() {
 async function locate(question, hits, signal) {
   if (!byId("map-panel").open) return;
   const encoded = question && checkedMode() !== "text" ? question : null;
-  showMap(await call(`${at()}/map`, { query: encoded, keys: hits.map((hit) => hit.key) }, signal));
+  const keys = hits.map((hit) => hit.key);
+  showMap(await call(`${at()}/map`, { query: encoded, keys, version: mapVersion() }, signal));
 }
 
 async function filtersChanged() {

@@ -26,38 +26,49 @@ export function showMissed(hits, exact) {
     : `These are the ${exact.length} true nearest.`;
 }
 
-/** Scales of both axes to a box of this size, with a margin; both are scaled alike. */
-function scales(points, width, height, margin) {
+const [WIDTH, HEIGHT, MARGIN] = [320, 260, 14];
+const map = { version: null, x: null, y: null, above: null, count: 0 }; // the sample that is drawn
+
+export const mapVersion = () => map.version;
+
+const inside = (value, size) => Math.min(size - 4, Math.max(4, value));
+
+function dot(point, cls, r) {
+  const place = { cx: inside(map.x(point.x), WIDTH).toFixed(1), cy: inside(map.y(point.y), HEIGHT).toFixed(1) };
+  return draw("circle", { class: cls, ...place, r }, draw("title", {}, point.title || point.key || "the question"));
+}
+
+/** Draw the sample, both axes to the same scale. What is drawn above it later may be outside: it stands at the edge. */
+function drawSample(points) {
   const xs = points.map((point) => point.x);
   const ys = points.map((point) => point.y);
   const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-  const scale = Math.min((width - 2 * margin) / (right - left || 1), (height - 2 * margin) / (high - low || 1));
-  return {
-    x: (value) => width / 2 + (value - (left + right) / 2) * scale,
-    y: (value) => height / 2 - (value - (low + high) / 2) * scale,
-  };
+  const scale = Math.min((WIDTH - 2 * MARGIN) / (right - left || 1), (HEIGHT - 2 * MARGIN) / (high - low || 1));
+  map.x = (value) => WIDTH / 2 + (value - (left + right) / 2) * scale;
+  map.y = (value) => HEIGHT / 2 - (value - (low + high) / 2) * scale;
+  map.above = draw("g");
+  byId("map").replaceChildren(draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
+    draw("g", {}, ...points.map((point) => dot(point, "dot", 2.5))), map.above));
 }
 
-export function showMap(map) {
-  const all = [...map.points, ...map.hits, ...(map.question ? [map.question] : [])];
-  if (all.length < 3) {
-    byId("map").replaceChildren();
+/** The map; its sample is drawn only where the answer has another one than before. */
+export function showMap(answer) {
+  if (answer.points) {
+    map.version = answer.version;
+    map.count = answer.points.length;
+    if (map.count >= 3) drawSample(answer.points);
+    else byId("map").replaceChildren();
+  }
+  if (map.count < 3) {
     byId("map-note").textContent = "A map needs three documents with vectors.";
     return;
   }
-  const [width, height] = [320, 260];
-  const { x, y } = scales(all, width, height, 10);
-  const dot = (point, cls, r) => draw("circle", { class: cls, cx: x(point.x).toFixed(1), cy: y(point.y).toFixed(1), r },
-    draw("title", {}, point.title || point.key || "the question"));
-  const label = map.question
-    ? `Map of ${map.points.length} documents, the question and ${map.hits.length} hits`
-    : `Map of ${map.points.length} documents`;
-  byId("map").replaceChildren(draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    ...map.points.map((point) => dot(point, "dot", 2.5)),
-    ...map.hits.map((point) => dot(point, "hit", 5)),
-    ...(map.question ? [dot(map.question, "question", 8)] : [])));
+  map.above.replaceChildren(...answer.hits.map((point) => dot(point, "hit", 5)),
+    ...(answer.question ? [dot(answer.question, "question", 8)] : []));
+  byId("map").firstChild.setAttribute("aria-label", `Map of ${map.count} documents` +
+    (answer.question ? ", the question" : "") + (answer.hits.length ? ` and ${answer.hits.length} hits` : ""));
   byId("map-note").textContent =
-    `${map.points.length} documents; the two directions show ${(100 * map.explained).toFixed(0)} % of the variance. ` +
+    `${map.count} documents; the two directions show ${(100 * answer.explained).toFixed(0)} % of the variance. ` +
     "Ring: the question. Large dots: hits.";
 }
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from searchengine.engine import SearchEngine
 from searchengine.server.errors import Refused
 from searchengine.server.models import FacetsResponse, FieldName, MapRequest, MapResponse, UrlFilter
-from searchengine.server.projection import Projection
+from searchengine.server.projection import Projection, current_version
 from searchengine.server.routes.documents import Name
 from searchengine.server.routes.searching import as_json, facets_as_json
 from searchengine.server.settings import MAX_FACETS
@@ -80,17 +80,16 @@ async def locate(request: Request, name: Name, asked: MapRequest) -> Response:
     served = state(request).served(name)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        with engine.collection.reading() as snapshot:
-            commit = snapshot.commit_id
         projection = served.projection
-        if projection is None or projection.commit != commit:
+        if projection is None or projection.version != current_version(engine):
             projection = served.projection = Projection.of(engine, SAMPLE)
         question = None
         if asked.query is not None:
             ((x, y),) = projection.place(engine.encode_questions([asked.query]))
             question = {"x": x, "y": y}
         return {
-            "points": projection.points,
+            "version": projection.version,
+            "points": None if projection.version == asked.version else projection.points,
             "question": question,
             "hits": projection.hits(engine, asked.keys),
             "explained": projection.explained,

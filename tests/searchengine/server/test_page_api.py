@@ -70,14 +70,18 @@ def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> Non
     assert np.linalg.norm(np.subtract(points["bee"], points["cat"])) == pytest.approx(
         distance, abs=1e-2
     )
+    again = client.post(f"{AT}/map", json={"keys": ["bee"], "version": answer["version"]}).json()
+    assert again["points"] is None and again["hits"] == answer["hits"]
     client.put(f"{AT}/documents/new", json={"text": "seven77"})
-    assert len(client.post(f"{AT}/map", json={}).json()["points"]) == 4
+    later = client.post(f"{AT}/map", json={"version": answer["version"]}).json()
+    assert len(later["points"]) == 4 and later["version"] != answer["version"]
 
 
 def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     SearchEngine.create(tmp_path / "empty.index", None, dim=4).close()
     client = serve(READER, collections={"words": tmp_path / "empty.index"})
     answer = client.post(f"{AT}/map", json={"keys": ["x"]}).json()
-    assert answer == {"points": [], "question": None, "hits": [], "explained": 0.0}
+    version = answer.pop("version")
+    assert version and answer == {"points": [], "question": None, "hits": [], "explained": 0.0}
     failed = client.post(f"{AT}/map", json={"query": "x"})
     assert failed.status_code == 422 and "no encoder" in failed.text
