@@ -37,6 +37,7 @@ from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Spool, Spooled, Supplied
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
+from searchengine.storage.documents.store import SegmentRow
 
 # Documents and characters of the first and of the largest block; each is twice the one before: the
 # encoder soon has something to do, and meanwhile twice as much is read. The texts of a block are
@@ -81,6 +82,7 @@ class Ingestion:
         self._languages = Languages(None if reader is None else reader.encoder)
         self._block_size = _FIRST_BLOCK
         self._next_block: Block | None = None  # read ahead of the commit before
+        self._made: set[SegmentRow] = set()
         self._pending: deque[Encoding] = deque()
         self._stop = Event()
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
@@ -116,7 +118,7 @@ class Ingestion:
                 except Exception:
                     self._collect(0)
                     self._commit(differs)
-                    self._merge(finished=False)
+                    self._merge()
                     raise
             if batch is not None:
                 self._collect(_PENDING - 1)
@@ -127,7 +129,7 @@ class Ingestion:
             more = self._more()
             finished = every is not None and not more
             if differs or finished:
-                self._merge(finished=finished)
+                self._merge(self._gone_through if finished else 0)
         return AddSummary(
             self._added,
             self._changed,
@@ -338,6 +340,7 @@ class Ingestion:
                 self._summarize(comparison, stored)
             if rows:
                 writer.append(self._vectors(rows), self._options.building)
+            self._made.update(writer.opened)
 
     def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:
         """The spooled documents that have changed, all with vectors.
@@ -365,14 +368,20 @@ class Ingestion:
         self._metadata_updated += comparison.metadata_updated
         self._unchanged += comparison.unchanged
 
-    def _merge(self, *, finished: bool) -> None:
+    def _merge(self, finished: int = 0) -> None:
         with self._collection.own_store(self._identity) as store:
-            self._collection.merge_due(store, self._options.building, finished=finished)
+            self._collection.merge_due(
+                store, self._options.building, made=self._made, finished=finished
+            )
+
+    @property
+    def _gone_through(self) -> int:
+        """Number of documents that are stored now, by this call or before."""
+        return self._added + self._changed + self._metadata_updated + self._unchanged
 
     def _check_not_empty(self) -> None:
         """Raise EmptyCorpus if the stream ended and nothing of it is stored."""
-        stored = self._added + self._changed + self._metadata_updated + self._unchanged
-        if stored or self._more():
+        if self._gone_through or self._more():
             return
         reasons = []
         if self._without_text.count:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class Collection(WritableView):
     """An open collection: what reads it, commits to it, and these operations.
 
-    From View (storage.snapshot): reading, newest, refresh, follow, close. From WritableView
+    From View (storage.view): reading, newest, refresh, follow, close. From WritableView
     (storage.writer): own_store, writing.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
@@ -140,10 +140,18 @@ class Collection(WritableView):
                         shutil.rmtree(self.path)
 
     def merge_due(
-        self, store: Store, progress: Progress | None = None, *, finished: bool = False
+        self,
+        store: Store,
+        progress: Progress | None = None,
+        *,
+        made: Iterable[SegmentRow] = (),
+        finished: int = 0,
     ) -> None:
-        """Merge segments while there are too many; each merge is a commit."""
-        merging = Merging(self, store, progress)
+        """Merge segments while there are too many of those that the caller made.
+
+        Each merge is a commit. `finished`: as for searchengine.storage.tiers.due.
+        """
+        merging = Merging(self, store, progress, set(made))
 
         def misfits(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
             row = misfit({row: s for row, s in self.segments.items() if row in rows})
@@ -151,7 +159,7 @@ class Collection(WritableView):
 
         try:
             merging.go_on()
-            while merging.merge(lambda rows: due(store, rows, finished=finished)):
+            while merging.merge(lambda rows: due(store, rows, merging.made, finished)):
                 pass
             while merging.merge(misfits, refit=True):
                 pass

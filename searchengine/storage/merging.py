@@ -17,7 +17,7 @@ next writer goes on where a new segment is complete, and discards what is not.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -66,11 +66,13 @@ class Merging:
         view: the collection.
         store: its connection for writing.
         progress: progress callback.
+        made: the segments that the caller has written, and those merged here.
     """
 
     view: WritableView
     store: Store
     progress: Progress | None = None
+    made: set[SegmentRow] = field(default_factory=set)
 
     def merge(self, choose: Choose, refit: bool | None = None) -> bool:
         """Merge the segments that `choose` picks; False if there was nothing to merge.
@@ -88,6 +90,7 @@ class Merging:
                 chosen = choose(free(self.view.path, self.store))
                 if self._is_small(chosen):
                     writer.merge(chosen, refit=refit, progress=self.progress)
+                    self.made.update(writer.opened)
                     return bool(chosen)
         claimed = self._claim(choose)
         if claimed is None:
@@ -269,6 +272,7 @@ class Merging:
             writer.changes.remove_segments(work.inputs, keep_tombstones=True)
             pending.leave(self.store, work)
             writer.adopt(owner.folder / _SEGMENT, work.first)
+            self.made.update(writer.opened)
 
     def _check_inputs(self, work: Work) -> None:
         """Raise Gone if another process has replaced a segment to merge, or dropped the work."""

@@ -3,9 +3,12 @@
 Size-tiered, as in log-structured merge trees (O'Neil et al. 1996) and Lucene's LogMergePolicy:
 segments of about the same size form a tier, and FAN of them become one of the next. At most
 FAN - 1 segments a tier remain, and a row is copied once a tier in its life.
+
+The call that fills a tier merges it: another one, which adds a few rows meanwhile, would otherwise
+copy what the first has added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 FAN = 4
 """Number of segments of a tier that are merged into one."""
@@ -31,21 +34,29 @@ def tier(live: int) -> int:
     return number
 
 
-def due(segments: Sequence[tuple[int, int]], *, finished: bool = False) -> list[int]:
-    """Positions of the segments, given as (live, rows), that should be merged; empty if none.
+def due(
+    segments: Sequence[tuple[int, int]], *, made: Collection[int], finished: int = 0
+) -> list[int]:
+    """Positions of the segments, given as (live, rows), that a call should merge; empty if none.
 
-    The lowest full tier, with all smaller segments; else a segment of which half or more was
-    deleted. `finished`: a long add has ended, and searches follow.
+    The lowest full tier with a segment of this call, and all smaller segments; else a segment of
+    which half or more was deleted.
+
+    Args:
+        segments: the segments.
+        made: the positions of those that this call has written.
+        finished: the documents of a long add that has ended here, and searches follow; 0: it goes
+            on, or it is a short one.
     """
     sizes = [rows for _, rows in segments]
-    if finished and len(sizes) > 1:
-        largest = max(sizes)
+    largest = max(sizes, default=0)
+    if len(sizes) > 1 and FINAL_RATIO * finished >= largest:
         if (FAN if largest >= LARGE else FINAL_RATIO) * (sum(sizes) - largest) >= largest:
             return [*range(len(sizes))]
         if largest >= LARGE and len(sizes) > 2:
             return [i for i in range(len(sizes)) if i != sizes.index(largest)]
     tiers = [tier(live) for live, _ in segments]
-    for full in sorted(set(tiers)):
+    for full in sorted({tiers[i] for i in made}):
         if tiers.count(full) >= FAN:
             return [i for i, number in enumerate(tiers) if number <= full]
     return [i for i, (live, rows) in enumerate(segments) if 2 * live <= rows][:1]

@@ -8,7 +8,7 @@ or nothing of it.
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -216,11 +216,12 @@ class Writer:
 
 
 def due(
-    store: Store, committed: Sequence[SegmentRow], *, finished: bool = False
+    store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
 ) -> list[SegmentRow]:
-    """The segments of these to merge by searchengine.storage.tiers; `finished` as there."""
+    """The segments of these to merge by searchengine.storage.tiers: `made`, `finished` as there."""
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
-    return [committed[i] for i in tiers.due(sizes, finished=finished)]
+    positions = [i for i, row in enumerate(committed) if row in made]
+    return [committed[i] for i in tiers.due(sizes, made=positions, finished=finished)]
 
 
 def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
