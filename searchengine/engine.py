@@ -66,8 +66,8 @@ class SearchEngine(Documents, Reindexes):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
-        wait, runtime = self.collection.wait, self._encoder.runtime
-        reopen = partial(SearchEngine.open, wait=wait, runtime=runtime)
+        options = {"wait": self.collection.wait, "device": self.collection.device}
+        reopen = partial(SearchEngine.open, runtime=self._encoder.runtime, **options)
         return reopen, (self.collection.path, encoder)
 
     @classmethod
@@ -105,13 +105,15 @@ class SearchEngine(Documents, Reindexes):
         *,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
+        device: str = "cpu",
     ) -> "SearchEngine":
         """Open a collection. Loads its encoder on first use, from `encoder` if that is not None.
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
-        `runtime`: runs the encoder. Raises CollectionError (missing, damaged), EncoderMismatch."""
-        collection = Collection(Path(path), wait)
+        `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
+        (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
+        collection = Collection(Path(path), wait, device)
         try:
             layers = collection.settings["encoder"].get("layers")
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
@@ -221,13 +223,12 @@ class SearchEngine(Documents, Reindexes):
         if passages is not None:
             raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
         self.collection.follow()  # the folder may have been replaced, with other settings
-        settings = self._settings()
-        if not settings.encodes:
+        if not self._settings().encodes:
             raise QueryError(
                 f"{self.collection.path} has no encoder; pass the vectors of the documents: "
                 "add(documents, vectors)"
             )
-        reader = PassageReader(self.encoder, settings.passages)
+        reader = PassageReader(self.encoder, self._settings().passages)
         return add(self.collection, documents, reader, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:

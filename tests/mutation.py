@@ -50,6 +50,7 @@ GROUPS = {
         "searchengine/storage/documents/changes.py",
         "searchengine/storage/writer.py",
         "searchengine/storage/snapshot.py",
+        "searchengine/storage/view.py",
         "searchengine/ingest/ingestion.py",
         "searchengine/maintenance/check.py",
         "searchengine/maintenance/copies.py",

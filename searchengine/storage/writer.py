@@ -20,7 +20,7 @@ import numpy.typing as npt
 from indexer.building.build import Blocks, Progress
 from indexer.building.merge import outgrown
 from indexer.building.postings import WriteWords
-from indexer.config import FLAT_BELOW
+from indexer.config import FLAT_BELOW, Device
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import below, sync_folder
@@ -40,7 +40,7 @@ from searchengine.storage.folders import (
     segment_errors,
     segment_folders,
 )
-from searchengine.storage.snapshot import View
+from searchengine.storage.view import View
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
@@ -316,7 +316,8 @@ class WritableView(View):
             writer.rename_encoder(self.renamed)
             yield writer
         try:
-            held = {**self._current().segments, **opened, **writer.opened}
+            built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
+            held = {**self._current().segments, **opened, **built}
             self._show_newest(held)
             if store.log_bytes > _LOG:
                 # SQLite restarts its log when no reader needs it: fold it, then read from the file.

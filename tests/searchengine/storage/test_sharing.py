@@ -21,6 +21,8 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
+from indexer.errors import SegmentError
+from indexer.faiss_calls import faiss
 from indexer.tuning.tune import Goal
 from searchengine import Document, SearchEngine
 from searchengine.errors import (
@@ -894,3 +896,24 @@ def test_an_unknown_key_of_an_update_changes_nothing(path: Path) -> None:
         with pytest.raises(QueryError, match="nothing was changed"):
             engine.update({"k1": {"n": 7}, "nobody": {"n": 7}})
         assert len(engine.search("a", 50, where="n = 7")) == 1
+
+
+def test_what_can_scan_is_said_before_anything_is_opened(path: Path) -> None:
+    with pytest.raises(QueryError, match="device must be one of cpu, gpu, got 'tpu'"):
+        SearchEngine.open(path, WordLengths(), device="tpu")
+    if not faiss.get_num_gpus():
+        with pytest.raises(SegmentError, match=r"GPU.*(leave out the device|search on the CPU)"):
+            SearchEngine.open(path, WordLengths(), device="gpu")
+
+
+@pytest.mark.skipif(not faiss.get_num_gpus(), reason="faiss sees no GPU here")
+def test_a_collection_on_a_gpu_finds_what_the_cpu_finds(path: Path) -> None:
+    with (
+        SearchEngine.open(path, WordLengths()) as cpu,
+        SearchEngine.open(path, WordLengths(), device="gpu") as gpu,
+    ):
+        gpu.add(documents(range(40, 60)))
+        cpu.refresh()
+        assert keys(gpu) == keys(cpu) and len(keys(gpu)) == 60
+        assert gpu.search("a bb", 5)[0].score == pytest.approx(cpu.search("a bb", 5)[0].score)
+        assert in_child(lambda say: say(len(keys(gpu)))).said == [60]  # on the CPU
