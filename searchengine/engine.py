@@ -66,7 +66,7 @@ class SearchEngine(Documents, Reindexes):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
-        options = {"wait": self.collection.wait, "device": self.collection.device}
+        options: dict[str, Any] = {"wait": self.collection.wait, "device": self.collection.device}
         reopen = partial(SearchEngine.open, runtime=self._encoder.runtime, **options)
         return reopen, (self.collection.path, encoder)
 
