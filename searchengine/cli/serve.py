@@ -20,6 +20,13 @@ from searchengine.cli.options import Bytes, runs
     metavar="FILE",
     help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
 )
+@click.option(
+    "--bench",
+    "benches",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    help="Report of `searchengine bench` to show on the page; repeatable.",
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
 @click.option(
     "--max-requests",
@@ -64,7 +71,13 @@ from searchengine.cli.options import Bytes, runs
     help="Format of the line that each request is logged by, on stderr.",
 )
 @runs
-def serve(collections: tuple[str, ...], tokens: Path | None, runtime: Any, **options: Any) -> None:
+def serve(
+    collections: tuple[str, ...],
+    tokens: Path | None,
+    benches: tuple[str, ...],
+    runtime: Any,
+    **options: Any,
+) -> None:
     """Answer searches over HTTP.
 
     COLLECTION is a folder, or NAME=FOLDER. Without --tokens, everyone on this machine may search
@@ -81,13 +94,14 @@ def serve(collections: tuple[str, ...], tokens: Path | None, runtime: Any, **opt
             f"serve needs {error.name}; install it: pip install 'searchengine[serve]'"
         ) from error
     from searchengine.cli.console import say
-    from searchengine.server.settings import ServerSettings, named_collections
+    from searchengine.server.settings import ServerSettings, named_benches, named_collections
     from searchengine.server.tokens import read_tokens
 
     named = named_collections(collections)
     settings = ServerSettings(
         collections=named,
         tokens=() if tokens is None else read_tokens(tokens),
+        benches=named_benches(benches, named),
         runtime=runtime,
         **options,
     )

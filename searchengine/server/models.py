@@ -274,6 +274,27 @@ class MapResponse(BaseModel):
     explained: float = Field(description="Share of the variance of the sample that is shown.")
 
 
+class BenchPoint(BaseModel):
+    """An operating point; `ms`: median latency of a question. The recall has a 95 % interval."""
+
+    name: str
+    kind: str
+    recall: float
+    recall_low: float
+    recall_high: float
+    ms: float
+
+
+class BenchResponse(BaseModel):
+    """What `searchengine bench` measured. Without --bench all is null and there are no points."""
+
+    made: str | None = None
+    k: int | None = None
+    target: float | None = None
+    recommended: str | None = None
+    points: list[BenchPoint] = []
+
+
 class NewDocument(BaseModel):
     """A document to store: `text` or `title`, and any metadata beside them."""
 

@@ -7,6 +7,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
+from searchengine.bench.recommend import recommend
+from searchengine.bench.results import Results
 from searchengine.errors import QueryError
 from searchengine.server.tokens import Token
 from trainer.runtimes.config import RuntimeConfig
@@ -46,6 +48,7 @@ class ServerSettings:
         origins: web origins that browsers may call from (CORS).
         log: a line for each request, as text or JSON, or none.
         runtime: runs the encoders.
+        benches: collection → BenchResponse, from `named_benches`.
 
     Raises QueryError.
     """
@@ -63,6 +66,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     log: Literal["text", "json", "none"] = "text"
     runtime: RuntimeConfig | None = field(default=None)
+    benches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):
@@ -113,3 +117,50 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
             raise QueryError(f"two collections are named {name!r}; name one: NAME={argument}")
         named[name] = path
     return named
+
+
+def named_benches(
+    arguments: Iterable[str], collections: Mapping[str, Path]
+) -> dict[str, dict[str, Any]]:
+    """Collection → BenchResponse, from NAME=FOLDER; the only collection needs no name.
+
+    FOLDER is what `searchengine bench --out` has written. Raises QueryError.
+    """
+    benches: dict[str, dict[str, Any]] = {}
+    names = ", ".join(collections)
+    for argument in arguments:
+        name, equals, folder = argument.partition("=")
+        if not equals or Path(argument).exists():
+            if len(collections) > 1:
+                raise QueryError(
+                    f"--bench {argument}: name its collection, one of {names}: "
+                    f"--bench NAME={argument}"
+                )
+            name, folder = next(iter(collections)), argument
+        if name not in collections:
+            raise QueryError(f"--bench {argument}: the collections are {names}, got {name!r}")
+        benches[name] = _bench(Results.read(Path(folder)))
+    return benches
+
+
+def _bench(results: Results) -> dict[str, Any]:
+    """A BenchResponse."""
+    points = [
+        {
+            "name": row.name,
+            "kind": str(row.kind),
+            "recall": row.recall,
+            "recall_low": row.recall_low,
+            "recall_high": row.recall_high,
+            "ms": row.p50_ms.median,
+        }
+        for row in results.rows
+    ]
+    target = results.settings["target"]
+    return {
+        "made": results.made,
+        "k": results.subject["k"],
+        "target": target,
+        "recommended": recommend(results, target).name,
+        "points": points,
+    }

@@ -21,9 +21,16 @@ export function draw(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
+// Words of English questions that are not marked, unless there are no others.
+const COMMON = new Set(("a an and are as at be been between by can could did do does for from had has have how i if in into is it its " +
+  "may more most not of on or our should so some such than that the their them there these they this those to was we were what " +
+  "when where which while who whose why will with would you your").split(" "));
+
 /** The text as nodes, with the words of the question in <mark>. */
 export function highlighted(text, question) {
-  const words = question.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) || [];
+  const all = question.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) || [];
+  const telling = all.filter((word) => !COMMON.has(word));
+  const words = telling.length ? telling : all;
   const stems = [...new Set(words.map((word) => (word.length > 5 ? word.slice(0, -2) : word)))];
   if (!stems.length) return [text];
   const nodes = [];

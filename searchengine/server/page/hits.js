@@ -89,5 +89,6 @@ export function showFacets(facets, onFilter) {
         `${value} (${number(count)})`)));
     parts.push(make("h2", {}, field), make("ul", { "aria-label": field }, ...shown));
   }
+  byId("facets-panel").hidden = !parts.length;
   byId("facets").replaceChildren(...parts);
 }

@@ -3,7 +3,7 @@
 import { ApiError, call, useToken } from "./api.js";
 import { byId, make, number } from "./dom.js";
 import { showChips, showFacets, showHits } from "./hits.js";
-import { mapVersion, showCurve, showMap, showMissed, showStages } from "./panels.js";
+import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } from "./panels.js";
 
 const PAGE = 10;
 const DEBOUNCE = 80; // milliseconds
@@ -58,6 +58,7 @@ async function search() {
     byId("more").hidden = result.hits.length < PAGE;
     byId("status").textContent = result.hits.length
       ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms` : "No hits.";
+    byId("cascade").hidden = false;
     showStages(result, state.stats, asked.shortlist);
     byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;
     const shown = performance.now();
@@ -113,6 +114,7 @@ async function filtersChanged() {
     filtersChanged();
     byId("where").focus();
   });
+  remember(byId("query").value.trim());
   await Promise.all([search(), facets()]);
 }
 
@@ -157,13 +159,15 @@ function fieldsOf(documents) {
 
 async function openCollection() {
   try {
-    const [stats, sample] = await Promise.all([call(`${at()}/stats`), call(`${at()}/documents?limit=100`)]);
+    const [stats, sample, bench] = await Promise.all(
+      ["stats", "documents?limit=100", "bench"].map((path) => call(`${at()}/${path}`)));
     state.stats = stats;
     state.fields = [...new Set([...stats.fields.filter((field) => !field.includes(".")), ...fieldsOf(sample.documents)])]
       .slice(0, FACETS);
     byId("name").textContent = byId("collection").value;
     byId("size").textContent = `${number(stats.documents)} documents · ${stats.dim} dimensions`;
-    showCurve(stats.tuning);
+    showTuning(stats.tuning, stats.index_config);
+    showBench(bench);
     if (stats.encoder === null) document.querySelector("input[value=text]").checked = true;
     await Promise.all([filtersChanged(), byId("query").value ? null : locate("", [], undefined)]);
   } catch (error) {
@@ -282,5 +286,6 @@ byId("theme").addEventListener("click", () => {
 document.addEventListener("keydown", onKey);
 setTheme(localStorage.getItem("searchengine-theme")
   ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+byId("facets-panel").open = matchMedia("(min-width: 56rem)").matches; // on a phone they would push the hits down
 byId("query").focus();
 begin();

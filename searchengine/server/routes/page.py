@@ -1,4 +1,4 @@
-"""The search page, and what only it asks for: values to filter by, and a map."""
+"""The search page, and what only it asks for: values to filter by, a map, results of a bench."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -9,7 +9,14 @@ from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.server.errors import Refused
-from searchengine.server.models import FacetsResponse, FieldName, MapRequest, MapResponse, UrlFilter
+from searchengine.server.models import (
+    BenchResponse,
+    FacetsResponse,
+    FieldName,
+    MapRequest,
+    MapResponse,
+    UrlFilter,
+)
 from searchengine.server.projection import Projection, current_version
 from searchengine.server.routes.documents import Name
 from searchengine.server.routes.searching import as_json, facets_as_json
@@ -96,3 +103,10 @@ async def locate(request: Request, name: Name, asked: MapRequest) -> Response:
         }
 
     return as_json(await served.read(work))
+
+
+@router.get("/v1/collections/{name}/bench", response_model=BenchResponse, responses=responses())
+async def bench(request: Request, name: Name) -> Response:
+    """Recall and latency of operating points, as `searchengine bench` measured them."""
+    here = state(request)
+    return as_json(here.settings.benches.get(here.served(name).name, BenchResponse().model_dump()))

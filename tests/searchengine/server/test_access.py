@@ -11,7 +11,12 @@ from server_process import READER
 from starlette.testclient import TestClient
 
 from searchengine.errors import QueryError
-from searchengine.server.settings import ServerSettings, is_loopback, named_collections
+from searchengine.server.settings import (
+    ServerSettings,
+    is_loopback,
+    named_benches,
+    named_collections,
+)
 from searchengine.server.shared import Shared
 from searchengine.server.tokens import find, read_tokens
 
@@ -132,6 +137,18 @@ def test_names_of_collections(tmp_path: Path) -> None:
         named_collections([str(tmp_path / "a=b")])
     with pytest.raises(QueryError, match="two collections are named 'a'"):
         named_collections(["x/a.index", "y/a"])
+
+
+def test_names_of_benches(tmp_path: Path) -> None:
+    one, two = {"a": tmp_path}, {"a": tmp_path, "b": tmp_path}
+    for arguments, collections, message in (
+        (["x"], two, "name its collection, one of a, b"),
+        (["c=x"], two, "the collections are a, b, got 'c'"),
+        (["b=x"], two, "x: no such file"),
+        (["x"], one, "x: no such file"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            named_benches(arguments, collections)
 
 
 def test_a_body_has_a_limit(serve: Serve) -> None:

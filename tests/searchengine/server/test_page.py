@@ -1,5 +1,6 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright."""
 
+import json
 import os
 import shutil
 import sys
@@ -7,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 from server_process import TOKEN, Server, running
 
 from searchengine import SearchEngine
+from searchengine.cli import cli
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
@@ -100,6 +104,8 @@ def test_search_and_pages(page: Any) -> None:
     page.click("#more")
     page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
     assert len(set(titles(page))) == 20
+    ask(page, "what is a whale in the deep")  # common words are not marked
+    assert {each.lower() for each in first.locator("mark").all_inner_texts()} <= {"whale", "deep"}
     ask(page, "nothing-like-it")
     assert page.locator("#status").inner_text() == "No hits."
 
@@ -168,6 +174,36 @@ def test_map_cascade_and_theme(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_curves_of_tuning_and_bench(browser: Any, tmp_path: Path) -> None:
+    """Every operating point is a dot; the one in use and the recommended one are large."""
+    rows = np.random.default_rng(0).normal(size=(800, 16)).astype(np.float32)
+    with SearchEngine.create(tmp_path / "tuned.index", None, dim=16) as engine:
+        engine.add(vectors=rows)
+        points = len(engine.tune().curve)
+    np.save(tmp_path / "rows.npy", rows)
+    bench = ["bench", "--vectors", "rows.npy", "--structures", "flat", "--shortlists", "20,50"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        options = ["--prefixes", "8", "--repeats", "1", "--cold", "0", "--no-growth", "--out", "r"]
+        assert CliRunner().invoke(cli, [*bench, *options]).exit_code == 0
+    measured = json.loads((tmp_path / "r" / "results.json").read_text())["rows"]
+    with running(tmp_path, [tmp_path / "tuned.index"], "--bench", tmp_path / "r") as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
+        page.goto(server.url)
+        page.wait_for_selector("#bench-panel summary")
+        for panel, number in (("curve", points), ("bench", len(measured))):
+            page.click(f"#{panel}-panel summary")
+            assert page.locator(f"#{panel} circle").count() == number > 2
+            assert page.locator(f"#{panel} circle.chosen").count() == 1
+        titles = page.locator("#bench circle title").all_text_contents()
+        exact = next(row for row in measured if row["kind"] == "exact")
+        assert any(title.startswith(f"{exact['name']}: recall 1.000") for title in titles)
+        assert "Recall@10" in page.inner_text("#bench-note")
+        context.close()
+
+
 @pytest.mark.long
 def test_hits_are_painted_soon(page: Any, record_property: Any) -> None:
     for i in range(8):
@@ -203,9 +239,13 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     if not AXE.exists():
         missing(f"axe-core at {AXE}; make setup")
     page.set_viewport_size({"width": width, "height": 800})
+    page.reload()
+    page.wait_for_selector("#map svg")
     if theme == "dark":
         page.click("#theme")
     ask(page, "whale")
+    if width < 900:  # on a phone they are folded
+        page.click("#facets-panel summary")
     page.click("#facets button >> nth=0")
     page.wait_for_selector("#chips button")
     page.wait_for_timeout(300)

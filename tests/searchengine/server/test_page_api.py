@@ -77,6 +77,11 @@ def test_a_map_shows_the_main_directions(client: TestClient, words: Path) -> Non
     assert len(later["points"]) == 4 and later["version"] != answer["version"]
 
 
+def test_a_server_without_a_bench_has_no_points(client: TestClient) -> None:
+    answer = client.get(f"{AT}/bench").json()
+    assert answer.pop("points") == [] and set(answer.values()) == {None}
+
+
 def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     SearchEngine.create(tmp_path / "empty.index", None, dim=4).close()
     client = serve(READER, collections={"words": tmp_path / "empty.index"})

@@ -33,7 +33,7 @@ from searchengine.server.settings import ServerSettings
 DIM = 16
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 17
+OPERATIONS = 18
 GOOD = {
     "collection": "words",
     "model": "words",
