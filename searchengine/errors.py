@@ -3,6 +3,7 @@
 SearchEngineError
 ├── CorpusError        a file of documents, queries or judgements that cannot be read
 │   ├── EmptyCorpus    nothing in it to index
+│   ├── UnreadableFile  all of a file, not one of its records
 │   └── UnknownFields  no field of it holds the text, or the one named is not there
 ├── DuplicateKey       a document key that is stored already
 ├── FilterError        a `where` expression that does not parse
@@ -28,6 +29,10 @@ class CorpusError(SearchEngineError):
 
 class EmptyCorpus(CorpusError):
     """There is nothing to index."""
+
+
+class UnreadableFile(CorpusError):
+    """A file cannot be read at all."""
 
 
 class UnknownFields(CorpusError):

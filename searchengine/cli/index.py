@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.console import Terminated
+from searchengine.cli.indexed import show_summary, show_summary_json
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -23,12 +23,14 @@ from searchengine.cli.options import (
     stages,
 )
 from searchengine.corpus.documents import LeftOut
+from searchengine.corpus.lines import STDIN
 from searchengine.errors import (
     CorpusError,
     DuplicateKey,
     EmptyCorpus,
     QueryError,
     UnknownFields,
+    UnreadableFile,
 )
 from searchengine.storage.documents.lexical import Tokenizer
 
@@ -39,7 +41,7 @@ COMMIT_EVERY = 5000
 
 
 @click.command()
-@click.argument("corpus", type=click.Path(path_type=Path))
+@click.argument("corpus")
 @COLLECTION
 @click.option(
     "--encoder",
@@ -130,18 +132,20 @@ COMMIT_EVERY = 5000
 @WAIT
 @AS_JSON
 def index(
-    corpus: Path,
+    corpus: str,
     collection: Path,
     encoder: str | None,
     **options: Any,
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
-    CORPUS is a .jsonl, .csv or .tsv file (.gz too), a folder of .txt and .md
-    files, or a .npy file of vectors. Fields: _id, title, text; all others become
-    metadata to filter by. The key of a text file is its path below CORPUS; the key
-    of a record without _id is a hash of its content (docs/keys.md); the key of a
-    vector without a document is its row number. A document replaces the stored one
+    CORPUS is a folder or a file: text, Markdown, HTML, PDF, .docx or .epub;
+    records in .jsonl, .json, .csv, .tsv, .parquet or .arrow; or a .npy file of
+    vectors. "sqlite:///FILE?table=NAME" reads a table, "-" JSON Lines from standard
+    input. Fields of records: _id, title, text; all others become metadata to
+    filter by. The key of a file is its path below CORPUS; the key of a record
+    without _id is a hash of its content (docs/keys.md); the key of a vector
+    without a document is its row number. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an
     interruption, the same command continues from the last commit.
 
@@ -149,12 +153,14 @@ def index(
     Examples:
         searchengine index notes/ notes.index
         searchengine index papers.csv papers.index --text-field abstract
+        searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
     from searchengine.cli.console import indexing
     from searchengine.corpus.columns import Columns
     from searchengine.corpus.documents import explaining, numbered
     from searchengine.corpus.files import check_corpus, read_corpus
+    from searchengine.corpus.folder import Unread
     from searchengine.engine import SearchEngine
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
@@ -168,7 +174,7 @@ def index(
     names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
     columns = Columns(**names, needs_text=vectors is None)
     config = {name: value for name, value in options.items() if value is not None}
-    malformed = LeftOut()
+    malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     _check_apart(check_corpus(corpus), collection)
     started = time.monotonic()
@@ -179,17 +185,25 @@ def index(
             if vectors is None:
                 _start_encoder(engine)
             record_keys = engine.collection.settings.get("record_keys", "content")
-            if corpus.suffix == ".npy":
+            if _holds_vectors(corpus):
                 documents = numbered(len(vectors), key_prefix)
             else:
                 documents = read_corpus(
-                    corpus, on_bad, key_prefix=key_prefix, record_keys=record_keys, columns=columns
+                    corpus,
+                    on_bad,
+                    key_prefix=key_prefix,
+                    record_keys=record_keys,
+                    columns=columns,
+                    unread=unread,
                 )
-            if not columns.needs_text and corpus.suffix != ".npy":
+            if not columns.needs_text and not _holds_vectors(corpus):
                 documents = _noting_textless(documents)
             if fields:
                 engine.index_fields(*fields)
-            with explaining(malformed), indexing(_total(corpus, vectors)) as (on_read, on_step):
+            with (
+                explaining(malformed, unread.failed),
+                indexing(_total(corpus, vectors)) as (on_read, on_step),
+            ):
                 summary = engine.add(
                     documents,
                     vectors,
@@ -209,10 +223,8 @@ def index(
     for message in summary.bad.first:
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
-    if as_json:
-        _show_json(collection, summary, malformed, documents_now, seconds)
-    else:
-        _show(collection, summary, malformed, documents_now, seconds)
+    show = show_summary_json if as_json else show_summary
+    show(collection, summary, malformed, unread, documents_now, seconds)
 
 
 def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
@@ -230,75 +242,35 @@ def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
         note(f"{counted(textless, 'document')} without text; --text-field names another field")
 
 
-_COUNTS = ("added", "changed", "metadata_updated", "unchanged")
-
-
-def _left_out(summary: Any, malformed: LeftOut) -> dict[str, LeftOut]:
-    return {
-        "without_text": summary.without_text,
-        "repeated": summary.repeated,
-        "bad": malformed,
-    }
-
-
-def _show_json(
-    collection: Path, summary: Any, malformed: LeftOut, documents: int, seconds: float
-) -> None:
-    """Print the result of a run as JSON."""
-    from searchengine.cli.console import show_json
-
-    show_json(
-        {
-            "collection": str(collection),
-            **{name: getattr(summary, name) for name in _COUNTS},
-            "relabelled": summary.metadata_updated,  # the former name
-            "documents": documents,
-            "seconds": seconds,
-            **{name: asdict(each) for name, each in _left_out(summary, malformed).items()},
-        }
-    )
-
-
-def _show(
-    collection: Path, summary: Any, malformed: LeftOut, documents: int, seconds: float
-) -> None:
-    """Print the numbers of documents added and left out."""
-    from searchengine.cli.console import counted, note
-
-    counts = {name: getattr(summary, name) for name in _COUNTS}
-    done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-    total = counted(documents, "document")
-    note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
-    for name, records in _left_out(summary, malformed).items():
-        if records.count:
-            note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
-
-
 def _skippable(error: BaseException) -> bool:
     """Return whether --skip-bad would leave out the record that the error is about."""
     bad_record = isinstance(error, CorpusError | DuplicateKey)
-    return bad_record and not isinstance(error, EmptyCorpus | UnknownFields)
+    return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
 
 
-def _total(corpus: Path, vectors: Any) -> int | None:
+def _holds_vectors(corpus: str) -> bool:
+    return Path(corpus).suffix == ".npy"
+
+
+def _total(corpus: str, vectors: Any) -> int | None:
     """Return the number of documents, for the progress bar; None if counting takes long."""
     from searchengine.corpus.files import count_records
 
-    return len(vectors) if corpus.suffix == ".npy" else count_records(corpus)
+    return len(vectors) if _holds_vectors(corpus) else count_records(corpus)
 
 
-def _supplied(corpus: Path, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
+def _supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
     """Return the vectors that come with the documents, and their passages; None without."""
     from searchengine.corpus.arrays import read_vectors
     from searchengine.corpus.lines import read_jsonl
 
-    if corpus.suffix == ".npy":
+    if _holds_vectors(corpus):
         if vectors is not None:
             raise click.UsageError(
                 f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
             )
-        vectors = corpus
-    if passages is not None and vectors in (None, corpus):
+        vectors = Path(corpus)
+    if passages is not None and (vectors is None or _holds_vectors(corpus)):
         raise click.UsageError("--passages-from needs documents and --vectors")
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
     return None if vectors is None else read_vectors(vectors), lines
@@ -320,8 +292,10 @@ def _start_encoder(engine: Any) -> None:
 def _check_apart(corpus: Path, collection: Path) -> None:
     """Refuse a collection at the path of its corpus or above it: creating it could destroy files.
 
-    A collection inside the corpus does no harm: it has no file that is read as a document.
+    A collection inside the corpus does no harm: folders that hold a collection are not read.
     """
+    if corpus == STDIN:
+        return
     source, target = corpus.resolve(), collection.resolve()
     if source == target or (collection.exists() and corpus.samefile(collection)):
         raise CorpusError(
@@ -383,12 +357,3 @@ def _passages(options: dict[str, Any]) -> Any:
             "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
         )
     return PassageConfig(**sizes) if sizes else wanted
-
-
-def _first_lines(left_out: LeftOut) -> str:
-    """Return the first messages, one per line, and the number of further ones."""
-    most = 10
-    lines = left_out.first[:most]
-    if left_out.count > most:
-        lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
-    return "".join(f"\n  {line}" for line in lines)

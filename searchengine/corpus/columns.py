@@ -1,7 +1,7 @@
 """The fields of a file that hold the key, the title and the text.
 
-By default they are `_id` (or `id`), `title` and `text`. A file without its text field is refused:
-otherwise its titles alone would be indexed.
+By default they are `_id` (or `id`), `title` and `text`, in any case. A file without its text field
+is refused: otherwise its titles alone would be indexed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +14,8 @@ from searchengine.errors import CorpusError, UnknownFields
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
 
+_IDS = frozenset({"_id", "id"})
+_ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
 _DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
 
 
@@ -73,6 +75,10 @@ class Columns:
                     f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
                     "in the file",
                 )
+        for default in _ANY_CASE:
+            similar = [i for i, name in enumerate(names) if name.casefold() == default]
+            if len(similar) == 1 and not (default in _IDS and _IDS.intersection(names)):
+                names[similar[0]] = default
         return names
 
     def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:

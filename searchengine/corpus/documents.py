@@ -38,7 +38,8 @@ class Document:
     Attributes:
         key, text, title, metadata: stored.
         origin: file and line, for error messages.
-        root: absolute path of the folder that the key is relative to, for a text file; else "".
+        root: absolute path of the folder of a file with documents; else "".
+        file: path below the root, for a document of a file; else "".
         derived: the key was computed from the content of the record.
 
     Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
@@ -50,6 +51,7 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = field(default="", compare=False)
     root: str = field(default="", compare=False)
+    file: str = field(default="", compare=False)
     derived: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +118,7 @@ class Document:
     def stored(cls, key: str, text: str, title: str, metadata: Mapping[str, Any]) -> Self:
         """A document as it was stored, so checked before: a search need not do it again."""
         document = object.__new__(cls)
-        values = (key, text, title, metadata, "", "", False)
+        values = (key, text, title, metadata, "", "", "", False)
         for name, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(document, name, value)
         return document
@@ -178,7 +180,7 @@ def as_documents(
             if isinstance(record, Document):
                 yield _checked(record)
             elif isinstance(record, Mapping):
-                plain = _plain_record(record, place)
+                plain = plain_record(record, place)
                 yield Document.from_mapping(plain, origin=place, needs_text=needs_text)
             else:
                 what = type(record).__name__
@@ -222,17 +224,21 @@ def checked_patches(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
 
 
 @contextmanager
-def explaining(malformed: LeftOut) -> Iterator[None]:
-    """Add the number of malformed records, and the first message, to an EmptyCorpus."""
+def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
+    """Add the number of malformed records, or of unreadable files, and the first message, to an
+    EmptyCorpus.
+    """
     try:
         yield
     except EmptyCorpus as error:
-        if not malformed.count:
-            raise
-        records = "record is" if malformed.count == 1 else "records are"
-        raise EmptyCorpus(
-            f"{error}; {malformed.count} {records} bad, the first: {malformed.first[0]}"
-        ) from error
+        for left_out, what in ((malformed, "record"), (unreadable, "file")):
+            if left_out.count:
+                records = f"{what} is" if left_out.count == 1 else f"{what}s are"
+                first = left_out.first[0]
+                raise EmptyCorpus(
+                    f"{error}; {left_out.count} {records} bad, the first: {first}"
+                ) from error
+        raise
 
 
 def _rows(records: Any) -> Iterable[object]:
@@ -269,7 +275,7 @@ def _checked(document: Document) -> Document:
     return document
 
 
-def _plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:
+def plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:
     """A record as JSON holds it, without metadata that is missing."""
     return {
         name: value

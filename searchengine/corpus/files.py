@@ -1,18 +1,17 @@
-"""Files → a stream of documents.
+"""Files, folders, database tables and standard input → a stream of documents.
 
-JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), each of them
-gzipped or not, and folders of text files (.txt, .md). Field names as in BEIR: `_id` (or `id`),
-`title`, `text`, or as corpus.columns has them; every other field becomes metadata. Text is
-UTF-8. A table's cells that read like numbers (12, -3.50; not 007 or 1e3) or true and false become
-numbers and truth values. How keys are chosen: docs/keys.md.
+Records: JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), .json,
+Parquet, Arrow, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
+Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.columns has them; every other
+field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 or 1e3) or true and
+false becomes a number or truth value. How keys are chosen: docs/keys.md.
 
-Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB.
+Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB, and
+what a parser reads is read in a process with limits (corpus.formats.parser).
 """
 
 import hashlib
-import io
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,30 +19,28 @@ from typing import Any
 
 from searchengine.corpus.columns import Columns, check_text
 from searchengine.corpus.documents import Document
-from searchengine.corpus.lines import (
-    LONGEST,
-    OnBad,
-    bad,
-    kind,
-    read_jsonl,
-    read_lines,
-    report,
-    too_long,
-)
+from searchengine.corpus.folder import LINES, Unread, files_below, holds_records, is_readable
+from searchengine.corpus.formats.kinds import SQLITE, SQLITE_SUFFIXES, kind_of
+from searchengine.corpus.formats.parser import Parser
+from searchengine.corpus.lines import STDIN, OnBad, bad, kind, read_jsonl, report
+from searchengine.corpus.sources import Source, source_of
 from searchengine.corpus.tables import DIALECTS, read_table
+from searchengine.corpus.texts import read_file, root_of
 from searchengine.errors import CorpusError, QueryError
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
-_TEXT_SUFFIXES = {".txt", ".md"}
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
-_READABLE = "a .jsonl, .csv or .tsv file (.gz too) or a folder of .txt or .md files"
+_READABLE = (
+    "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .epub or .pdf file, "
+    "or a folder of such files"
+)
 
 
-def check_corpus(path: str | Path) -> Path:
-    """The path of an existing corpus. Raises CorpusError."""
-    path = Path(path)
+def check_corpus(corpus: str | Path) -> Path:
+    """The path of an existing corpus, "-" for standard input. Raises CorpusError."""
+    path = source_of(corpus).path
     try:
-        if not path.exists():
+        if path != STDIN and not path.exists():
             raise bad(path, "no such file or folder")
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -51,69 +48,169 @@ def check_corpus(path: str | Path) -> Path:
 
 
 def read_corpus(
-    path: str | Path,
+    corpus: str | Path,
     on_bad: OnBad | None = None,
     *,
     key_prefix: str = "",
     record_keys: str = "content",
     columns: Columns | None = None,
+    unread: Unread | None = None,
 ) -> Iterator[Document]:
-    """Stream the documents of a file or folder in order.
+    """Stream the documents of a corpus in order.
 
     A malformed record raises CorpusError ("file:line: …"), or is passed to `on_bad`, and reading
-    goes on. A missing or unreadable file, or one without a text field, always raises.
-    A named pipe is read as it fills.
+    goes on. A missing or unreadable file, or one without a text field, raises, unless it is one of
+    a folder and `unread` is there to take its message. A named pipe is read as it fills.
 
     Args:
-        path: the file or folder.
+        corpus: a file or folder; "sqlite:///FILE?table=NAME"; "-", JSON Lines from standard input.
         on_bad: called with the error of every malformed record.
-        key_prefix: text put before the keys of text files and of records without an id.
+        key_prefix: text put before the keys of files and of records without an id.
         record_keys: the key of a record without an id: "content", a hash of the record; or
             "position", its number in the file, for collections of older versions.
         columns: the fields that hold text, title and key.
+        unread: counts the files of a folder that are skipped or cannot be read.
     """
     if record_keys not in ("content", "position"):
         raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
     keys = _Keys(key_prefix, record_keys == "content")
     columns = Columns() if columns is None else columns
-    path = check_corpus(path)
+    path, source = check_corpus(corpus), source_of(corpus)
+    try:
+        if not path.is_dir():
+            return _read_one(source, on_bad, keys, columns)
+        beir = _beir_corpus(path)
+        if beir:
+            return _read_one(Source(beir), on_bad, keys, columns)
+        files = files_below(path, Unread() if unread is None else unread)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not files:
+        skipped = "" if unread is None else unread.sentence()
+        raise bad(path, f"no files to read in this folder; expected {_READABLE}. {skipped}".strip())
+    _check_fields(path, columns, files)
+    return _read_folder(files, path, on_bad, keys, columns, unread)
+
+
+def count_records(corpus: str | Path) -> int | None:
+    """Approximate number of documents, for a progress bar; None if counting takes long."""
+    source = source_of(corpus)
+    path = source.path
     try:
         if path.is_dir():
             beir = _beir_corpus(path)
             if beir:
-                return _read_records(beir, on_bad, keys, columns)
-            files, root = _text_files(path), path
-            if not files:
-                raise bad(path, f"no .txt or .md files in this folder; expected {_READABLE}")
-        elif kind(path) in _TEXT_SUFFIXES:
-            files, root = [path], path.parent
-        else:
-            return _read_records(path, on_bad, keys, columns)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if columns.chosen:
-        raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
-    return _read_texts(files, root, on_bad, keys)
-
-
-def count_records(path: str | Path) -> int | None:
-    """Approximate number of records, for a progress bar; None if counting takes long."""
-    path = Path(path)
-    try:
-        if path.is_dir():
-            beir = _beir_corpus(path)
-            return count_records(beir) if beir else len(_text_files(path))
-        if not path.is_file() or path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
+                return count_records(beir)
+            files = files_below(path, Unread())
+            several = holds_records(files) or any(kind(f) in (".pdf", ".epub") for f in files)
+            return None if several else len(files)
+        if kind(path) not in LINES or not path.is_file():
+            return None
+        if path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
             return None
         with open(path, "rb") as file:
             lines = sum(1 for _ in file)
     except OSError:
         return None  # reading it reports the error
-    return max(lines - 1, 0) if kind(path) in (".csv", ".tsv") else lines
+    return max(lines - 1, 0) if kind(path) in DIALECTS else lines
 
 
 def _unreadable(path: Path, error: OSError) -> CorpusError:
     return bad(path, f"cannot be read ({error.strerror or error})")
+
+
+def _beir_corpus(folder: Path) -> Path | None:
+    inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+    return next((file for file in inner if file.is_file()), None)
+
+
+def _check_fields(path: Path, columns: Columns, files: list[Path]) -> None:
+    """Refuse names of fields where there are only texts."""
+    if columns.chosen and not holds_records(files):
+        raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
+
+
+# ---------------------------------------------------------------------------- files and folders
+
+
+def _read_one(
+    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
+) -> Iterator[Document]:
+    """The documents of a single file or table. Raises CorpusError for an unknown format."""
+    path = source.path
+    is_database = source.table is not None or kind(path) in SQLITE_SUFFIXES
+    if not is_database and path != STDIN:
+        if not is_readable(path):
+            raise bad(path, f"expected {_READABLE}")
+        _check_fields(path, columns, [path])
+    return _opened(source, on_bad, keys, columns)
+
+
+def _opened(
+    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
+) -> Iterator[Document]:
+    path = source.path
+    found = None if source.table is not None else kind_of(path)
+    holds_text = found is not None and not found.records
+    if holds_text:
+        keys = replace(keys, file=path.name, root=root_of(path.parent))
+    with Parser() as parser:
+        try:
+            yield from _documents(source, on_bad, keys, columns, parser)
+        except CorpusError as error:
+            if not holds_text or not path.exists():
+                raise
+            report(error, on_bad)  # a file of texts can be left out like a record
+
+
+def _read_folder(
+    files: list[Path],
+    root: Path,
+    on_bad: OnBad | None,
+    keys: "_Keys",
+    columns: Columns,
+    unread: Unread | None,
+) -> Iterator[Document]:
+    """The documents of files below a folder; a file that cannot be read does not stop the rest."""
+    keys = replace(keys, root=root_of(root))
+    with Parser() as parser:
+        for file in files:
+            inside = replace(keys, file=file.relative_to(root).as_posix())
+            encoding = ""
+            try:
+                for document in _documents(Source(file), on_bad, inside, columns, parser):
+                    encoding = document.metadata.get("encoding", "") if document.file else ""
+                    yield document
+            except CorpusError as error:
+                if unread is not None:
+                    unread.failed.add(str(error))
+                elif not file.exists():
+                    raise
+                else:
+                    report(error, on_bad)
+            if encoding and unread is not None:
+                unread.encodings[encoding] += 1
+
+
+def _documents(
+    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns, parser: Parser
+) -> Iterator[Document]:
+    """The documents of a file. Raises CorpusError."""
+    path = source.path
+    found = SQLITE if source.table is not None or kind(path) in SQLITE_SUFFIXES else kind_of(path)
+    if found is not None and not found.records:
+        yield from read_file(path, keys.file, keys.root, found, keys.prefix, parser)
+        return
+    if found is not None:
+        records = _named(parser.records(path, found, source.table or ""), on_bad, columns)
+    elif kind(path) in DIALECTS:
+        records = read_table(path, on_bad, columns)
+    else:
+        records = _named(read_jsonl(path, on_bad), on_bad, columns)
+    yield from _to_documents(records, on_bad, keys, columns.needs_text)
+
+
+# ------------------------------------------------------------------------------------------ records
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,51 +218,41 @@ class _Keys:
     """Keys for documents that have none.
 
     Attributes:
-        prefix: put before every key.
+        prefix: put before every key that is not an id of a record.
         by_content: the key of a record is a hash of its content, not its position.
+        file: path below a folder, for one of its files; it comes before the keys of records. For
+            a single file of texts, its name.
+        root: absolute path of the folder.
     """
 
     prefix: str
     by_content: bool
-
-    def of_file(self, file: Path, root: Path) -> str:
-        """The path below the corpus' root."""
-        return self.prefix + file.relative_to(root).as_posix()
+    file: str = ""
+    root: str = ""
 
     def of_record(
-        self, record: Mapping[str, Any], position: int, place: str, needs_text: bool
+        self, record: Mapping[str, Any], position: int, place: str, needs_text: bool, has_key: bool
     ) -> Document:
-        """A document from a record without an id."""
-        document = Document.from_mapping(
-            record, origin=place, key=f"{self.prefix}{position}", needs_text=needs_text
-        )
-        if not self.by_content:
-            return document
-        content = {**document.metadata, "title": document.title, "text": document.text}
-        written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
-        return replace(document, key=self.prefix + key, derived=True)
+        """A document from a record. Raises CorpusError."""
+        before = f"{self.prefix}{self.file}#" if self.file else self.prefix
+        key = "" if has_key else f"{before}{position}"
+        document = Document.from_mapping(record, origin=place, key=key, needs_text=needs_text)
+        if has_key and self.file:
+            document = replace(document, key=before + document.key)
+        elif not has_key and self.by_content:
+            content = {**document.metadata, "title": document.title, "text": document.text}
+            written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+            key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
+            document = replace(document, key=before + key, derived=True)
+        return replace(document, root=self.root, file=self.file) if self.file else document
 
 
-def _read_records(
-    path: Path, on_bad: OnBad | None, keys: _Keys, columns: Columns
-) -> Iterator[Document]:
-    format_ = kind(path)
-    if format_ in (".jsonl", ".ndjson"):
-        records = _objects(path, on_bad, columns)
-    elif format_ in DIALECTS:
-        records = read_table(path, on_bad, columns)
-    else:
-        raise bad(path, f"expected {_READABLE}")
-    return _to_documents(records, on_bad, keys, columns.needs_text)
-
-
-def _objects(
-    path: Path, on_bad: OnBad | None, columns: Columns
+def _named(
+    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None, columns: Columns
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place and record of every object of a file, whose first one must name the text."""
+    """Places and records under default names; the first record must name the text."""
     first = True
-    for place, record in read_jsonl(path, on_bad):
+    for place, record in records:
         if first and columns.needs_text:
             check_text(columns.names(list(record), place), record, place)
         first = False
@@ -187,64 +274,6 @@ def _to_documents(
         keyed = has_key if keyed is None else keyed
         try:
             # A record without an id, in a file whose first record has one, is a mistake.
-            if keyed or has_key:
-                yield Document.from_mapping(record, origin=place, needs_text=needs_text)
-            else:
-                yield keys.of_record(record, position, place, needs_text)
+            yield keys.of_record(record, position, place, needs_text, keyed or has_key)
         except CorpusError as error:
             report(error, on_bad)
-
-
-def _beir_corpus(folder: Path) -> Path | None:
-    inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
-    return next((file for file in inner if file.is_file()), None)
-
-
-def _text_files(folder: Path) -> list[Path]:
-    """Text files below a folder, without hidden ones (.git, .trash, …).
-
-    Raises OSError if a folder cannot be read. Linked folders are left out: they may loop.
-    """
-    files, folders = [], [folder]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry))
-                elif kind(Path(entry)) in _TEXT_SUFFIXES and Path(entry).is_file():
-                    files.append(Path(entry))
-    return sorted(files)
-
-
-def _read_texts(
-    files: list[Path], root: Path, on_bad: OnBad | None, keys: _Keys
-) -> Iterator[Document]:
-    """One document per file: the key is its path below the root, the title its name."""
-    folder = str(root.resolve())
-    try:
-        folder.encode()
-    except UnicodeEncodeError as error:
-        raise bad(folder, "the name of this folder is not UTF-8; rename it") from error
-    for file in files:
-        try:
-            text = _whole(file)
-            name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
-            # An empty file is no document, although it has a name.
-            title = name.replace("_", " ").replace("-", " ") if text.strip() else ""
-            key = keys.of_file(file, root)
-            yield Document(key=key, text=text, title=title, origin=str(file), root=folder)
-        except CorpusError as error:
-            if not file.exists():
-                raise
-            report(error, on_bad)
-
-
-def _whole(file: Path) -> str:
-    text = io.StringIO()
-    for _, line in read_lines(file):
-        text.write(line)
-        if text.tell() > LONGEST:
-            raise bad(file, too_long("text"))
-    return text.getvalue()

@@ -4,18 +4,22 @@ Memory stays bounded: no line may be longer than 64 MiB.
 """
 
 import gzip
-import io
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from searchengine.corpus.encodings import detected, not_utf8
 from searchengine.errors import CorpusError
 
 OnBad = Callable[[CorpusError], None]
 
+STDIN = Path("-")
+"""Stands for standard input."""
 LONGEST = 1 << 26
 """Bytes of a line, row or text; as JSON, the worst line takes 27 times as much memory."""
 
@@ -44,6 +48,7 @@ def kind(path: Path) -> str:
 def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz."""
     number = 0
+    others = False  # whether a line was not UTF-8
     try:
         with _open(path) as file:
             while raw := file.readline(LONGEST + 1):
@@ -56,10 +61,9 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    what = (
-                        f"not UTF-8 (byte 0x{raw[error.start]:02x}); convert the "
-                        "file first, for example with: iconv -f latin1 -t utf-8"
-                    )
+                    names = [] if others else detected(raw)  # once: it takes milliseconds
+                    others = True
+                    what = not_utf8(raw[error.start], names)
                     report(bad(f"{path}:{number}", what), on_bad)
                     continue
                 yield number, line
@@ -69,7 +73,9 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
         raise bad(path, f"cannot be read ({error.strerror or error})") from error
 
 
-def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
+def _open(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
+    if path == STDIN:
+        return nullcontext(sys.stdin.buffer)
     try:
         return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
     except ValueError as error:  # the name holds a NUL
@@ -98,13 +104,18 @@ def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, d
 
 def json_object(text: str | bytes, place: str) -> dict[str, Any]:
     """The object that a text in JSON holds. Raises CorpusError."""
-    try:
-        record = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise bad(place, f"not JSON ({error})") from error
+    record = parse_json(text, place)
     if not isinstance(record, dict):
         raise bad(place, f"expected a JSON object, got {type(record).__name__}")
     return record
+
+
+def parse_json(text: str | bytes, place: str) -> Any:
+    """What a text in JSON holds. Raises CorpusError."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(place, f"not JSON ({error})") from error
 
 
 def _refuse_constant(name: str) -> float:

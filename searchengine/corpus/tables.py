@@ -9,6 +9,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ DIALECTS: dict[str, dict[str, Any]] = {
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 _TEXT_FIELDS = ("_id", "id", "title", "text")
+_SEPARATORS = ";\t|"
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
@@ -28,7 +31,10 @@ _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 def read_table(
     path: Path, on_bad: OnBad | None, columns: Columns
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and record of every row; empty cells are left out of the metadata.
+    """Place ("file:line") and record of every row.
+
+    Empty cells are left out of the metadata, and so are columns without a name. A .csv file whose
+    header is a single field for commas, but several for semicolons, tabs or bars, is read so.
 
     Raises CorpusError if the header does not name the text.
     """
@@ -36,18 +42,21 @@ def read_table(
     first = next(rows, None)
     if first is None:
         return
-    place, fields = first
+    place, cells = first
+    named = [i for i, name in enumerate(cells) if not _NO_NAME.fullmatch(name)]
+    fields = [cells[i] for i in named]
     if len(set(fields)) < len(fields):
         raise bad(place, "a column name occurs twice in the header")
     header = columns.names(fields, place)
+    width = len(cells)
     if columns.needs_text:
         check_text(header, fields, place)
     for place, row in rows:
-        if len(row) == len(header):
-            cells = {n: _cell(n, v) for n, v in zip(header, row, strict=True)}
-            yield place, {n: v for n, v in cells.items() if v != "" or n in _TEXT_FIELDS}
+        if len(row) == width:
+            record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
+            yield place, {n: v for n, v in record.items() if v != "" or n in _TEXT_FIELDS}
         else:
-            what = f"expected {len(header)} fields, as in the header, got {len(row)}"
+            what = f"expected {width} fields, as in the header, got {len(row)}"
             report(bad(place, what), on_bad)
 
 
@@ -65,10 +74,15 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
             raise error  # without its header a table cannot be read
         report(error, on_bad)
 
-    lines = _RowLines(read_lines(path, None if on_bad is None else skip))
+    numbered = read_lines(path, None if on_bad is None else skip)
+    first = next(numbered, None)
+    if first is None:
+        return
+    dialect = _dialect(path, first[1])
+    lines = _RowLines(chain([first], numbered))
     while True:
         try:
-            for row in csv.reader(lines, **DIALECTS[kind(path)]):
+            for row in csv.reader(lines, **dialect):
                 if row:
                     yield f"{path}:{lines.number}", row
                     header_read = True
@@ -80,6 +94,14 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
             if not lines.back():
                 what = "too many rows have unmatched quotes; correct the file"
                 raise bad(place, what) from error
+
+
+def _dialect(path: Path, header: str) -> dict[str, Any]:
+    """The format of a table whose first line is `header`."""
+    dialect = DIALECTS[kind(path)]
+    if "delimiter" in dialect or "," in header:
+        return dialect
+    return dialect | {"delimiter": next((s for s in _SEPARATORS if s in header), ",")}
 
 
 class _RowLines:

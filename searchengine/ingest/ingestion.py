@@ -255,8 +255,7 @@ class Ingestion:
         before = stored.get(document.key)
         if before is None or not before.root or before.root == document.root or not document.root:
             return True
-        below = Path(document.origin).relative_to(document.root)
-        if not (Path(before.root) / below).exists():  # the folder was moved
+        if not (Path(before.root) / document.file).exists():  # the folder was moved
             return True
         self._refuse(
             document,

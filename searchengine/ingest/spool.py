@@ -64,7 +64,7 @@ class Spool:
                 self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
                 self._run(
                     "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
-                    "metadata, origin, root, spans, row, vectors)"
+                    "metadata, origin, root, file, spans, row, vectors)"
                 )
         except BaseException:
             self.close()
@@ -98,10 +98,11 @@ class Spool:
             else:
                 self._expected += len(spans or ())
             written = None if spans is None else json.dumps(spans)
-            rows.append((*texts, document.origin, document.root, written, row, checksum))
+            source = (document.origin, document.root, document.file)
+            rows.append((*texts, *source, written, row, checksum))
         self._many(
-            "INSERT INTO documents (key, title, text, metadata, origin, root, spans, row, vectors) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO documents (key, title, text, metadata, origin, root, file, spans, row, "
+            "vectors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
 
@@ -178,11 +179,12 @@ def _spooled(
     metadata: str,
     origin: str,
     root: str,
+    file: str,
     spans: str,
     row: int,
     vectors: bytes | None,
 ) -> Spooled:
-    document = Document(key, text, title, json.loads(metadata), origin, root)
+    document = Document(key, text, title, json.loads(metadata), origin, root, file)
     cut = None if spans is None else [(start, end) for start, end in json.loads(spans)]
     return Spooled(document, cut, row, vectors)
 

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from searchengine.query.snippets import snippet
+from searchengine.query.headings import heading_at
+from searchengine.query.snippets import shown_from, snippet
 from searchengine.storage.documents.listing import Counts
 from searchengine.storage.filters.parser import field_named
 from searchengine.storage.filters.sql import Field
@@ -50,13 +51,27 @@ class Hit:
         """The part of the passage with most words of the question."""
         return snippet(self.text, self.question, self.start, self.end)
 
+    @property
+    def heading(self) -> str:
+        """The headings that the snippet is under, the highest first: "Whales > Sleep"; or "".
+
+        They come from the metadata field `headings`, which documents of files have.
+        """
+        headings = self.metadata.get("headings")
+        if not headings:
+            return ""
+        return heading_at(headings, shown_from(self.text, self.question, self.start, self.end))
+
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
-        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet")
+        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading")
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
-        return f"{self.score:.3f}  {self.key}  {self.title}\n       {self.snippet}"
+        below = self.heading
+        if below and self.title:  # the first heading often is the title
+            below = f" > {below}".removeprefix(f" > {self.title}")
+        return f"{self.score:.3f}  {self.key}  {self.title}{below}\n       {self.snippet}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +200,7 @@ _COLUMNS = {
     "start": "int64",
     "end": "int64",
     "snippet": "string",
+    "heading": "string",
 }
 """Column → its type in Arrow."""
 _BATCH_COLUMNS = {"query": "int64", **_COLUMNS}

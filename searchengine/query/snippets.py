@@ -39,6 +39,11 @@ def snippet(text: str, question: str, start: int, end: int, width: int = 200) ->
     return f"{'…' if start else ''}{shown}{'…' if stop < len(passage) else ''}"
 
 
+def shown_from(text: str, question: str, start: int, end: int, width: int = 200) -> int:
+    """The offset of the words of the question that `snippet` shows; `start` if there are none."""
+    return start + _densest(_places(text[start:end], question), width)[0]
+
+
 def _word_end(text: str, low: int, high: int) -> int:
     """The last offset in [low, high] that is not within a word, or else `high`."""
     for end in range(high, low - 1, -1):

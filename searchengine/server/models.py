@@ -125,6 +125,7 @@ class HitModel(BaseModel):
     start: int
     end: int
     snippet: str
+    heading: str = ""
 
 
 class FacetValue(BaseModel):

@@ -1,0 +1,80 @@
+"""What a run of `searchengine index` did, on the terminal and as JSON."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from searchengine.corpus.documents import LeftOut
+
+if TYPE_CHECKING:
+    from searchengine.corpus.folder import Unread
+
+_COUNTS = ("added", "changed", "metadata_updated", "unchanged")
+
+
+def _left_out(summary: Any, malformed: LeftOut, unread: "Unread") -> dict[str, LeftOut]:
+    return {
+        "without_text": summary.without_text,
+        "repeated": summary.repeated,
+        "bad": malformed,
+        "unreadable": unread.failed,
+    }
+
+
+def show_summary_json(
+    collection: Path,
+    summary: Any,
+    malformed: LeftOut,
+    unread: "Unread",
+    documents: int,
+    seconds: float,
+) -> None:
+    """Print the result of a run as JSON."""
+    from searchengine.cli.console import show_json
+
+    show_json(
+        {
+            "collection": str(collection),
+            **{name: getattr(summary, name) for name in _COUNTS},
+            "relabelled": summary.metadata_updated,  # the former name
+            "documents": documents,
+            "seconds": seconds,
+            "skipped": dict(unread.kinds),
+            "encodings": dict(unread.encodings),
+            **{name: asdict(each) for name, each in _left_out(summary, malformed, unread).items()},
+        }
+    )
+
+
+def show_summary(
+    collection: Path,
+    summary: Any,
+    malformed: LeftOut,
+    unread: "Unread",
+    documents: int,
+    seconds: float,
+) -> None:
+    """Print the numbers of documents added and left out."""
+    from searchengine.cli.console import counted, note
+
+    counts = {name: getattr(summary, name) for name in _COUNTS}
+    done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+    total = counted(documents, "document")
+    note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
+    for name, records in _left_out(summary, malformed, unread).items():
+        if records.count:
+            note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
+    if unread.encodings:
+        found = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
+        note(f"not UTF-8 and converted: {found}")
+    if sentence := unread.sentence():
+        note(sentence)
+
+
+def _first_lines(left_out: LeftOut) -> str:
+    """Return the first messages, one per line, and the number of further ones."""
+    most = 10
+    lines = left_out.first[:most]
+    if left_out.count > most:
+        lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
+    return "".join(f"\n  {line}" for line in lines)

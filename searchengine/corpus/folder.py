@@ -1,0 +1,91 @@
+"""The files of a folder: those with a reader, and what is counted of the others."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from searchengine.corpus.documents import LeftOut
+from searchengine.corpus.formats.kinds import kind_of
+from searchengine.corpus.lines import kind
+from searchengine.corpus.tables import DIALECTS
+
+LINES = {".jsonl", ".ndjson", *DIALECTS}
+"""Suffixes of records that are read line by line."""
+_DATABASE = "documents.db"  # a folder that holds it is a collection
+
+
+@dataclass(slots=True)
+class Unread:
+    """Files of a folder without documents.
+
+    Attributes:
+        kinds: suffix → number of files of a format that is not read, and what else was passed
+            over, such as links to folders.
+        missing: suffix → what to install to read it.
+        failed: messages of files that could not be read.
+        encodings: encoding → number of files that were not UTF-8 and were read.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    missing: dict[str, str] = field(default_factory=dict)
+    failed: LeftOut = field(default_factory=LeftOut)
+    encodings: Counter[str] = field(default_factory=Counter)
+
+    def sentence(self) -> str:
+        """What was skipped, by kind, most frequent first; "" for nothing."""
+        if not self.kinds:
+            return ""
+        total = sum(self.kinds.values())
+        kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
+        text = f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
+        for install in dict.fromkeys(self.missing.values()):
+            names = [name for name, how in self.missing.items() if how == install]
+            text += f"; {install} reads {' and '.join(names)}"
+        return text
+
+
+def is_readable(path: Path) -> bool:
+    """Whether a reader exists for a file, by its suffix."""
+    return kind(path) in LINES or kind_of(path) is not None
+
+
+def files_below(folder: Path, unread: Unread) -> list[Path]:
+    """The files below a folder that have a reader, sorted; others are counted in `unread`.
+
+    Hidden files and folders (.git, .trash, …) and collections are left out, and linked folders:
+    they may loop. Raises OSError if a folder cannot be read.
+    """
+    files, folders = [], [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                path = Path(entry)
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if not (path / _DATABASE).is_file():
+                        folders.append(path)
+                elif not entry.is_file():
+                    unread.kinds[
+                        "linked folder" if entry.is_dir() else "broken link or device"
+                    ] += 1
+                elif not is_readable(path):
+                    unread.kinds[path.suffix.lower() or "without a suffix"] += 1
+                elif missing := _missing(path):
+                    unread.kinds[kind(path)] += 1
+                    unread.missing[kind(path)] = missing
+                else:
+                    files.append(path)
+    return sorted(files)
+
+
+def _missing(path: Path) -> str:
+    found = kind_of(path)
+    return "" if found is None else found.missing
+
+
+def holds_records(files: Iterable[Path]) -> bool:
+    """Whether any of the files has records, whose fields can be named."""
+    return any(kind(f) in LINES or ((k := kind_of(f)) is not None and k.records) for f in files)

@@ -1,0 +1,68 @@
+"""The encoding of a text: a byte order mark, UTF-8, a declared one, or else the most likely one.
+
+Where several encodings are equally likely, the text is refused and they are named.
+"""
+
+import codecs
+from pathlib import Path
+
+from searchengine.corpus.encodings import detected, not_utf8
+from searchengine.corpus.lines import bad
+
+_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_JAPANESE_MAIL = b"\x1b$B"  # begins Japanese letters in ISO-2022-JP, whose bytes are all ASCII
+
+
+def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
+    """The text of a file, and the encoding if it is not UTF-8.
+
+    `declared`: the encoding that the file names, if it does. Raises CorpusError.
+    """
+    for mark, name in _MARKS:
+        if data.startswith(mark):
+            return _decoded(data, name, path), "" if name == "utf-8-sig" else name
+    if _JAPANESE_MAIL in data:
+        return _decoded(data, "iso2022_jp", path), "iso2022_jp"
+    try:
+        return _without_binary(data.decode(), path), ""
+    except UnicodeDecodeError as error:
+        first = data[error.start]
+    name = _known(declared)
+    if not name:
+        names = detected(data)
+        if len(names) != 1:
+            raise bad(path, not_utf8(first, names))
+        name = names[0]
+    return _decoded(data, name, path), name
+
+
+def _known(name: str) -> str:
+    """The name by which Python knows an encoding of text; "" if it does not."""
+    try:
+        info = codecs.lookup(name.strip())
+        # HTML takes these names for their supersets.
+        return {"iso8859-1": "cp1252", "euc_kr": "cp949", "shift_jis": "cp932"}.get(
+            info.name, info.name if "".encode(info.name) == b"" else ""
+        )
+    except (LookupError, ValueError, TypeError):
+        return ""
+
+
+def _decoded(data: bytes, name: str, path: Path) -> str:
+    try:
+        return _without_binary(data.decode(name), path)
+    except UnicodeDecodeError as error:
+        what = f"not {name} (byte 0x{data[error.start]:02x} at {error.start}); convert it to UTF-8"
+        raise bad(path, what) from error
+
+
+def _without_binary(text: str, path: Path) -> str:
+    if "\0" in text:
+        raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
+    return text
