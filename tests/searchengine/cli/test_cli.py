@@ -57,7 +57,7 @@ def test_search(folder: Path) -> None:
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
     hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
     assert [hit["key"] for hit in hits] == ["bread"]
-    shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet"}
+    shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
     assert set(hits[0]) == shown
     assert hits[0]["metadata"] == {"year": 2011}
 

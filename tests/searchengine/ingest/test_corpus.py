@@ -165,7 +165,13 @@ def test_the_root_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 NO_TEXT = [
     ("c.csv", "title,body\na,b\n", r"c.csv:1: no field 'text' \(fields: 'title', 'body'\); name"),
-    ("c.tsv", "Title\tText\na\tb\n", r"c.tsv:1: no field 'text' \(fields: 'Title', 'Text'\)"),
+    ("c.tsv", "TEXT\tText\na\tb\n", r"c.tsv:1: no field 'text' \(fields: 'TEXT', 'Text'\)"),
+    (
+        "c.csv",
+        "id;body;title\n1;a;b\n",
+        r"c.csv:1: no field 'text' \(fields: 'id', 'body', 'title'\)",
+    ),
+    ("c.json", '[{"title": "a", "abstract": "b"}]', r"c.json:1: no field 'text'"),
     ("c.csv", "_id,title,year\n1,a,2016\n", "no field 'text'"),
     ("c.csv", "year\n2016\n", "no field 'text'"),
     ("c.jsonl", '{"_id": "1", "title": "a", "abstract": "b"}\n', r"c.jsonl:1: no field 'text'"),
@@ -250,7 +256,7 @@ def test_folder_of_texts(tmp_path: Path) -> None:
     write(tmp_path / "a_note.txt", "first\nsecond\n")
     write(tmp_path / "deep" / "b.md", "# b\n")
     write(tmp_path / "deep" / "c.txt.gz", "packed")
-    write(tmp_path / "ignored.pdf", b"%PDF")
+    write(tmp_path / "ignored.xlsx", b"PK")
     (tmp_path / ".trash").mkdir()
     write(tmp_path / ".trash" / "old.md", "thrown away")
     write(tmp_path / ".hidden.txt", "hidden")
@@ -324,9 +330,10 @@ def test_bad_line_is_named_or_skipped(
     [
         ("gone.jsonl", None, "no such file or folder"),
         ("gone.pdf", None, "no such file or folder"),
-        ("c.pdf", b"%PDF", "expected a .jsonl, .csv or .tsv file"),
+        ("c.xlsx", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md"),
+        ("c.pdf.gz", b"%PDF", "expected a .jsonl, .json, .csv"),
         ("c.csv", "_id,text,text\n1,a,b\n", "a column name occurs twice"),
-        ("dir", "folder", "no .txt or .md files"),
+        ("dir", "folder", "no files to read in this folder; expected a .jsonl"),
     ],
 )
 def test_unreadable_file(

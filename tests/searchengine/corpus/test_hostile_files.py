@@ -1,0 +1,233 @@
+"""Files that break parsers, or take all memory or time: named with the reason; the rest is read."""
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from document_files import write_epub
+from reportlab.lib.pdfencrypt import StandardEncryption
+from reportlab.pdfgen.canvas import Canvas
+
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.folder import Unread
+from searchengine.corpus.formats.kinds import KINDS, Kind
+from searchengine.corpus.formats.parser import Parser
+from searchengine.errors import UnreadableFile
+
+GOOD = "<h1>Good</h1><p>still read</p>"
+BOMB = 65 << 20  # bytes of spaces, which a zip archive packs into 80 kB
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def pdf(path: Path, pages: int, **options: object) -> None:
+    canvas = Canvas(str(path), **options)
+    for i in range(pages):
+        canvas.drawString(72, 700, f"page {i + 1}")
+        canvas.showPage()
+    if not pages:
+        canvas.showPage()  # nothing on it
+    canvas.save()
+
+
+def outcome(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The keys that were read, and file → reason of those that were not."""
+    unread = Unread()
+    keys = [document.key for document in read_corpus(folder, unread=unread)]
+    reasons = {}
+    for message in unread.failed.first:
+        file, _, reason = message.removeprefix(f"{folder}/").partition(": ")
+        reasons[file] = reason
+    return keys, reasons
+
+
+def test_bombs_and_files_of_other_formats(tmp_path: Path) -> None:
+    (tmp_path / "z.html").write_text(GOOD)
+    bomb = b" " * BOMB
+    zipped(tmp_path / "bomb.docx", {"word/document.xml": bomb * 4})
+    write_epub(tmp_path / "bomb.epub", "Bomb", [" " * BOMB])
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "deep.html").write_text("<div>" * 200_000 + "deep but flat")
+    (tmp_path / "entities.epub").write_bytes(b"")
+    (tmp_path / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (tmp_path / "page.pdf").write_text(GOOD)
+    (tmp_path / "text.docx").write_text("only text")
+    (tmp_path / "old.docx").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
+    (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    (tmp_path / "table.arrow").write_text("only text")
+    pdf(tmp_path / "locked.pdf", 1, encrypt=StandardEncryption("secret"))
+    pdf(tmp_path / "scan.pdf", 0)
+    keys, reasons = outcome(tmp_path)
+    assert keys == ["deep.html", "z.html"]
+    patterns = {
+        "bomb.docx": "unpacks to 260 MiB of text, more than 256",
+        "bomb.epub": r"text/c0\.xhtml unpacks to more than 64 MiB",
+        "deep.json": "not JSON",
+        "entities.epub": "not an EPUB file",
+        "image.txt": "not UTF-8|not a text",
+        "locked.pdf": "encrypted; remove the password first",
+        "old.docx": r"encrypted, or a \.doc file; remove the password, or save it as \.docx",
+        "page.pdf": "not a PDF file, or damaged",
+        "scan.pdf": "has no text; if it is a scan, run OCR first",
+        "table.arrow": "not an Arrow file, or damaged",
+        "table.parquet": "not a Parquet file, or damaged",
+        "text.docx": r"not a \.docx file",
+    }
+    assert reasons.keys() == patterns.keys()
+    for name, pattern in patterns.items():
+        assert re.search(pattern, reasons[name]), (name, reasons[name])
+
+
+def test_front_matter_that_expands(tmp_path: Path) -> None:
+    """Aliases of YAML: each line repeats the one before nine times."""
+    lines = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    path = tmp_path / "bomb.md"
+    path.write_text("\n".join(["---", "a0: &a0 [x]", *lines, "---", "text"]))
+    with (
+        Parser(memory=100 << 20) as parser,
+        pytest.raises(UnreadableFile, match=r"needs too much memory|its reader ended"),
+    ):
+        list(parser.parts(path, KINDS[".md"]))
+
+
+def test_encrypted_books(tmp_path: Path) -> None:
+    def encryption(name: str) -> str:
+        return (
+            '<encryption xmlns:e="http://www.w3.org/2001/04/xmlenc#"><e:CipherReference '
+            f'URI="{name}"/></encryption>'
+        )
+
+    for name, member in (("font", "text/f.otf"), ("text", "text/c0.xhtml")):
+        extra = {"META-INF/encryption.xml": encryption(member)}
+        write_epub(tmp_path / f"{name}.epub", "Book", [GOOD], extra)
+    keys, reasons = outcome(tmp_path)
+    assert keys == ["font.epub#text/c0.xhtml"]
+    assert reasons == {"text.epub": "encrypted; remove the protection first"}
+
+
+@pytest.mark.parametrize("pages", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_thousands_of_pages(tmp_path: Path, pages: int) -> None:
+    pdf(tmp_path / "long.pdf", pages)
+    texts = [(d.key, d.text, d.metadata["page"]) for d in read_corpus(tmp_path)]
+    assert texts == [(f"long.pdf#page={i}", f"page {i}", i) for i in range(1, pages + 1)]
+
+
+def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.html").write_text(GOOD)
+    (folder / "deep" / "up").symlink_to(folder)
+    (folder / "gone.md").symlink_to(tmp_path / "nowhere.md")
+    (folder / "linked.md").symlink_to(folder / "b.txt")
+    (folder / "b.txt").write_text("b")
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "c.index").mkdir()
+    (folder / "c.index" / "documents.db").write_bytes(b"")
+    (folder / "c.index" / "manifest.json").write_text('{"text": "no document"}')
+    unread = Unread()
+    keys = [document.key for document in read_corpus(folder, unread=unread)]
+    assert keys == ["b.txt", "deep/a.html", "linked.md"]
+    assert unread.kinds == {"broken link or device": 2, "linked folder": 1}
+    assert unread.failed.count == 0
+
+
+# ------------------------------------------------------------------------------------------- limits
+
+READERS = """
+import os, signal, time
+from searchengine.corpus.formats.parts import Part
+
+def good(path):
+    yield Part("good")
+
+def pid(path):
+    yield Part(str(os.getpid()))
+
+def greedy(path):
+    yield Part("first")
+    held = [bytearray(1 << 20) for _ in range(4096)]
+
+def endless(path):
+    yield Part("first")
+    while True:
+        pass
+
+def waiting(path):
+    time.sleep(3600)
+    yield Part("late")
+
+def crashing(path):
+    yield Part("first")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def loud(path):
+    print("noise")
+    raise ValueError("a library\\nfailed")
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
+    (tmp_path / "hostile_readers.py").write_text(READERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = re.findall(r"def (\w+)", READERS)
+    return {name: Kind(name, f"hostile_readers:{name}") for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "reason"),
+    [
+        ("greedy", 1, "needs too much memory to be read"),
+        ("endless", 1, "took more than 1 s of processor time; left out"),
+        ("crashing", 1, r"its reader ended \(SIGSEGV\): the file is damaged, or needs more than"),
+        ("loud", 0, r"cannot be read; is it damaged\? \(ValueError: a library failed\)"),
+    ],
+)
+def test_a_reader_that_fails(
+    kinds: dict[str, Kind], tmp_path: Path, name: str, read: int, reason: str
+) -> None:
+    path = tmp_path / "a.pdf"
+    limits = {"seconds": 1} if name == "endless" else {"memory": 300 << 20}
+    with Parser(**limits) as parser:
+        texts = []
+        with pytest.raises(UnreadableFile, match=f"^{path}: {reason}"):
+            for part in parser.parts(path, kinds[name]):
+                texts.append(part.text)
+        assert texts == ["first"] * read
+        assert [part.text for part in parser.parts(path, kinds["good"])] == ["good"]
+
+
+def test_a_reader_that_waits(
+    kinds: dict[str, Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.corpus.formats.parser._WAITING", 0.02)
+    with Parser(seconds=50) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
+        list(parser.parts(tmp_path / "a.pdf", kinds["waiting"]))
+
+
+def test_one_process_reads_many_files_until_it_fails(
+    kinds: dict[str, Kind], tmp_path: Path
+) -> None:
+    def pid() -> int:
+        (part,) = parser.parts(tmp_path, kinds["pid"])
+        return int(part.text)
+
+    with Parser() as parser:
+        first = pid()
+        assert pid() == first
+        next(parser.parts(tmp_path, kinds["greedy"]))  # left in the middle
+        second = pid()
+        assert second != first and pid() == second
+        with pytest.raises(UnreadableFile):
+            list(parser.parts(tmp_path, kinds["crashing"]))
+        third = pid()
+        assert third not in (first, second)
+    for each in (first, second, third):
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)

@@ -1,0 +1,90 @@
+"""Files of known text: what the readers find of it, with its page and heading."""
+
+import random
+from pathlib import Path
+
+import pytest
+from document_files import (
+    KINDS,
+    LANGUAGES,
+    Book,
+    book,
+    share_in_order,
+    tokens,
+    write,
+    write_broken,
+)
+
+from searchengine.corpus.documents import Document
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.folder import Unread
+from searchengine.query.headings import heading_at
+
+_RECORDS = ("json", "parquet")
+_BROKEN = 17  # every so many files is broken
+
+
+def folder_of(path: Path, count: int) -> tuple[dict[str, Book], set[str]]:
+    """Write files of all formats and languages; path → text, and the paths of broken files."""
+    rng = random.Random(7)
+    books, broken = {}, set()
+    for number in range(count):
+        language = LANGUAGES[number % 3]
+        kind = KINDS[number // 3 % len(KINDS)]
+        name = f"{kind}/{language}-{number}.{kind}"
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = book(rng, language, number)
+        write(file, text, rng)
+        if number % _BROKEN == _BROKEN - 1:
+            write_broken(file, rng)
+            broken.add(name)
+        else:
+            books[name] = text
+    return books, broken
+
+
+def misplaced(kind: str, text: Book, documents: list[Document]) -> int:
+    """The sections whose first sentence is not found, or has another page or heading."""
+    wrong = 0
+    for number, section in enumerate(text.sections, start=1):
+        sentence = "".join(section.sentences[0].split())
+        for document in documents:
+            places = [i for i, letter in enumerate(document.text) if not letter.isspace()]
+            at = "".join(document.text.split()).find(sentence)
+            if at >= 0:
+                break
+        else:
+            wrong += 1
+            continue
+        if kind == "pdf":
+            wrong += document.metadata["page"] != number
+        if kind in _RECORDS:
+            wrong += document.title != section.title
+        elif kind != "txt":
+            heading = heading_at(document.metadata["headings"], places[at])
+            wrong += heading != text.path(section, 2 if kind == "pdf" else 6)
+    return wrong
+
+
+@pytest.mark.parametrize("count", [48, pytest.param(1000, marks=pytest.mark.long)])
+def test_known_text_is_read_in_order_with_its_place(tmp_path: Path, count: int) -> None:
+    books, broken = folder_of(tmp_path, count)
+    unread = Unread()
+    read: dict[str, list[Document]] = {}
+    for document in read_corpus(tmp_path, unread=unread):
+        read.setdefault(document.file, []).append(document)
+    failed = {name for name in broken | set(books) for m in unread.failed.first if name in m}
+    assert failed <= broken
+    assert set(read) | failed == broken | set(books), "every file is read or named"
+    assert unread.failed.count == len(failed) and not unread.kinds
+    shares: dict[str, float] = {}
+    wrong: dict[str, int] = {}
+    for name, text in books.items():
+        kind = name.split("/")[0]
+        found = [t for d in read[name] for t in tokens(d.text, text.language)]
+        shares[name] = share_in_order(text.tokens, found)
+        wrong[name] = misplaced(kind, text, read[name])
+    assert min(shares.values()) >= 0.99, [n for n, s in shares.items() if s < 0.99]
+    assert not any(wrong.values()), [name for name, n in wrong.items() if n]
+    assert all(d.title == books[n].title for n in books if "html/" in n for d in read[n])
