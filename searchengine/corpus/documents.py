@@ -3,6 +3,7 @@
 A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
 
     numpy or pandas scalar       a number, text or truth value
+    Decimal                      a number
     datetime, date, Timestamp    ISO 8601 text
     numpy array                  a list
     NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
+from decimal import Decimal
 from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.columns import RESERVED
@@ -326,8 +328,7 @@ def _plain(value: Any, place: str, name: str) -> Any:
         return None
     if isinstance(value, np.datetime64):
         return str(value)  # as a number, it would lose its unit
-    if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
-        value = value.item()
+    value = _unwrapped(value)
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -343,11 +344,21 @@ def _plain(value: Any, place: str, name: str) -> Any:
     )
 
 
+def _unwrapped(value: Any) -> Any:
+    """A numpy scalar or Decimal as a number or text of Python; anything else as it is."""
+    import numpy as np
+
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    is_scalar = isinstance(value, np.generic) and not isinstance(value, np.timedelta64)
+    return value.item() if is_scalar else value
+
+
 def _is_missing(value: Any) -> bool:
     """NaN, or NaT or NA of pandas or numpy."""
     import numpy as np
 
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float | np.floating | Decimal):
         return math.isnan(value)
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))

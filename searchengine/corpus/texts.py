@@ -60,7 +60,7 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Part]:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = "\0"
-        if "\0" not in text:
+        if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
             yield Part(text)
             return
     yield from parser.parts(file, format_)

@@ -15,7 +15,9 @@ from searchengine.corpus.formats.decoding import decode
 from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part, whole
 from searchengine.corpus.lines import bad
 
-_FRONT = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)(?:^|\n)(\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_FRONT = re.compile(
+    r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
+)
 # The rules that tell a heading from a line of code. Inline markup is not parsed.
 _BLOCKS = MarkdownIt("zero").enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list"]
@@ -50,9 +52,10 @@ def _front_matter(text: str, path: Path) -> tuple[dict[str, Any], str]:
     match = _FRONT.match(text)
     if match is None:
         return {}, text
+    written = match[2] or ""
     try:
         fields = (
-            yaml.safe_load(match[2]) if match[1] == "---" else tomllib.loads(match[2])
+            yaml.safe_load(written) if match[1] == "---" else tomllib.loads(written)
         )  # RecursionError: nested too deeply
     except (yaml.YAMLError, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         kind = "YAML" if match[1] == "---" else "TOML"

@@ -1,0 +1,440 @@
+"""What each reader makes of a file: text, title, headings, metadata, keys."""
+
+import datetime
+import decimal
+import gzip
+import io
+import os
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import docx
+import pyarrow
+import pyarrow.parquet
+import pytest
+from document_files import write_epub
+from reportlab.pdfgen.canvas import Canvas
+
+from searchengine.corpus.columns import Columns
+from searchengine.corpus.documents import Document
+from searchengine.corpus.encodings import detected
+from searchengine.corpus.files import count_records, read_corpus
+from searchengine.corpus.folder import Unread
+from searchengine.corpus.formats import kinds
+from searchengine.corpus.formats.kinds import INSTALL
+from searchengine.corpus.formats.parts import Heading
+from searchengine.errors import CorpusError
+from searchengine.query.headings import heading_at
+
+KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."
+JAPANESE = "鯨は脳の半分ずつ交代で眠る。"
+
+
+def read(path: Path, content: str | bytes) -> Document:
+    """The single document of a file with this content."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (document,) = read_corpus(path)
+    return document
+
+
+def own(document: Document) -> dict[str, Any]:
+    """The metadata without those of every file, headings as a list of tuples."""
+    metadata = dict(document.metadata)
+    for name in ("path", "modified", "size"):
+        metadata.pop(name)
+    if "headings" in metadata:
+        metadata["headings"] = [tuple(each.values()) for each in metadata["headings"]]
+    return metadata
+
+
+# ----------------------------------------------------------------------------------- files of texts
+
+
+def test_a_file_is_described_by_its_path_size_and_time(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    file = tmp_path / "deep" / "a_b.txt"
+    file.write_text("whales")
+    os.utime(file, (0, 1_600_000_000))
+    (document,) = read_corpus(tmp_path, key_prefix="x/")
+    assert (document.key, document.title, document.file) == (
+        "x/deep/a_b.txt",
+        "a b",
+        "deep/a_b.txt",
+    )
+    assert document.metadata == {
+        "path": "deep/a_b.txt",
+        "modified": "2020-09-13T12:26:40+00:00",
+        "size": 6,
+    }
+
+
+def test_html(tmp_path: Path) -> None:
+    page = (
+        "<!doctype html><html lang=en><head><title>Of\n whales &amp; owls</title>"
+        '<meta name="Author" content="A. Nemo"><style>p{}</style></head><body>'
+        "<h1>Wh<b>ales</b></h1><p>They sl<i>ee</i>p.<p>Half\n a  brain.<br>Yes"
+        "<script>if (a < b) document.write('<p>no</p>')</script><svg><title>no</title></svg>"
+        "<ul><li>one<li>two</ul><h3></h3><h2>Owls</h2><pre>a\n  b</pre>"
+        "<table><tr><td>1</td><td>2</td></tr><tr><td>3</td></tr></table>End"
+    )
+    document = read(tmp_path / "a.html", page)
+    assert document.text == (
+        "Whales\n\nThey sleep.\n\nHalf a brain.\nYes\n\none\ntwo\n\nOwls\n\na\n  b\n\n1 2\n3\n\nEnd"
+    )
+    assert document.title == "Of whales & owls"
+    headings = [(0, 1, "Whales"), (49, 2, "Owls")]
+    assert own(document) == {"lang": "en", "author": "A. Nemo", "headings": headings}
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<p>a<div>b</div></p>c", "a\n\nb\n\nc"),
+        ("a<template><p>no<template>no</template>no</template>b", "ab"),
+        ("<head><title>t</title><body>no end of the head", "no end of the head"),
+        ("<h1>open <h2>other", "open\n\nother"),
+        ("&lt;p&gt; &copy &nbsp; &#xac00;", "<p> © 가"),
+        ("<p>one</p><!-- no -->two", "one\n\ntwo"),
+    ],
+)
+def test_html_as_people_write_it(tmp_path: Path, page: str, text: str) -> None:
+    assert read(tmp_path / "a.htm", page).text == text
+
+
+def test_markdown(tmp_path: Path) -> None:
+    text = (
+        "# Whales\n\nText\n\nOwls\n====\n\n```\n# code\n```\n\n"
+        "> ## Quoted\n\n    # code\n### *Deep* one #\n"
+    )
+    document = read(tmp_path / "my-notes.md", text)
+    assert (document.text, document.title) == (text, "Whales")
+    headings = own(document)["headings"]
+    assert [heading[1:] for heading in headings] == [
+        (1, "Whales"), (1, "Owls"), (2, "Quoted"), (3, "*Deep* one")
+    ]  # fmt: skip
+    lines = ("# Whales", "Owls", "> ## Quoted", "### *Deep*")
+    assert [heading[0] for heading in headings] == [text.index(line) for line in lines]
+    assert read(tmp_path / "my-notes.md", "text\n# Later").title == "my notes"
+
+
+def test_front_matter(tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    yaml = "---\ntitle: 2016\ntags: [a, b]\ndate: 2020-01-02\nid: 7\n1: x\n---\n\n# H\n"
+    document = read(file, yaml)
+    assert (document.title, document.text) == ("2016", "# H\n")
+    expected = {"tags": ["a", "b"], "date": "2020-01-02", "id": 7, "1": "x"}
+    assert own(document) == {**expected, "headings": [(0, 1, "H")]}
+    document = read(file, '+++\ntitle = "T"\nyear = 2016\n+++\ntext')
+    assert (document.title, document.text, own(document)) == ("T", "text", {"year": 2016})
+    assert own(read(file, "---\n---\ntext")) == {}
+    assert read(file, "---\nmodified: 2001-01-01\n---\nx").metadata["modified"] == "2001-01-01"
+    for text in ("---\nonly a text\n---\nmore", "---\nno end", "text\n---\na: 1\n---\n"):
+        assert read(file, text).text == text
+    for text, message in (
+        ("---\na: b: c\n---\nx", r"a.md: the front matter is not YAML \(mapping values"),
+        ("+++\na\n+++\nx", r"a.md: the front matter is not TOML \("),
+        ("---\ntext: a\n---\nx", "a.md:1: 'text' in the front matter is a field of the document"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read(file, text)
+
+
+def test_word(tmp_path: Path) -> None:
+    document = docx.Document()
+    document.core_properties.title = "Of whales"
+    document.core_properties.author = "A. Nemo"
+    document.add_heading("Whales", 0)
+    document.add_paragraph("Before.")
+    cells = document.add_table(1, 2).rows[0].cells
+    cells[0].text, cells[1].text = "one", "two"
+    document.add_heading("Sleep", 2)
+    document.add_paragraph("After <b> & more.")
+    document.save(str(tmp_path / "a.docx"))
+    (found,) = read_corpus(tmp_path / "a.docx")
+    assert found.text == "Whales\n\nBefore.\n\none\n\ntwo\n\nSleep\n\nAfter <b> & more."
+    headings = [(0, 1, "Whales"), (27, 2, "Sleep")]
+    assert (found.title, own(found)) == ("Of whales", {"author": "A. Nemo", "headings": headings})
+
+
+def test_chapters_of_a_book(tmp_path: Path) -> None:
+    chapters = ["<body><h1>One</h1>a", "<body> </body>", "<body><h2>Two</h2>b"]
+    write_epub(tmp_path / "a.epub", "A book", chapters)
+    first, second = read_corpus(tmp_path / "a.epub", key_prefix="x:")
+    assert [first.key, second.key] == ["x:a.epub#text/c0.xhtml", "x:a.epub#text/c2.xhtml"]
+    assert (first.title, first.text, second.text) == ("A book", "One\n\na", "Two\n\nb")
+    assert own(first) == {"chapter": 1, "headings": [(0, 1, "One")]}
+    assert own(second) == {"chapter": 2, "headings": [(0, 2, "Two")]}
+
+
+def test_pages(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a_b.pdf"))
+    for page, lines in enumerate([["Intro", "an ani-", "mal"], [], ["so on", "Later", "end"]]):
+        canvas.bookmarkPage(str(page))
+        canvas.bookmarkPage(f"{page} again")
+        text = canvas.beginText(72, 700)
+        for line in lines:
+            text.textLine(line)
+        canvas.drawText(text)
+        canvas.showPage()
+    for title, page, level in (("Intro", 0, 0), ("Sub", "0 again", 1), ("Later", 2, 0)):
+        canvas.addOutlineEntry(title, str(page), level)
+    canvas.save()
+    first, third = read_corpus(tmp_path)
+    assert (first.key, first.text, first.title) == ("a_b.pdf#page=1", "Intro\nan animal", "a b")
+    assert own(first) == {"page": 1, "headings": [(0, 1, "Intro"), (0, 2, "Sub")]}
+    assert (third.key, third.text) == ("a_b.pdf#page=3", "so on\nLater\nend")
+    headings = [(0, 1, "Intro"), (0, 2, "Sub"), (6, 1, "Later")]
+    assert own(third) == {"page": 3, "headings": headings}
+
+
+# ---------------------------------------------------------------------------------------- encodings
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (KOREAN, "cp949"),
+        (JAPANESE * 2, "cp932"),
+        (JAPANESE * 2, "euc_jp"),
+        (JAPANESE, "iso2022_jp"),
+        (KOREAN, "utf-16"),
+        (KOREAN, "utf-32"),
+        (
+            "Les baleines dorment près de la surface, où elles respirent. Déjà été français.",
+            "cp1252",
+        ),
+        ("Киты спят половиной мозга, потому что должны дышать.", "cp1251"),
+        ("Киты спят половиной мозга, потому что должны дышать.", "koi8_r"),
+    ],
+)
+def test_other_encodings_are_detected(tmp_path: Path, text: str, encoding: str) -> None:
+    for name in ("a.txt", "a.md"):
+        document = read(tmp_path / name, text.encode(encoding))
+        assert (document.text, own(document)) == (text, {"encoding": encoding})
+    unread = Unread()
+    list(read_corpus(tmp_path, unread=unread))
+    assert unread.encodings == {encoding: 2}
+
+
+def test_html_names_its_encoding(tmp_path: Path) -> None:
+    for head in (
+        "<meta charset=euc-kr>",
+        "<meta http-equiv=x content='text/html; charset=EUC-KR'>",
+    ):
+        document = read(tmp_path / "a.html", f"{head}<p>뷁 고래".encode("cp949"))
+        assert (document.text, own(document)) == ("뷁 고래", {"encoding": "cp949"})
+
+
+def test_what_may_be_several_encodings_is_refused(tmp_path: Path) -> None:
+    note = "café déjà vu les baleines dorment près de la surface, été".encode("latin-1")
+    assert detected(note) == ["cp1250", "cp1252"]
+    with pytest.raises(
+        CorpusError,
+        match=r"a.txt: not UTF-8 \(byte 0xe9\) but probably cp1250 or cp1252; convert the file "
+        "first, for example with: iconv -f cp1252 -t utf-8",
+    ):
+        read(tmp_path / "a.txt", note)
+    with pytest.raises(CorpusError, match=r"a.csv:2: not UTF-8 .byte 0xb0. but probably cp949; "):
+        read(tmp_path / "a.csv", f"text\n{KOREAN}\n".encode("cp949"))
+
+
+# ------------------------------------------------------------------------------------------ records
+
+
+def test_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b'[{"_id": "1", "text": "a", "x": {"y": 1}}, {"_id": 2}]'))
+    bad: list[CorpusError] = []
+    assert list(read_corpus(path, bad.append)) == [Document("1", "a", "", {"x": {"y": 1}})]
+    assert str(bad[0]) == f"{path}:2: no field 'text' or 'title' (fields: '_id')"
+    assert read(tmp_path / "b.json", '{"id": "1", "Body": "a"}'.replace("Body", "Text")).text == "a"
+    for content, message in (
+        ("7", "expected an array of objects, or one object, got int"),
+        ('[{"text": "a"}, 7]', "element 2 of the array must be an object, got int"),
+        ('{"text": "a", "x": NaN}', "not JSON"),
+    ):
+        with pytest.raises(CorpusError, match=f"b.json: {message}"):
+            read(tmp_path / "b.json", content)
+
+
+COLUMNS = {
+    "id": [7, 8],
+    "text": ["a", "b"],
+    "year": [2016, None],
+    "price": [decimal.Decimal("1.50"), decimal.Decimal("2")],
+    "day": [datetime.date(2020, 1, 2), None],
+    "tags": [["x", "y"], []],
+    "image": [{"bytes": b"\x00", "path": "p"}, None],
+    "raw": [b"\xff", b""],
+    "__index_level_0__": [0, 1],
+}
+ROWS = [
+    Document("7", "a", "", {"year": 2016, "price": 1.5, "day": "2020-01-02", "tags": ["x", "y"]}),
+    Document("8", "b", "", {"price": 2, "tags": []}),
+]
+
+
+def test_parquet_and_arrow(tmp_path: Path) -> None:
+    table = pyarrow.table(COLUMNS)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    with pyarrow.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pyarrow.ipc.new_stream(str(tmp_path / "b.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for name in ("a.parquet", "a.arrow", "b.arrow"):
+        assert list(read_corpus(tmp_path / name)) == ROWS
+        assert [d.origin for d in read_corpus(tmp_path / name)] == [
+            f"{tmp_path / name}:{row}" for row in (1, 2)
+        ]
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("app.db") as connection:
+        connection.execute('CREATE TABLE "my ""posts" (id INTEGER, Body TEXT, img BLOB, year INT)')
+        connection.execute(
+            "INSERT INTO \"my \"\"posts\" VALUES (7, 'a', x'00', 2016), (8, 'b', 1, NULL)"
+        )
+        connection.execute('CREATE VIEW late AS SELECT id, body AS text FROM "my ""posts"')
+    connection.close()
+    return tmp_path / "app.db"
+
+
+def test_a_table_of_a_database(database: Path) -> None:
+    before = database.stat().st_mtime_ns
+    for path in ("/app.db", f"/{database}"):
+        corpus = f'sqlite://{path}?table=my%20"posts'
+        documents = list(read_corpus(corpus, columns=Columns(text="body")))
+        assert documents == [
+            Document("7", "a", "", {"year": 2016}), Document("8", "b", "", {"img": 1})
+        ]  # fmt: skip
+    assert [d.origin for d in documents] == [f'{database}:my "posts:{row}' for row in (1, 2)]
+    assert [d.key for d in read_corpus("sqlite:///app.db?table=late")] == ["7", "8"]
+    assert count_records("sqlite:///app.db?table=late") is None
+    assert database.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        (
+            "sqlite:///app.db?table=x",
+            r"no table 'x' \(tables: 'late', 'my \"posts'\), for example: ",
+        ),
+        (
+            "app.db",
+            r"app.db: is a database; name one of its tables .*: sqlite:///app.db\?table=late",
+        ),
+        ("sqlite:///app.db", r"expected sqlite:///FILE\?table=NAME"),
+        ("sqlite:///app.db?tabel=x", r"expected sqlite:///FILE\?table=NAME"),
+        ("sqlite://app.db?table=x", "with four slashes for an absolute path"),
+        ("sqlite:///gone.db?table=x", "gone.db: no such file or folder"),
+        (
+            "sqlite:///text.db?table=x",
+            "cannot be read as a SQLite database .file is not",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_read(database: Path, corpus: str, message: str) -> None:
+    Path("text.db").write_text("only text" * 100)
+    with pytest.raises(CorpusError, match=message):
+        list(read_corpus(corpus))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = io.TextIOWrapper(io.BytesIO(b'{"_id": "1", "text": "a"}\nno\n'))
+    monkeypatch.setattr(sys, "stdin", lines)
+    bad: list[CorpusError] = []
+    assert list(read_corpus("-", bad.append)) == [Document("1", "a")]
+    assert str(bad[0]).startswith("-:2: not JSON")
+    assert count_records("-") is None
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "ID;Title;TEXT;year\n1;A;a, b;2016\n"),
+        ("a.csv", "ID\tTitle\tTEXT\tyear\n1\tA\ta, b\t2016\n"),
+        ("a.csv", "ID|Title|TEXT|year\n1|A|a, b|2016\n"),
+        ("a.csv", ',ID,Title,TEXT,year,Unnamed: 5, \n0,1,A,"a, b",2016,x,y\n'),
+        ("a.tsv", "\tID\tTitle\tTEXT\tyear\t\n0\t1\tA\ta, b\t2016\tz\n"),
+        ("a.jsonl", '{"Id": "1", "Title": "A", "TEXT": "a, b", "year": 2016}\n'),
+    ],
+)
+def test_headers_as_people_write_them(tmp_path: Path, name: str, content: str) -> None:
+    assert read(tmp_path / name, content) == Document("1", "a, b", "A", {"year": 2016})
+
+
+def test_exact_names_come_first(tmp_path: Path) -> None:
+    document = read(tmp_path / "a.csv", "_id,ID,id,text,Text\n1,2,3,a,b\n")
+    assert document == Document("1", "a", "", {"ID": 2, "id": "3", "Text": "b"})
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+
+def test_records_in_a_folder_have_its_files_in_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.csv").write_text("id,text\n1,one\n")
+    (tmp_path / "b.csv").write_text("id,body\n1,two\n")
+    (tmp_path / "c.jsonl").write_text('{"text": "three"}\n')
+    (tmp_path / "d.md").write_text("four")
+    unread = Unread()
+    documents = list(read_corpus(tmp_path, unread=unread, key_prefix="x/"))
+    (hashed,) = read_corpus(tmp_path / "c.jsonl")
+    keys = [f"x/c.jsonl#{hashed.key}", "x/d.md", "x/deep/a.csv#1"]
+    assert [d.key for d in documents] == keys
+    assert {d.root for d in documents} == {str(tmp_path)}
+    assert [d.file for d in documents] == ["c.jsonl", "d.md", "deep/a.csv"]
+    assert [d.metadata for d in documents if d.file != "d.md"] == [{}, {}]
+    assert unread.failed.count == 1 and "b.csv:1: no field 'text'" in unread.failed.first[0]
+    with pytest.raises(CorpusError, match=r"b\.csv:1: no field 'text'"):
+        list(read_corpus(tmp_path))
+    named = read_corpus(tmp_path / "b.csv", columns=Columns(text="body"))
+    assert [d.key for d in named] == ["1"]
+
+
+def test_what_is_skipped_is_counted_by_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.md", "b.PNG", "c.png", "d.xlsx", "Makefile", "e.pdf", "f.docx", ".hidden.png"):
+        (tmp_path / name).write_text("x")
+    there = kinds.find_spec
+    monkeypatch.setattr(
+        kinds, "find_spec", lambda name: None if name in ("pypdfium2", "mammoth") else there(name)
+    )
+    unread = Unread()
+    assert [d.key for d in read_corpus(tmp_path, unread=unread)] == ["a.md"]
+    assert unread.kinds == {".png": 2, ".xlsx": 1, "without a suffix": 1, ".pdf": 1, ".docx": 1}
+    sentence = unread.sentence()
+    assert sentence.startswith("6 entries of other kinds skipped: 2 .png, ")
+    assert sentence.endswith(f"; {INSTALL} reads .docx and .pdf") or sentence.endswith(
+        f"; {INSTALL} reads .pdf and .docx"
+    )
+    with pytest.raises(CorpusError, match=r"to read PDF files, install the extra formats: pip"):
+        list(read_corpus(tmp_path / "e.pdf"))
+    assert Unread().sentence() == ""
+
+
+# ----------------------------------------------------------------------------------------- headings
+
+
+def test_the_headings_of_a_place() -> None:
+    headings = [
+        vars_of(Heading(start, level, title))
+        for start, level, title in [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
+    ]
+    found = [heading_at(headings, at) for at in (0, 2, 9, 10, 20, 29, 30)]
+    assert found == ["", "A", "A", "A > B", "A > C", "A > C", "D"]
+    for other in ("A", ["A"], [{"start": "0", "level": 1, "title": "A"}], {"start": 0}, None, 7):
+        assert heading_at(other, 5) == ""
+
+
+def vars_of(heading: Heading) -> dict[str, Any]:
+    return {"start": heading.start, "level": heading.level, "title": heading.title}
