@@ -193,7 +193,7 @@ class SearchEngine(Documents, Reindexes):
         progress: Callable[[int, int], None] | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
-        """Commit documents: Document, mappings with `_id` and `text`, or a DataFrame.
+        """Commit documents: Document, mappings with `_id` and `text`, or a table of them.
 
         They are encoded, unless they come with `vectors`. A document replaces the one stored under
         its key. If only its metadata has changed, or nothing, it is not encoded again. All

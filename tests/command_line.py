@@ -24,13 +24,13 @@ Done = subprocess.CompletedProcess[str]
 _load = Encoder.load
 
 
-def run(*arguments: str | Path, cwd: Path | None = None) -> Done:
+def run(*arguments: str | Path, cwd: Path | None = None, input: str | None = None) -> Done:
     """Run a command; an error that no command should end by is raised."""
     words = [*map(str, arguments)]
     limit = threads.limit  # --threads sets it for the process
     try:
         with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", _shared):
-            result = CliRunner().invoke(cli, words, prog_name="searchengine")
+            result = CliRunner().invoke(cli, words, input, prog_name="searchengine")
     finally:
         threads.limit = limit
     if result.exception is not None and not isinstance(result.exception, SystemExit):

@@ -296,7 +296,7 @@ TARGETS: dict[str, Target] = {
     "csv": Target(_corpus("c.csv"), _from(CSV), tokens=CSV_TOKENS),
     "tsv": Target(_corpus("c.tsv"), _from(TSV), tokens=CSV_TOKENS),
     "gzip": Target(_corpus("c.jsonl.gz"), _from(gzip.compress(JSONL, mtime=0))),
-    "folder": Target(_folder, _from(b"a.txt\0whales\xffb.md.gz\0" + gzip.compress(b"x", mtime=0))),
+    "folder": Target(_folder, _from(b"a.txt\0whales\xffb.txt.gz\0" + gzip.compress(b"x", mtime=0))),
     "queries": Target(_reader("q.jsonl", read_queries), _from(JSONL), tokens=JSON_TOKENS),
     "questions": Target(_reader("q.txt", read_queries), _from(b"how do whales sleep\n\nwhy\n")),
     "qrels": Target(_reader("q.tsv", read_qrels), _from(QRELS, TREC), tokens=(b"\t", b"999999999")),

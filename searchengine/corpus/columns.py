@@ -14,7 +14,7 @@ from searchengine.errors import CorpusError, UnknownFields
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
 
-_IDS = frozenset({"_id", "id"})
+IDS = frozenset({"_id", "id"})
 _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
 _DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
 
@@ -77,7 +77,7 @@ class Columns:
                 )
         for default in _ANY_CASE:
             similar = [i for i, name in enumerate(names) if name.casefold() == default]
-            if len(similar) == 1 and not (default in _IDS and _IDS.intersection(names)):
+            if len(similar) == 1 and not (default in IDS and IDS.intersection(names)):
                 names[similar[0]] = default
         return names
 

@@ -20,11 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 from searchengine.corpus.columns import RESERVED
+from searchengine.corpus.frames import DataFrame as DataFrame
+from searchengine.corpus.frames import rows_of
 from searchengine.corpus.lines import bad, some_fields
-from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.errors import EmptyCorpus, QueryError, SearchEngineError
 
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
@@ -154,29 +156,22 @@ class LeftOut:
             self.first.append(message)
 
 
-class DataFrame(Protocol):
-    """A table of pandas or polars, one document per row."""
-
-    @property
-    def columns(self) -> Any: ...
-
-
 def as_documents(
     records: Iterable[Document | Mapping[str, Any]] | DataFrame,
     malformed: LeftOut | None,
     *,
     needs_text: bool = True,
 ) -> Iterator[Document]:
-    """Documents from documents, mappings, or the rows of a pandas or polars DataFrame.
+    """Documents from documents, mappings, or the rows of a table.
 
     Args:
-        records: an iterable of Document and mappings, or a DataFrame.
+        records: an iterable of Document and mappings, or a table that corpus.frames reads.
         malformed: takes the message of each refused record; None: the message is raised.
         needs_text: refuse a record with neither text nor title.
 
     Raises CorpusError, and QueryError if `records` cannot be iterated.
     """
-    for position, record in enumerate(_rows(records), start=1):
+    for position, record in enumerate(rows_of(records), start=1):
         place = f"document {position}"
         try:
             if isinstance(record, Document):
@@ -241,29 +236,6 @@ def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
                     f"{error}; {left_out.count} {records} bad, the first: {first}"
                 ) from error
         raise
-
-
-def _rows(records: Any) -> Iterable[object]:
-    """The rows of a DataFrame as mappings; anything else as it is."""
-    if isinstance(records, str | Mapping):
-        raise QueryError("add takes an iterable of documents; put one document into a list")
-    is_polars = hasattr(records, "iter_rows")
-    if not is_polars and not (hasattr(records, "to_dict") and hasattr(records, "columns")):
-        if not isinstance(records, Iterable):
-            what = type(records).__name__
-            raise QueryError(
-                f"add takes an iterable of documents or a pandas or polars DataFrame, got {what}"
-            )
-        return records
-    if len(set(records.columns)) < len(records.columns):
-        raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
-    rows = records.iter_rows(named=True) if is_polars else records.to_dict(orient="records")
-    return map(_without_missing, rows)
-
-
-def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without metadata that is None: in a table every row has every column."""
-    return {name: value for name, value in row.items() if value is not None or name in _OWN}
 
 
 def _checked(document: Document) -> Document:

@@ -404,3 +404,48 @@ def test_train_bad_input(tmp_path: Path) -> None:
     ]:
         assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
         assert not out.exists()
+
+
+def test_a_folder_of_files(tmp_path: Path) -> None:
+    folder, index = tmp_path / "notes", tmp_path / "n.index"
+    folder.mkdir()
+    (folder / "a.md").write_text("---\nyear: 2016\n---\n# Whales\n\nSea.\n\n## Sleep\n\nBy halves.")
+    (folder / "b.html").write_text("<title>Bread</title>Dough rises.")
+    (folder / "c.json").write_text('[{"id": 1, "text": "Owls hunt."}]')
+    (folder / "broken.pdf").write_text("only text")
+    (folder / "d.png").write_bytes(b"")
+    (folder / "e.txt").write_bytes("고래는 뇌의 절반씩 번갈아 가며 잠을 잔다.".encode("cp949"))
+    done = run("index", folder, index, "--key-prefix", "n/")
+    assert done.returncode == 0, done.stderr
+    assert "4 added in" in done.stderr
+    assert f"1 unreadable, left out:\n  {folder}/broken.pdf: not a PDF file, or" in done.stderr
+    assert "not UTF-8 and converted: 1 in cp949\n" in done.stderr
+    assert done.stderr.endswith("1 entry of other kinds skipped: 1 .png\n")
+    report = run_json("index", folder, index, "--key-prefix", "n/")
+    assert (report["unchanged"], report["skipped"]) == (4, {".png": 1})
+    assert (report["unreadable"]["count"], report["encodings"]) == (1, {"cp949": 1})
+    os.utime(folder / "a.md", (0, 1_600_000_000))
+    report = run_json("index", folder, index, "--key-prefix", "n/")
+    assert (report["metadata_updated"], report["unchanged"]) == (1, 3), "touched, not encoded"
+    (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")
+    assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
+    assert (hit["metadata"]["year"], hit["metadata"]["path"]) == (2016, "a.md")
+    shown = run("search", index, "halves", "-k", "1", "--mode", "text").stdout
+    assert shown.splitlines()[0].split("  ")[1:] == ["n/a.md", "Whales > Sleep"]
+    keys = [document["_id"] for document in run_json("list", index)]
+    assert keys == ["n/a.md", "n/b.html", "n/c.json#1", "n/e.txt"]
+    done = run("index", folder / "broken.pdf", index)
+    assert done.returncode == 2 and "--skip-bad" not in done.stderr
+
+
+def test_standard_input_and_a_table(tmp_path: Path) -> None:
+    index = tmp_path / "c.index"
+    done = run("index", "-", index, input='{"_id": "a", "text": "whales"}\n')
+    assert done.returncode == 0 and "1 added in" in done.stderr
+    with sqlite3.connect(tmp_path / "app.db") as database:
+        database.execute("CREATE TABLE posts (id INTEGER PRIMARY KEY, body TEXT)")
+        database.execute("INSERT INTO posts VALUES (7, 'bread')")
+    database.close()
+    done = run("index", f"sqlite:///{tmp_path}/app.db?table=posts", index, "--text-field", "body")
+    assert done.returncode == 0, done.stderr
+    assert [document["text"] for document in run_json("list", index)] == ["whales", "bread"]

@@ -153,10 +153,32 @@ def test_the_real_ones(engine: SearchEngine, module: str) -> None:
     assert engine.add(frame).unchanged == 2
 
 
+@pytest.mark.parametrize("kind", ["table", "reader", "dataset", "hugging face", "streamed"])
+def test_arrow_and_hugging_face(engine: SearchEngine, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    datasets = pytest.importorskip("datasets")
+    columns = {"_id": [1, 2], "text": ["a dog", "two bees"], "year": [2016, None]}
+    table = pyarrow.table(columns)
+    hub = datasets.Dataset.from_dict(columns)
+    tables = {
+        "table": lambda: table,
+        "reader": lambda: pyarrow.RecordBatchReader.from_batches(table.schema, table.to_batches()),
+        "dataset": lambda: pyarrow.dataset.dataset(table),
+        "hugging face": lambda: hub,
+        "streamed": hub.to_iterable_dataset,
+    }
+    pytest.importorskip("pyarrow.dataset")
+    assert engine.add(tables[kind]()).added == 2
+    assert (metadata(engine, "1"), metadata(engine, "2")) == ({"year": 2016}, {})
+    assert engine.add(tables[kind]()).unchanged == 2
+    with pytest.raises(QueryError, match=r"add takes one split of a dataset: dataset\['train'\]"):
+        engine.add(datasets.DatasetDict({"train": hub}))
+
+
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        (5, "iterable of documents or a pandas or polars DataFrame, got int"),
+        (5, "pandas or polars DataFrame, an Arrow table or a Hugging Face dataset, got int"),
         (None, "add takes documents, vectors or both, got neither"),
         ({"_id": "b", "text": "x"}, "put one document into a list"),
     ],
