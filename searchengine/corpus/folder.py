@@ -67,10 +67,8 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
                 if entry.is_dir(follow_symlinks=False):
                     if not (path / _DATABASE).is_file():
                         folders.append(path)
-                elif not entry.is_file():
-                    unread.kinds[
-                        "linked folder" if entry.is_dir() else "broken link or device"
-                    ] += 1
+                elif not path.is_file():
+                    unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
                 elif not is_readable(path):
                     unread.kinds[path.suffix.lower() or "without a suffix"] += 1
                 elif missing := _missing(path):
