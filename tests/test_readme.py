@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -88,7 +90,10 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).standard_normal((1000, 16)))
-    for name, commands in (("indexing", 9), ("searching", 2)):
+    with closing(sqlite3.connect(tmp_path / "app.db")) as database, database:
+        database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
+        database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
+    for name, commands in (("indexing", 10), ("searching", 2)):
         page = (REPOSITORY / "docs" / f"{name}.md").read_text()
         assert run_commands(page, tmp_path) == commands
         (program,) = blocks(page, "python")
