@@ -30,7 +30,7 @@ import numpy as np
 from encoding import mixed
 from questions import real
 from record import DATA, SEARCHENGINE, record, spread
-from sides import Side, in_turn, percentiles, run
+from sides import SETTLE, Side, in_turn, percentiles, run
 from synthetic import Synthetic
 
 from searchengine import SearchEngine
@@ -125,6 +125,7 @@ class serving:
 
     def ask(self, questions: list[str]) -> tuple[float, float, list[float]]:
         """Seconds, processor seconds of the server, and the latency of each question."""
+        time.sleep(SETTLE)
         used, begin = self.used(), time.perf_counter()
         took, statuses = asyncio.run(self._ask(questions))
         assert set(statuses) == {200}, statuses

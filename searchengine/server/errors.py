@@ -56,7 +56,7 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
     if isinstance(error, EndpointError):
         return 502, "the encoder of the collection cannot be reached, or answers wrongly"
     if isinstance(error, CollectionError):
-        return 500, "the collection cannot be read; the log of the server says why"
+        return 500, "the collection cannot be read or written; the log of the server says why"
     return 422, None
 
 
