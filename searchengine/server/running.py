@@ -1,5 +1,6 @@
 """Runs the application by uvicorn: the socket, one or several worker processes, signals."""
 
+import asyncio
 import os
 import socket
 import tempfile
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import SearchEngine
@@ -19,6 +21,10 @@ from searchengine.server.shared import Shared
 
 _BACKLOG = 1024  # connections that wait to be accepted
 _GRACE = 30  # seconds that requests under way have to end
+HEAD_SECONDS = 10.0
+"""Time for the first line and the headers of a request, from the connection or the first byte."""
+MAX_HEAD = 1 << 17
+"""Bytes of them."""
 
 
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
@@ -58,10 +64,57 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+class Connection(HttpToolsProtocol):
+    """HTTP as uvicorn speaks it, with limits for what comes before the guard sees a request.
+
+    A connection is closed if the head of a request takes too long or is too long: else slow callers
+    could hold connections for ever, and endless headers fill the memory.
+    """
+
+    _timer: asyncio.TimerHandle | None = None  # runs while the head is incomplete
+    _head = 0  # bytes of it, and of what came with them
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self.on_message_begin()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request has come."""
+        super().on_message_begin()
+        if self._timer is None:
+            self._head = 0
+            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._end_head()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come, which calls the methods above."""
+        super().data_received(data)
+        if self._timer is not None:
+            self._head += len(data)
+            if self._head > MAX_HEAD:
+                self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed."""
+        self._end_head()
+        super().connection_lost(exc)
+
+    def _end_head(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def _config(settings: ServerSettings, numbers: Path | None) -> uvicorn.Config:
     return uvicorn.Config(
         partial(create, settings, numbers),
         factory=True,
+        http=Connection,
         workers=settings.workers,
         access_log=False,
         log_level="warning",

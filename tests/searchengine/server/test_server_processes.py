@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 from click.testing import CliRunner
 from server_process import DIM, TOKEN, Server, running, vectors_collection
 from tiny_model import static_table, write_model2vec
@@ -19,6 +20,8 @@ from tiny_model import static_table, write_model2vec
 from searchengine import Client, SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CorpusError
+from searchengine.server import running as running_module
+from searchengine.server.settings import ServerSettings
 
 AT = "/v1/collections/vectors/documents"
 
@@ -203,3 +206,41 @@ def test_another_encoder_is_loaded(tmp_path: Path) -> None:
             ).is_success
             assert client.get("/readyz").status_code == 200
             assert any("another encoder" in line for line in server.log)
+
+
+def test_a_head_that_never_ends(vectors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are closed that send the head of a request too slowly, or endless headers."""
+    monkeypatch.setattr(running_module, "HEAD_SECONDS", 0.3)
+    server = uvicorn.Server(
+        running_module._config(ServerSettings({"v": vectors}, log="none"), None)
+    )
+    with running_module._listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        address = listener.getsockname()[:2]
+        health = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        try:
+            for begin in (b"", b"GET /hea", health + health[:20]):
+                assert _until_closed(address, begin).count(b"200 OK") == begin.count(b"\r\n\r\n")
+            endless = b"GET /healthz HTTP/1.1\r\n" + b"X-Y: z\r\n" * 40_000
+            monkeypatch.setattr(running_module, "HEAD_SECONDS", 60)
+            assert _until_closed(address, endless) == b""
+            assert b"200 OK" in _until_closed(
+                address, health.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+            )
+        finally:
+            server.should_exit = True
+            thread.join(60)
+
+
+def _until_closed(address: tuple[str, int], begin: bytes) -> bytes:
+    """What a server sends until it closes a connection on which `begin` has been sent."""
+    received = b""
+    with socket.create_connection(address, 60) as connection:
+        try:
+            connection.sendall(begin)
+            while part := connection.recv(65536):
+                received += part
+        except ConnectionError:
+            pass  # closed with bytes of ours unread
+    return received
