@@ -88,7 +88,7 @@ def book(rng: random.Random, language: str, number: int) -> Book:
             return f"{' '.join(words)} {number}."
         return f"{''.join(rng.choices(syllables, k=rng.randint(10, 30)))}{number}。"
 
-    count, sections = 100 * number, []
+    count, sections = 10_000 + 100 * number, []
     for i in range(rng.randint(3, 5)):
         sentences = [sentence(count + j) for j in range(rng.randint(2, 6))]
         count += len(sentences)

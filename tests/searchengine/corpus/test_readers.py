@@ -7,6 +7,7 @@ import io
 import os
 import sqlite3
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from searchengine.corpus.formats import kinds
 from searchengine.corpus.formats.kinds import INSTALL
 from searchengine.corpus.formats.parts import Heading
 from searchengine.errors import CorpusError
-from searchengine.query.headings import heading_at
+from searchengine.query.headings import heading_at, headings_of
+from searchengine.query.hits import Hit
 
 KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."
 JAPANESE = "鯨は脳の半分ずつ交代で眠る。"
@@ -426,15 +428,33 @@ def test_what_is_skipped_is_counted_by_kind(
 
 
 def test_the_headings_of_a_place() -> None:
-    headings = [
-        vars_of(Heading(start, level, title))
-        for start, level, title in [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
-    ]
+    values = [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
+    headings = [Heading(start, level, title) for start, level, title in values]
     found = [heading_at(headings, at) for at in (0, 2, 9, 10, 20, 29, 30)]
     assert found == ["", "A", "A", "A > B", "A > C", "A > C", "D"]
+    stored = [asdict(heading) for heading in headings]
+    assert headings_of({"headings": stored}) == headings
     for other in ("A", ["A"], [{"start": "0", "level": 1, "title": "A"}], {"start": 0}, None, 7):
-        assert heading_at(other, 5) == ""
+        assert headings_of({"headings": other}) == []
 
 
-def vars_of(heading: Heading) -> dict[str, Any]:
-    return {"start": heading.start, "level": heading.level, "title": heading.title}
+def test_the_heading_of_a_hit_is_that_of_its_snippet() -> None:
+    text = "Start\n\n" + "Nothing here. " * 20 + "\n\nSleep\n\nWhales rest by halves."
+    place = text.index("Sleep")
+    headings = [
+        {"start": 0, "level": 1, "title": "Start"},
+        {"start": place, "level": 2, "title": "Sleep"},
+    ]
+
+    def hit(question: str, title: str = "", start: int = 0) -> Hit:
+        return Hit(0.5, "k", title, text, {"headings": headings}, start, len(text), question)
+
+    assert hit("when do whales rest").heading == "Start > Sleep"
+    assert hit("nothing").heading == hit("").heading == hit("unknown").heading == "Start"
+    assert hit("when does nothing rest by halves").heading == "Start > Sleep", "more of the words"
+    assert hit("", start=place).heading == "Start > Sleep"
+    assert hit("whales").as_dict()["heading"] == "Start > Sleep"
+    assert str(hit("whales", "Start")).startswith("0.500  k  Start > Sleep\n")
+    assert str(hit("whales", "Notes")).startswith("0.500  k  Notes > Start > Sleep\n")
+    assert str(hit("whales")).startswith("0.500  k  Start > Sleep\n")
+    assert str(Hit(0.5, "k", "T", text, {}, 0, 5)).startswith("0.500  k  T\n")
