@@ -215,7 +215,7 @@ def write_epub(
         '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
         '<rootfile full-path="text/book.opf"/></rootfiles></container>'
     )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("META-INF/container.xml", container)
         archive.writestr("text/book.opf", package)
         for name, chapter in zip(names, chapters, strict=True):
