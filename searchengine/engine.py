@@ -25,7 +25,8 @@ from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.ingestion import add
-from searchengine.ingest.passages import PassageConfig, PassageReader
+from searchengine.ingest.mirrors import Mirrors
+from searchengine.ingest.passages import PassageConfig
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
 from searchengine.maintenance import check, copies, stats
@@ -45,7 +46,7 @@ from trainer.runtimes.config import RuntimeConfig
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine(Documents, Reindexes):
+class SearchEngine(Documents, Mirrors, Reindexes):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -222,14 +223,7 @@ class SearchEngine(Documents, Reindexes):
             raise QueryError("add takes documents, vectors or both, got neither")
         if passages is not None:
             raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
-        self.collection.follow()  # the folder may have been replaced, with other settings
-        if not self._settings().encodes:
-            raise QueryError(
-                f"{self.collection.path} has no encoder; pass the vectors of the documents: "
-                "add(documents, vectors)"
-            )
-        reader = PassageReader(self.encoder, self._settings().passages)
-        return add(self.collection, documents, reader, options)
+        return add(self.collection, documents, self._reader(), options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""

@@ -10,6 +10,7 @@ import click
 from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.console import Terminated
 from searchengine.cli.indexed import show_summary, show_summary_json
+from searchengine.cli.mirroring import mirrors, patience, watch
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -127,6 +128,7 @@ COMMIT_EVERY = 5000
     help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
     "writes it).",
 )
+@mirrors
 @LAYERS
 @runs
 @WAIT
@@ -147,19 +149,21 @@ def index(
     without _id is a hash of its content (docs/keys.md); the key of a vector
     without a document is its row number. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an
-    interruption, the same command continues from the last commit.
+    interruption, the same command continues from the last commit. --prune removes
+    what is gone from a folder, --watch keeps the collection in step with it.
 
     \b
     Examples:
         searchengine index notes/ notes.index
+        searchengine index notes/ notes.index --watch
         searchengine index papers.csv papers.index --text-field abstract
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
     from searchengine.cli.console import indexing
     from searchengine.corpus.columns import Columns
-    from searchengine.corpus.documents import explaining, numbered
-    from searchengine.corpus.files import check_corpus, read_corpus
+    from searchengine.corpus.documents import explaining
+    from searchengine.corpus.files import check_corpus
     from searchengine.corpus.folder import Unread
     from searchengine.engine import SearchEngine
 
@@ -173,10 +177,11 @@ def index(
     key_prefix = options.pop("key_prefix")
     names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
     columns = Columns(**names, needs_text=vectors is None)
-    config = {name: value for name, value in options.items() if value is not None}
-    malformed, unread = LeftOut(), Unread()
+    mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
+    config = {name: value for name, value in options.items() if value is not None}
     _check_apart(check_corpus(corpus), collection)
+    wait = patience(mirror, corpus, vectors, wait)
     started = time.monotonic()
     is_new = not collection.exists()
     settings["dim"] = None if vectors is None else vectors.shape[1]
@@ -184,35 +189,26 @@ def index(
         try:
             if vectors is None:
                 _start_encoder(engine)
-            record_keys = engine.collection.settings.get("record_keys", "content")
-            if _holds_vectors(corpus):
-                documents = numbered(len(vectors), key_prefix)
-            else:
-                documents = read_corpus(
-                    corpus,
-                    on_bad,
-                    key_prefix=key_prefix,
-                    record_keys=record_keys,
-                    columns=columns,
-                    unread=unread,
-                )
-            if not columns.needs_text and not _holds_vectors(corpus):
-                documents = _noting_textless(documents)
             if fields:
                 engine.index_fields(*fields)
+            if mirror is not None and mirror.watch:
+                watch(engine, corpus, mirror.options(key_prefix, columns, every), as_json)
+                return
             with (
                 explaining(malformed, unread.failed),
                 indexing(_total(corpus, vectors)) as (on_read, on_step),
             ):
-                summary = engine.add(
-                    documents,
-                    vectors,
-                    passages=passages,
-                    skip_bad=skip_bad,
-                    commit_every=every,
-                    progress=on_read,
-                    building=on_step,
-                )
+                how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
+                if mirror is not None:
+                    mirrored = mirror.options(key_prefix, columns, every, **how)
+                    summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
+                else:
+                    documents = _documents(
+                        engine, corpus, vectors, on_bad, key_prefix, columns, unread
+                    )
+                    summary = engine.add(
+                        documents, vectors, passages=passages, commit_every=every, **how
+                    )
         except BaseException as error:
             _clean_up(engine, collection, error, is_new)
             if vectors is None and not skip_bad and _skippable(error):
@@ -225,6 +221,32 @@ def index(
     malformed.count += summary.bad.count - len(summary.bad.first)
     show = show_summary_json if as_json else show_summary
     show(collection, summary, malformed, unread, documents_now, seconds)
+
+
+def _documents(
+    engine: Any,
+    corpus: str,
+    vectors: Any,
+    on_bad: Any,
+    key_prefix: str,
+    columns: Any,
+    unread: Any,
+) -> Iterable["Document"]:
+    """The documents of a corpus; of a file of vectors, their numbers."""
+    from searchengine.corpus.documents import numbered
+    from searchengine.corpus.files import read_corpus
+
+    if _holds_vectors(corpus):
+        return numbered(len(vectors), key_prefix)
+    documents = read_corpus(
+        corpus,
+        on_bad,
+        key_prefix=key_prefix,
+        record_keys=engine.collection.settings.get("record_keys", "content"),
+        columns=columns,
+        unread=unread,
+    )
+    return documents if columns.needs_text else _noting_textless(documents)
 
 
 def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:

@@ -9,7 +9,7 @@ from searchengine.corpus.documents import LeftOut
 if TYPE_CHECKING:
     from searchengine.corpus.folder import Unread
 
-_COUNTS = ("added", "changed", "metadata_updated", "unchanged")
+_COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
 
 
 def _left_out(summary: Any, malformed: LeftOut, unread: "Unread") -> dict[str, LeftOut]:

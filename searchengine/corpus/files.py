@@ -12,7 +12,7 @@ what a parser reads is read in a process with limits (corpus.formats.parser).
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ def read_corpus(
     record_keys: str = "content",
     columns: Columns | None = None,
     unread: Unread | None = None,
+    files: Sequence[Path] | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus in order.
 
@@ -70,6 +71,7 @@ def read_corpus(
             "position", its number in the file, for collections of older versions.
         columns: the fields that hold text, title and key.
         unread: counts the files of a folder that are skipped or cannot be read.
+        files: only these files of a folder; None: all of `folder_files`.
     """
     if record_keys not in ("content", "position"):
         raise QueryError(f"record_keys must be 'content' or 'position', got {record_keys!r}")
@@ -79,17 +81,29 @@ def read_corpus(
     try:
         if not path.is_dir():
             return _read_one(source, on_bad, keys, columns)
-        beir = _beir_corpus(path)
-        if beir:
+        if files is None and (beir := _beir_corpus(path)):
             return _read_one(Source(beir), on_bad, keys, columns)
-        files = files_below(path, Unread() if unread is None else unread)
+        found = (
+            files_below(path, Unread() if unread is None else unread) if files is None else files
+        )
     except OSError as error:
         raise _unreadable(path, error) from error
-    if not files:
+    if files is None and not found:
         skipped = "" if unread is None else unread.sentence()
         raise bad(path, f"no files to read in this folder; expected {_READABLE}. {skipped}".strip())
-    _check_fields(path, columns, files)
-    return _read_folder(files, path, on_bad, keys, columns, unread)
+    if files is None:
+        _check_fields(path, columns, found)
+    return _read_folder(found, path, on_bad, keys, columns, unread)
+
+
+def folder_files(folder: Path, unread: Unread) -> list[Path]:
+    """The files of a folder that are read, sorted; others are counted in `unread`.
+
+    Raises OSError, and CorpusError for a folder in BEIR's format.
+    """
+    if beir := _beir_corpus(folder):
+        raise bad(folder, f"has the records of {beir.name}, not a file for each document")
+    return files_below(folder, unread)
 
 
 def count_records(corpus: str | Path) -> int | None:
@@ -124,7 +138,7 @@ def _beir_corpus(folder: Path) -> Path | None:
     return next((file for file in inner if file.is_file()), None)
 
 
-def _check_fields(path: Path, columns: Columns, files: list[Path]) -> None:
+def _check_fields(path: Path, columns: Columns, files: Sequence[Path]) -> None:
     """Refuse names of fields where there are only texts."""
     if columns.chosen and not holds_records(files):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
@@ -164,7 +178,7 @@ def _opened(
 
 
 def _read_folder(
-    files: list[Path],
+    files: Sequence[Path],
     root: Path,
     on_bad: OnBad | None,
     keys: "_Keys",

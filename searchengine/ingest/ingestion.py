@@ -37,7 +37,8 @@ from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Spool, Spooled, Supplied
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
-from searchengine.storage.documents.store import SegmentRow
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.writer import Writer
 
 # Documents and characters of the first and of the largest block; each is twice the one before: the
 # encoder soon has something to do, and meanwhile twice as much is read. The texts of a block are
@@ -185,7 +186,7 @@ class Ingestion:
         supplied = self._supplied(read)
         documents = self._storable(read, supplied)
         with self._collection.reader(self._identity) as store:
-            stored = known(store, [document.key for document in documents])
+            stored = self._known(store, documents)
             self._languages.look(store, documents)
         documents = [each for each in documents if self._may_replace(each, stored)]
         comparison = compare(documents, stored, {k: each.checksum for k, each in supplied.items()})
@@ -199,6 +200,12 @@ class Ingestion:
             bool(comparison.changed or comparison.metadata),
             supplied,
         )
+
+    def _known(
+        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
+    ) -> dict[str, Known]:
+        """Key → stored state of documents; `writer` during a commit."""
+        return known(store, [document.key for document in documents])
 
     def _supplied(self, documents: Sequence[Document]) -> Mapping[str, Supplied]:
         """The vectors that come with documents just read; here they are encoded."""
@@ -322,7 +329,7 @@ class Ingestion:
             passage = writer.changes.next_passage()
             rows: list[tuple[int, int]] = []  # ranges of the spool's vectors
             for spooled in self._spool.documents():
-                stored = writer.changes.known([each.document.key for each in spooled])
+                stored = self._known(store, [each.document for each in spooled], writer)
                 replacing = [each for each in spooled if self._may_replace(each.document, stored)]
                 checksums = {s.document.key: s.vectors for s in replacing if s.vectors is not None}
                 comparison = compare([each.document for each in replacing], stored, checksums)

@@ -218,6 +218,8 @@ class AddSummary:
         without_text: keys of documents with neither title nor text; left out.
         bad: a message for each document that was refused; left out.
         repeated: keys of records without an id that equal an earlier one; left out.
+        moved: documents stored under a new key, whose files were moved; not encoded again.
+        removed: documents deleted because their files are gone.
     """
 
     added: int
@@ -227,6 +229,8 @@ class AddSummary:
     without_text: LeftOut
     bad: LeftOut
     repeated: LeftOut
+    moved: int = 0
+    removed: int = 0
 
     @property
     def relabelled(self) -> int:

@@ -180,6 +180,10 @@ class Changes:
             ((as_json(patch), i) for i, patch in patches.items()),
         )
 
+    def rename(self, keys: Mapping[int, str]) -> None:
+        """Give documents (by id) new keys, which no document has."""
+        self._many("UPDATE documents SET key = ? WHERE id = ?", ((k, i) for i, k in keys.items()))
+
     def remove(self, documents: Sequence[int]) -> None:
         """Delete documents; their passages become tombstones."""
         self._bury(documents)

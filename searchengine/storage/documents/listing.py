@@ -41,6 +41,18 @@ def keys(store: Store, where: str | None = None) -> Iterator[str]:
         yield from store.keys_of(block)
 
 
+def keys_below(store: Store, root: str, prefix: str = "") -> Iterator[tuple[int, str]]:
+    """Id and key of the documents of a folder's files, by key, whose keys begin with `prefix`."""
+    compared, after = ">=", prefix
+    sql = "SELECT id, key FROM documents WHERE root = ? AND key {} ? ORDER BY key LIMIT {}"
+    while rows := store.read(sql.format(compared, _IDS), (root, after)):
+        for number, key in rows:
+            if not key.startswith(prefix):
+                return
+            yield number, key
+        compared, after = ">", rows[-1][1]
+
+
 def at(store: Store, positions: list[int], where: str | None = None) -> Iterator[Document]:
     """The documents at these positions of `documents`, in the order of the positions."""
     order = sorted(set(positions))

@@ -121,6 +121,11 @@ def m007_pending(db: "sqlite_utils.Database") -> None:
     )
 
 
+def m008_roots(db: "sqlite_utils.Database") -> None:
+    """The documents of a folder's files, without reading their texts."""
+    db.execute("CREATE INDEX documents_root ON documents (root, key) WHERE root NOT NULL")
+
+
 _PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
 
 MIGRATIONS = {
@@ -133,6 +138,7 @@ MIGRATIONS = {
         m005_histories,
         m006_vectors,
         m007_pending,
+        m008_roots,
     )
 }
 """Name → migration, in the order in which they are applied."""

@@ -1,0 +1,106 @@
+"""The files of a folder as they were last read, to see which have changed."""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from searchengine.corpus.files import check_corpus, folder_files
+from searchengine.corpus.folder import Unread
+from searchengine.errors import CorpusError
+
+RECENT = 2.0
+"""Seconds in which a file system may give two writes the same time."""
+_ATTEMPTS, _PAUSE = 10, 0.05  # to list a folder that changes meanwhile
+
+
+class Stamp(NamedTuple):
+    """What differs if a file was written again."""
+
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+
+class Listing(NamedTuple):
+    """The files of a folder at one time: path below the folder → stamp; and which to read."""
+
+    files: dict[str, Stamp]
+    changed: list[str]
+    unsettled: set[str]
+
+
+class FolderState:
+    """The stamps of the files that were read, in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: absolute."""
+        self.folder = folder
+        self._stamps: dict[str, Stamp | None] = {}  # None: to be read again
+
+    def look(self, unread: Unread) -> Listing:
+        """List the folder; `unread` counts files that are not read. Raises CorpusError, OSError."""
+        check_corpus(self.folder)
+        if not self.folder.is_dir():
+            raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
+        now = time.time()
+        files = {}
+        for path in _listed(self.folder, unread):
+            if stamp := _stamp(path):
+                files[path.relative_to(self.folder).as_posix()] = stamp
+        changed = [path for path, stamp in files.items() if self._stamps.get(path) != stamp]
+        # A file just written may be written again without another time: it is read again later.
+        recent = {path for path in changed if now - files[path].changed / 1e9 < RECENT}
+        return Listing(files, changed, recent)
+
+    def has_changed(self, listing: Listing) -> bool:
+        """Whether files have appeared, changed or gone since the last pass."""
+        return bool(listing.changed) or listing.files.keys() != self._stamps.keys()
+
+    def done(self, listing: Listing) -> bool:
+        """Note that the changed files of a listing were read; True if all were settled."""
+        unsettled = set(listing.unsettled)
+        for path in listing.changed:
+            if _stamp(self.folder / path) != listing.files[path]:  # written while it was read
+                unsettled.add(path)
+        self._stamps = {
+            path: None if path in unsettled else stamp for path, stamp in listing.files.items()
+        }
+        return not unsettled
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """The folder and those below it that can hold files to read: no hidden and no linked ones."""
+    found = []
+    for path, names, files in os.walk(folder):
+        if "documents.db" in files:  # a collection
+            names.clear()
+            continue
+        names[:] = [name for name in names if not name.startswith(".")]
+        found.append(Path(path))
+    return found
+
+
+def _listed(folder: Path, unread: Unread) -> Iterable[Path]:
+    """The files; tries again if a folder below it goes meanwhile."""
+    for _ in range(_ATTEMPTS):
+        try:
+            listed = Unread()
+            files = folder_files(folder, listed)
+            unread.kinds, unread.missing = listed.kinds, listed.missing
+            return files
+        except (FileNotFoundError, NotADirectoryError):
+            if not folder.is_dir():
+                raise
+            time.sleep(_PAUSE)
+    return folder_files(folder, unread)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)

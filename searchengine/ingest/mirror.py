@@ -1,0 +1,186 @@
+"""One pass that makes a collection equal to a folder: documents added, changed, moved, removed.
+
+A document belongs to a folder if its `root` is that folder, and to a file of it if its key is the
+path below the folder, perhaps with "#" and a part of the file behind it. So documents of other
+folders, and those without a folder, are never removed.
+"""
+
+from collections.abc import Collection as Container
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from searchengine.corpus.documents import Document
+from searchengine.errors import EmptyCorpus
+from searchengine.ingest.ingestion import Ingestion
+from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.settings import AddOptions, AddSummary
+from searchengine.storage.collection import Collection
+from searchengine.storage.documents import listing
+from searchengine.storage.documents.changes import Known, as_json, known
+from searchengine.storage.documents.store import Store
+from searchengine.storage.writer import Writer
+
+_CHUNK = 10_000  # keys looked up at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is mirrored.
+
+    Attributes:
+        root: the folder, absolute.
+        key_prefix: text before the keys; other documents of the folder are not touched.
+        files: paths below the folder of all its files.
+        read: those of them whose documents are passed to the ingestion.
+        unsettled: those that were just being written; what they lose is removed by the next pass.
+        allow_empty: remove documents even if none is left.
+    """
+
+    root: Path
+    key_prefix: str
+    files: Container[str]
+    read: Container[str]
+    unsettled: Container[str] = ()
+    allow_empty: bool = False
+
+    def file_of(self, key: str) -> str | None:
+        """The file that a document of the folder comes from; None: it is gone."""
+        path = key.removeprefix(self.key_prefix)
+        while path not in self.files:
+            path, part, _ = path.rpartition("#")
+            if not part:
+                return None
+        return path
+
+
+class Mirroring(Ingestion):
+    """Ingestion of the files of a folder that have changed, and removal of those that are gone.
+
+    A new document whose title and text are those of a document whose file is gone was moved: it
+    takes over the stored one, which gets a new key and keeps its vectors.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        documents: Iterable[Document],
+        reader: PassageReader,
+        options: AddOptions,
+        scope: Scope,
+    ) -> None:
+        super().__init__(collection, documents, reader, options)
+        self._scope = scope
+        self._lost: dict[bytes, list[str]] | None = None  # digest → keys without a file
+        self._moves: dict[str, str] = {}  # new key → former key
+        self._moved = self._moved_unchanged = 0
+
+    def run(self) -> AddSummary:
+        """Commit until the documents end, then remove what is gone.
+
+        Raises EmptyCorpus if no document would be left, and what Ingestion.run raises.
+        """
+        summary = super().run()
+        removed = self._remove()
+        updated = summary.metadata_updated - (self._moved - self._moved_unchanged)
+        return replace(
+            summary,
+            unchanged=summary.unchanged - self._moved_unchanged,
+            metadata_updated=updated,
+            moved=self._moved,
+            removed=removed,
+        )
+
+    def _known(
+        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
+    ) -> dict[str, Known]:
+        stored = super()._known(store, documents, writer)
+        new = [document for document in documents if document.key not in stored]
+        if writer is None and new:
+            self._recognise(store, new)
+        former = [self._moves[each.key] for each in new if each.key in self._moves]
+        before = known(store, former) if former else {}
+        renamed = {}
+        for document in new:
+            state = before.get(self._moves.get(document.key, ""))
+            if state is None or state.digest != document.digest or state.id in renamed:
+                continue  # changed by another process meanwhile: it is encoded
+            # Without a root it differs from the document: there is something to write.
+            stored[document.key] = state._replace(root=None)
+            renamed[state.id] = document.key
+            if writer is not None:
+                self._moved += 1
+                self._moved_unchanged += state.added == as_json(document.metadata)
+        if writer is not None:
+            writer.changes.rename(renamed)
+        return stored
+
+    def _recognise(self, store: Store, documents: Sequence[Document]) -> None:
+        """Find the former keys of documents that were moved."""
+        if self._lost is None:
+            self._lost = {}
+            lost = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
+            for start in range(0, len(lost), _CHUNK):
+                for key, state in known(store, lost[start : start + _CHUNK]).items():
+                    if state.vectors is None:  # else they came with it, from elsewhere
+                        self._lost.setdefault(state.digest, []).append(key)
+        if not self._lost:
+            return
+        for document in documents:
+            if keys := self._lost.get(document.digest):
+                self._moves[document.key] = keys.pop()
+
+    def _remove(self) -> int:
+        """Remove the documents of files that are gone; returns how many."""
+        with self._collection.own_store(self._identity) as store:
+            gone, total = self._gone(store)
+            if not total and not self._scope.allow_empty:
+                super()._check_not_empty()
+            if not gone:
+                return 0
+            with self._collection.writing(store) as writer:
+                gone, total = self._gone(store)
+                if len(gone) == total and not self._scope.allow_empty:
+                    raise EmptyCorpus(
+                        f"{self._scope.root} has no documents left, so all {total} of its "
+                        f"documents in {self._collection.path} would be removed; nothing was "
+                        "removed, use --allow-empty if that is meant"
+                    )
+                writer.changes.remove(gone)
+            self._collection.merge_due(store, self._options.building)
+        return len(gone)
+
+    def _gone(self, store: Store) -> tuple[list[int], int]:
+        """Ids of the documents to remove, and the number of documents of the folder."""
+        gone, total = [], 0
+        rows = list(self._documents(store))
+        for start in range(0, len(rows), _CHUNK):
+            part = rows[start : start + _CHUNK]
+            seen = self._spool.seen([key for _, key in part])
+            total += len(part)
+            gone += [number for number, key in part if key not in seen and self._is_gone(key)]
+        return gone, total
+
+    def _is_gone(self, key: str) -> bool:
+        """Whether a document that was not read in this pass is no longer in the folder."""
+        file = self._scope.file_of(key)
+        if file is not None:
+            return file in self._scope.read and file not in self._scope.unsettled
+        # Another process may have added a file that was not there when the folder was listed.
+        path = key.removeprefix(self._scope.key_prefix)
+        return not any((self._scope.root / part).is_file() for part in _files(path))
+
+    def _documents(self, store: Store) -> Iterator[tuple[int, str]]:
+        return listing.keys_below(store, str(self._scope.root), self._scope.key_prefix)
+
+    def _check_not_empty(self) -> None:
+        """A pass may have nothing to add; `_remove` checks that something is left."""
+
+
+def _files(path: str) -> Iterator[str]:
+    """The paths of files that a document of this path below the folder may come from."""
+    yield path
+    while "#" in path:
+        path = path.rpartition("#")[0]
+        if path:
+            yield path

@@ -1,0 +1,339 @@
+"""A mirrored folder: whatever happens to its files, the collection equals a new one of it."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cut_documents import EXACT, Words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.folder import Unread
+from searchengine.errors import CorpusError, EmptyCorpus
+from searchengine.ingest.mirror import Scope
+from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.ingest.settings import AddOptions
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c.index", Words(), EXACT) as engine:
+        yield engine
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files: path below the folder → text."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def contents(engine: SearchEngine, path: Path) -> dict[str, tuple[Any, ...]]:
+    """Key → document, passages and vectors, as an export has them."""
+    engine.verify()
+    shutil.rmtree(path, ignore_errors=True)
+    engine.export(path)
+    vectors = np.load(path / "vectors.npy").round(4).tolist() if len(engine) else []
+    passages: dict[str, list[Any]] = {}
+    with open(path / "passages.jsonl") as lines:
+        for line, vector in zip(lines, vectors, strict=True):
+            passage = json.loads(line)
+            passages.setdefault(passage["key"], []).append((passage["start"], vector))
+    with open(path / "documents.jsonl") as lines:
+        documents = {each["_id"]: each for each in map(json.loads, lines)}
+    return {key: (each, passages.pop(key)) for key, each in documents.items()} | passages
+
+
+def fresh(folder: Path, path: Path, prefix: str = "") -> dict[str, tuple[Any, ...]]:
+    """What a new collection of the folder has."""
+    shutil.rmtree(path, ignore_errors=True)
+    with SearchEngine.create(path, Words(), EXACT) as engine:
+        try:
+            engine.add(read_corpus(folder, key_prefix=prefix, unread=Unread()), skip_bad=True)
+        except CorpusError:
+            return {}
+        return contents(engine, path.with_suffix(".export"))
+
+
+def check(engine: SearchEngine, folder: Path, prefix: str = "") -> None:
+    """The collection equals a new one of the folder."""
+    beside = engine.collection.path.parent
+    assert contents(engine, beside / "mirrored.export") == fresh(folder, beside / "f", prefix)
+
+
+def encoded(engine: SearchEngine) -> list[str]:
+    """The texts that were encoded since the last time."""
+    calls: list[list[str]] = engine.encoder.calls  # type: ignore[attr-defined]
+    texts = [text for call in calls for text in call]
+    calls.clear()
+    return texts
+
+
+def done(summary: Any) -> tuple[int, int, int, int, int]:
+    """Added, changed, unchanged, moved, removed."""
+    names = ("added", "changed", "unchanged", "moved", "removed")
+    return tuple(getattr(summary, name) for name in names)  # type: ignore[return-value]
+
+
+# ----------------------------------------------------------------------------------------- changes
+
+
+def test_what_is_gone_is_removed(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "one/b.txt": "bb a", "one/c.txt": "ccc"})
+    assert done(engine.mirror(notes)) == (3, 0, 0, 0, 0)
+    write(notes, {"a.txt": "a bb"})
+    shutil.rmtree(notes / "one")
+    assert done(engine.mirror(notes)) == (0, 1, 0, 0, 2)
+    check(engine, notes)
+    assert done(engine.mirror(notes)) == (0, 0, 1, 0, 0)
+
+
+def test_a_moved_file_keeps_its_vectors(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"one/a.txt": "a a a a bb bb", "one/b.txt": "bb", "c.txt": "ccc"})
+    engine.mirror(notes)
+    assert encoded(engine)
+    segments = engine.stats().segments
+    (notes / "one").rename(notes / "two")  # the folder
+    (notes / "c.txt").rename(notes / "two" / "c.txt")
+    assert done(engine.mirror(notes)) == (0, 0, 0, 3, 0)
+    assert (encoded(engine), engine.stats().segments) == ([], segments)
+    assert sorted(engine.keys()) == ["two/a.txt", "two/b.txt", "two/c.txt"]
+    check(engine, notes)
+    (notes / "two" / "c.txt").rename(notes / "two" / "d.txt")  # another title, so another vector
+    assert done(engine.mirror(notes)) == (1, 0, 2, 0, 1)
+    assert encoded(engine) == ["d ccc"]
+    check(engine, notes)
+
+
+def test_a_copy_is_not_a_move(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a"})
+    engine.mirror(notes)
+    encoded(engine)
+    write(notes, {"one/a.txt": "a", "two/a.txt": "a"})
+    (notes / "a.txt").unlink()
+    assert done(engine.mirror(notes)) == (1, 0, 0, 1, 0)  # one was moved, the other copied
+    assert encoded(engine) == ["a a"]
+    check(engine, notes)
+
+
+def test_values_set_by_hand_move_with_a_file(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb"})
+    engine.mirror(notes)
+    engine.update({"a.txt": {"seen": True}})
+    (notes / "one").mkdir()
+    (notes / "a.txt").rename(notes / "one" / "a.txt")
+    engine.mirror(notes)
+    assert engine["one/a.txt"].metadata["seen"] is True
+
+
+def test_a_file_becomes_a_folder_and_back(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb"})
+    engine.mirror(notes)
+    (notes / "a.txt").unlink()
+    write(notes, {"a.txt/x.txt": "ccc"})
+    assert done(engine.mirror(notes)) == (1, 0, 1, 0, 1)
+    check(engine, notes)
+    shutil.rmtree(notes / "a.txt")
+    write(notes, {"a.txt": "a"})
+    assert done(engine.mirror(notes)) == (1, 0, 1, 0, 1)
+    check(engine, notes)
+
+
+def test_files_that_cannot_be_read_any_more_are_removed(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb", "c.txt": "ccc"})
+    engine.mirror(notes)
+    (notes / "a.txt").write_bytes(bytes(range(256)))
+    (notes / "b.txt").write_text("")
+    unread = Unread()
+    summary = engine.mirror(notes, unread=unread)
+    assert done(summary) == (0, 0, 1, 0, 2)
+    assert summary.without_text.first == ["b.txt"]
+    assert [line.partition(":")[0] for line in unread.failed.first] == [str(notes / "a.txt")]
+    check(engine, notes)
+
+
+def test_links(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"one/a.txt": "a"})
+    (notes / "one" / "loop").symlink_to(notes)
+    (notes / "gone.txt").symlink_to(notes / "nothing.txt")
+    (notes / "b.txt").symlink_to(notes / "one" / "a.txt")
+    os.mkfifo(notes / "pipe.txt")
+    assert done(engine.mirror(notes)) == (2, 0, 0, 0, 0)
+    check(engine, notes)
+
+
+# ----------------------------------------------------------------------------- what is not touched
+
+
+def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
+    write(tmp_path / "more", {"a.txt": "a", "z.txt": "dddd"})
+    write(notes, {"a.txt": "bb", "b.txt": "ccc"})
+    engine.add([{"_id": "b", "text": "a record"}])
+    engine.mirror(tmp_path / "more", MirrorOptions(key_prefix="more/"))
+    engine.mirror(notes)
+    (notes / "b.txt").unlink()
+    (tmp_path / "more" / "z.txt").unlink()
+    assert done(engine.mirror(notes)) == (0, 0, 1, 0, 1)
+    assert sorted(engine.keys()) == ["a.txt", "b", "more/a.txt", "more/z.txt"]
+    assert done(engine.mirror(tmp_path / "more", MirrorOptions(key_prefix="more/"))) == (
+        0,
+        0,
+        1,
+        0,
+        1,
+    )
+    assert sorted(engine.keys()) == ["a.txt", "b", "more/a.txt"]
+
+
+def test_documents_of_another_prefix_stay(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb"})
+    engine.mirror(notes, MirrorOptions(key_prefix="x/"))
+    engine.mirror(notes, MirrorOptions(key_prefix="y/"))
+    (notes / "b.txt").unlink()
+    assert done(engine.mirror(notes, MirrorOptions(key_prefix="y/"))) == (0, 0, 1, 0, 1)
+    assert sorted(engine.keys()) == ["x/a.txt", "x/b.txt", "y/a.txt"]
+
+
+def test_the_content_of_another_folder_is_not_moved(
+    engine: SearchEngine, notes: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "more", {"x/a.txt": "a", "b.txt": "bb"})
+    engine.mirror(tmp_path / "more")
+    shutil.rmtree(tmp_path / "more" / "x")
+    write(notes, {"a.txt": "a"})
+    assert done(engine.mirror(notes)) == (1, 0, 0, 0, 0)
+    assert sorted(engine.keys()) == ["a.txt", "b.txt", "x/a.txt"]
+
+
+def test_an_empty_folder_does_not_empty_the_collection(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a", "b.txt": "bb"})
+    engine.mirror(notes)
+    (notes / "b.txt").unlink()
+    (notes / "a.txt").write_text(" ")
+    for emptied in (lambda: None, (notes / "a.txt").unlink, notes.rmdir):
+        emptied()
+        missing = not notes.exists()
+        expected = "no such file or folder" if missing else "all 2 of its documents in .*c.index"
+        with pytest.raises(CorpusError, match=expected):
+            engine.mirror(notes)
+        assert len(engine) == 2
+    notes.mkdir()
+    assert done(engine.mirror(notes, MirrorOptions(allow_empty=True))) == (0, 0, 0, 0, 2)
+    assert len(engine) == 0
+    engine.verify()
+    with pytest.raises(EmptyCorpus, match="no document to index"):
+        engine.mirror(notes)  # nothing there, and nothing here
+
+
+def test_only_folders_are_mirrored(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a"})
+    with pytest.raises(CorpusError, match="is not a folder"):
+        engine.mirror(notes / "a.txt")
+    write(notes, {"corpus.jsonl": '{"text": "a"}'})
+    with pytest.raises(CorpusError, match=r"has the records of corpus\.jsonl"):
+        engine.mirror(notes)
+
+
+def test_the_file_of_a_key() -> None:
+    scope = Scope(Path("/n"), "p/", {"a.txt", "b#1.txt", "c.pdf"}, ())
+    keys = [
+        "p/a.txt",
+        "p/b#1.txt",
+        "p/c.pdf#page=2",
+        "p/c.pdf#x#y",
+        "p/b",
+        "p/b#2.txt",
+        "p/a",
+        "p/#",
+    ]
+    files = [scope.file_of(key) for key in keys]
+    assert files == ["a.txt", "b#1.txt", "c.pdf", "c.pdf", None, None, None, None]
+
+
+# ------------------------------------------------------------------------------- any order of them
+
+NAMES = st.sampled_from(
+    ["a.txt", "b.txt", "one/a.txt", "one/two/a.txt", "one", "b/b.txt", "a.txt/c.txt"]
+)
+TEXTS = st.sampled_from(["a", "bb a", "a a a a bb bb bb", "", "ccc dddd ccc a bb"])
+STEPS = st.one_of(
+    st.tuples(st.just("write"), NAMES, TEXTS),
+    st.tuples(st.just("remove"), NAMES, st.none()),
+    st.tuples(st.just("move"), NAMES, NAMES),
+    st.tuples(st.just("mirror"), st.none(), st.none()),
+    st.tuples(st.just("kill"), st.integers(1, 3), st.none()),
+)
+
+
+def apply(folder: Path, step: tuple[Any, ...]) -> None:
+    """Write, remove or move, where that is possible."""
+    kind, name, other = step
+    path = folder / name
+    try:
+        if kind == "write":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(other.encode(errors="surrogateescape"))
+        elif kind == "remove":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        else:
+            (folder / other).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(folder / other)
+    except OSError:
+        return
+
+
+@given(st.lists(STEPS, max_size=20), st.sampled_from(["", "p/"]))
+def test_any_changes(tmp_path_factory: pytest.TempPathFactory, steps: Any, prefix: str) -> None:
+    tmp_path = tmp_path_factory.mktemp("mirror")
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    write(tmp_path / "other", {"a.txt": "other"})
+    with SearchEngine.create(tmp_path / "c.index", Words(), EXACT) as engine:
+        engine.mirror(tmp_path / "other", MirrorOptions(key_prefix="other/"))
+        for step in [*steps, ("mirror", None, None)]:
+            if step[0] == "mirror":
+                mirror(engine, folder, prefix)
+            elif step[0] == "kill":  # ends in the middle: between two commits
+                with pytest.raises(Ended):
+                    mirror(engine, folder, prefix, Ended(step[1]))
+            else:
+                apply(folder, step)
+        assert engine.get("other/a.txt") is not None
+        engine.delete(["other/a.txt"])
+        check(engine, folder, prefix)
+
+
+class Ended(Exception):
+    """Raised by a progress callback after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, *_: object) -> None:
+        self.calls -= 1
+        if not self.calls:
+            raise self
+
+
+def mirror(engine: SearchEngine, folder: Path, prefix: str, progress: Any = None) -> None:
+    try:
+        add = AddOptions(skip_bad=True, commit_every=2, progress=progress)
+        engine.mirror(folder, MirrorOptions(key_prefix=prefix, allow_empty=True, add=add))
+    except EmptyCorpus:
+        assert not fresh(folder, engine.collection.path.parent / "f", prefix)
+    if progress is not None:
+        raise Ended(0)

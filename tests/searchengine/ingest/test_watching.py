@@ -1,0 +1,294 @@
+"""A watched folder: each change is found, and what was missed meanwhile."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from command_line import COMMAND
+from cut_documents import EXACT, Words
+from test_mirror import check, encoded, write
+from tiny_model import write_model2vec
+
+from searchengine import SearchEngine
+from searchengine.corpus.folder import Unread
+from searchengine.ingest import folder_state, mirrors
+from searchengine.ingest.folder_state import FolderState, folders_below
+from searchengine.ingest.mirrors import MirrorOptions, Pass
+
+DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    write(folder, {"a.txt": "a", "one/b.txt": "bb a"})
+    return folder
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c.index", Words(), EXACT, wait=DEADLINE) as engine:
+        yield engine
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@contextmanager
+def watching(
+    engine: SearchEngine, folder: Path, options: MirrorOptions | None = None
+) -> Iterator[list[Pass]]:
+    """Watch in a thread; yields the list of passes."""
+    passes: list[Pass] = []
+    stop = Event()
+
+    def run() -> None:
+        for each in engine.watch(folder, options, stop=stop):
+            passes.append(each)
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: passes)
+        yield passes
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+def keys(engine: SearchEngine) -> set[str]:
+    return set(engine.keys())
+
+
+def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
+    with watching(engine, notes) as passes:
+        assert passes[0].changes == {"added": 2}
+        write(notes, {"new/c.txt": "ccc"})  # in a new folder
+        until(lambda: "new/c.txt" in keys(engine))
+        write(notes, {"new/c.txt": "ccc a", "new/deep/d.txt": "dddd"})
+        until(lambda: "new/deep/d.txt" in keys(engine))
+        until(lambda: engine["new/c.txt"].text == "ccc a")
+        (notes / "new").rename(notes / "old")
+        until(lambda: keys(engine) == {"a.txt", "one/b.txt", "old/c.txt", "old/deep/d.txt"})
+        (notes / "a.txt").unlink()
+        write(notes, {"a.txt/x.txt": "a"})  # a folder instead of the file
+        until(lambda: "a.txt/x.txt" in keys(engine) and "a.txt" not in keys(engine))
+        shutil.rmtree(notes / "one")
+        until(lambda: "one/b.txt" not in keys(engine))
+    assert sum(each.changes.get("moved", 0) for each in passes) == 2
+    check(engine, notes)
+
+
+def test_a_folder_that_is_gone_is_waited_for(engine: SearchEngine, notes: Path) -> None:
+    with watching(engine, notes) as passes:
+        notes.rename(notes.with_name("away"))
+        until(lambda: "no such file or folder" in passes[-1].problem)
+        assert len(engine) == 2
+        write(notes, {"a.txt": "a", "z.txt": "dddd"})  # another folder in its place
+        until(lambda: keys(engine) == {"a.txt", "z.txt"})
+        for path in notes.iterdir():
+            path.unlink()
+        until(lambda: "of its documents in" in passes[-1].problem)
+        assert len(engine)  # one of them may have gone before the other
+        write(notes, {"y.txt": "a"})
+        until(lambda: keys(engine) == {"y.txt"})
+        until(lambda: passes[-1].problem == "")
+    check(engine, notes)
+
+
+def test_a_folder_that_comes_back_as_it_was_is_reported(engine: SearchEngine, notes: Path) -> None:
+    with watching(engine, notes) as passes:
+        away = notes.with_name("away")
+        notes.rename(away)
+        until(lambda: passes[-1].problem)
+        away.rename(notes)
+        until(lambda: not passes[-1].problem)
+        assert passes[-1].changes == {}
+    check(engine, notes)
+
+
+def test_it_goes_on_where_it_stopped(engine: SearchEngine, notes: Path) -> None:
+    with watching(engine, notes):
+        pass
+    encoded(engine)
+    write(notes, {"c.txt": "ccc"})
+    (notes / "a.txt").unlink()
+    with watching(engine, notes) as passes:
+        assert passes[0].changes == {"added": 1, "removed": 1}
+    assert encoded(engine) == ["c ccc"]
+    check(engine, notes)
+
+
+def test_two_watchers_and_another_writer(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
+    path, wait = engine.collection.path, DEADLINE
+    with (
+        SearchEngine.open(path, Words(), wait=wait) as second,
+        SearchEngine.open(path, Words(), wait=wait) as third,
+        watching(engine, notes),
+        watching(second, notes),
+    ):
+        for i in range(8):
+            write(notes, {f"{i}.txt": f"a {i}"})
+            third.add([{"_id": f"r{i}", "text": "bb"}])
+            if i % 3 == 0:
+                (notes / f"{i}.txt").unlink()
+        there = {f"{i}.txt" for i in range(8) if i % 3} | {"a.txt", "one/b.txt"}
+        records = {f"r{i}" for i in range(8)}
+        until(lambda: (third.refresh(), keys(third))[1] == there | records)
+        third.delete(records)
+    engine.refresh()
+    check(engine, notes)
+
+
+# -------------------------------------------------------------------------- what the state compares
+
+
+def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = FolderState(notes)
+    files = state.look(Unread())
+    assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
+    assert not state.done(files)  # a write in the same tick of the clock would not be seen
+    assert state.has_changed(state.look(Unread()))
+    monkeypatch.setattr(folder_state, "RECENT", 0)
+    files = state.look(Unread())
+    assert state.done(files)
+    assert not state.has_changed(state.look(Unread()))
+    write(notes, {"a.txt": "b"})
+    files = state.look(Unread())
+    assert files.changed == ["a.txt"]
+    write(notes, {"a.txt": "written while it was read"})
+    assert not state.done(files)
+    files = state.look(Unread())
+    assert files.changed == ["a.txt"]
+    (notes / "a.txt").unlink()
+    assert not state.done(files)
+    assert state.has_changed(state.look(Unread()))
+
+
+def test_a_file_with_another_content_of_the_same_size_and_time(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_state, "RECENT", 0)
+    state = FolderState(notes)
+    state.done(state.look(Unread()))
+    before = (notes / "a.txt").stat()
+    (notes / "a.txt").write_text("b")
+    os.utime(notes / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert state.look(Unread()).changed == ["a.txt"]
+
+
+def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
+    engine: SearchEngine, notes: Path
+) -> None:
+    engine.mirror(notes)
+    (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
+    state, options = FolderState(notes), MirrorOptions()
+    files = state.look(Unread())
+    assert engine._pass(state, files, options, Unread(), None).removed == 0
+    assert "a.txt" in engine
+    settled = files._replace(unsettled=set())
+    assert engine._pass(state, settled, options, Unread(), None).removed == 1
+
+
+def test_the_folders_that_are_watched(notes: Path) -> None:
+    write(notes, {".git/x.txt": "a", "two/deep/y.txt": "a", "c.index/documents.db": ""})
+    write(notes, {"c.index/segments/z.txt": "a"})
+    (notes / "two" / "loop").symlink_to(notes)
+    (notes / "empty").mkdir()
+    below = {path.relative_to(notes).as_posix() for path in folders_below(notes)}
+    assert below == {".", "one", "two", "two/deep", "empty"}
+    assert folders_below(notes / "nothing") == []
+
+
+def test_a_pass_that_fails_is_tried_again(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "RETRY", 0.01)
+    path = engine.collection.path
+    with SearchEngine.open(path, Words()) as busy:
+        stop = Event()
+        passes = busy.watch(notes, stop=stop)
+        with engine.collection.own_store() as store, engine.collection.writing(store):
+            assert "another process" in next(passes).problem
+        assert next(passes).changes == {"added": 2}
+        stop.set()
+        assert list(passes) == []
+
+
+# ------------------------------------------------------------------------------------- as a command
+
+
+def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
+    model = write_model2vec(tmp_path / "model")
+    index = tmp_path / "c.index"
+    arguments = ["index", notes, index, "--watch", "--encoder", model]
+    command = [COMMAND, *map(str, arguments)]
+
+    @contextmanager
+    def started(first: str) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            assert any(first in line for line in lines)
+            yield process
+
+    with started("2 added in") as process:
+        write(notes, {"c.txt": "ccc"})
+        assert process.stderr is not None
+        assert "1 added in" in process.stderr.readline()
+        process.kill()
+    shutil.rmtree(notes / "one")
+    with started("1 removed in") as process:
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=DEADLINE)
+        assert rest.splitlines() == [
+            f"Stopped watching {notes}; {index} has 2 documents, the same command continues from "
+            "there"
+        ]
+        assert process.returncode == 0
+    with SearchEngine.open(index) as engine:
+        assert keys(engine) == {"a.txt", "c.txt"}
+        engine.verify()
+
+
+def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
+    from click.testing import CliRunner
+
+    from searchengine.cli import cli
+
+    model = write_model2vec(tmp_path / "model")
+
+    def index(*options: str) -> Any:
+        arguments = ["index", str(notes), str(tmp_path / "c.index"), "--encoder", str(model)]
+        return CliRunner().invoke(cli, [*arguments, *options])
+
+    assert "2 added in" in index("--prune").stderr
+    (notes / "a.txt").rename(notes / "one" / "a.txt")
+    write(notes, {"c.txt": "ccc"})
+    assert '"moved": 1,\n  "removed": 0,' in index("--prune", "--json").stdout
+    shutil.rmtree(notes / "one")
+    assert "2 removed, 1 unchanged in" in index("--prune").stderr
+    (notes / "c.txt").unlink()
+    refused = index("--prune")
+    assert refused.exit_code == 2
+    assert "has no documents left, so all 1 of its documents in" in refused.stderr
+    assert "use --allow-empty if that is meant" in refused.stderr
+    assert "1 removed in" in index("--prune", "--allow-empty").stderr
+    assert "--allow-empty needs --prune or --watch" in index("--allow-empty").stderr
+    (notes / "x.jsonl").write_text('{"text": "a"}\n')
+    arguments = ["index", str(notes / "x.jsonl"), str(tmp_path / "c.index"), "--prune"]
+    assert "--prune needs a folder of files" in CliRunner().invoke(cli, arguments).stderr
