@@ -88,7 +88,7 @@ def book(rng: random.Random, language: str, number: int) -> Book:
             return f"{' '.join(words)} {number}."
         return f"{''.join(rng.choices(syllables, k=rng.randint(10, 30)))}{number}。"
 
-    count, sections = 100 * number, []
+    count, sections = 10_000 + 100 * number, []
     for i in range(rng.randint(3, 5)):
         sentences = [sentence(count + j) for j in range(rng.randint(2, 6))]
         count += len(sentences)
@@ -215,7 +215,7 @@ def write_epub(
         '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
         '<rootfile full-path="text/book.opf"/></rootfiles></container>'
     )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("META-INF/container.xml", container)
         archive.writestr("text/book.opf", package)
         for name, chapter in zip(names, chapters, strict=True):

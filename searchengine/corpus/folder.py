@@ -58,6 +58,7 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
     they may loop. Raises OSError if a folder cannot be read.
     """
     files, folders = [], [folder]
+    missing: dict[str, str] = {}  # suffix → what to install: finding that out takes a while
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -71,11 +72,15 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
                     unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
                 elif not is_readable(path):
                     unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-                elif missing := _missing(path):
-                    unread.kinds[kind(path)] += 1
-                    unread.missing[kind(path)] = missing
                 else:
-                    files.append(path)
+                    suffix = kind(path)
+                    if suffix not in missing:
+                        missing[suffix] = _missing(path)
+                    if missing[suffix]:
+                        unread.kinds[suffix] += 1
+                        unread.missing[suffix] = missing[suffix]
+                    else:
+                        files.append(path)
     return sorted(files)
 
 

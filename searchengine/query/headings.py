@@ -1,27 +1,25 @@
 """The headings that a place in a text is under."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from searchengine.corpus.formats.parts import Heading, enclosing
 
-def heading_at(headings: Any, offset: int) -> str:
-    """The headings around an offset, the highest first, with " > " between; "" if there are none.
 
-    Args:
-        headings: metadata as readers write it, {"start": …, "level": …, "title": …} in order of
-            `start`; anything else has no headings.
-        offset: in characters of the text.
-    """
-    above: list[tuple[int, str]] = []
-    if not isinstance(headings, list):
-        return ""
-    for each in headings:
+def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
+    """The headings in a document's metadata, as readers of files write them; else none."""
+    stored = metadata.get("headings")
+    headings = []
+    for each in stored if isinstance(stored, list) else ():
         match each:
             case {"start": int(start), "level": int(level), "title": str(title)}:
-                if start > offset:
-                    break
-                while above and above[-1][0] >= level:
-                    above.pop()
-                above.append((level, title))
+                headings.append(Heading(start, level, title))
             case _:
-                return ""
-    return " > ".join(title for _, title in above)
+                return []  # a field of the user's, which has the same name
+    return headings
+
+
+def heading_at(headings: Iterable[Heading], offset: int) -> str:
+    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
+    above = enclosing([heading for heading in headings if heading.start <= offset])
+    return " > ".join(heading.title for heading in above)

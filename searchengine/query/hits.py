@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from searchengine.query.headings import heading_at
-from searchengine.query.snippets import shown_from, snippet
+from searchengine.query.headings import heading_at, headings_of
+from searchengine.query.snippets import best_section, snippet
 from searchengine.storage.documents.listing import Counts
 from searchengine.storage.filters.parser import field_named
 from searchengine.storage.filters.sql import Field
@@ -57,10 +57,12 @@ class Hit:
 
         They come from the metadata field `headings`, which documents of files have.
         """
-        headings = self.metadata.get("headings")
+        headings = headings_of(self.metadata)
         if not headings:
             return ""
-        return heading_at(headings, shown_from(self.text, self.question, self.start, self.end))
+        bounds = [heading.start for heading in headings]
+        place = best_section(self.text, self.question, self.start, self.end, bounds)
+        return heading_at(headings, place)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""

@@ -4,18 +4,21 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 
 Span = tuple[int, int]
+WIDTH = 200
+"""Characters of a snippet."""
 _HAN = "".join(f"{chr(low)}-{chr(high)}" for low, high in UNSPACED)
 _TERM = re.compile(f"(?P<letters>[{_HAN}가-힣]+)|[^\\W{_HAN}가-힣]+")
 _ENDING = re.compile(r"(?<=\w{3})(?:ies|ing|ed|es|ly|s|y|e)\Z")
 _WITHIN = re.compile(f"[^\\W{_HAN}]{{2}}")  # two letters of one word
 
 
-def snippet(text: str, question: str, start: int, end: int, width: int = 200) -> str:
+def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) -> str:
     """The part of text[start:end], about `width` characters, with most words of the question.
 
     It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
@@ -39,9 +42,17 @@ def snippet(text: str, question: str, start: int, end: int, width: int = 200) ->
     return f"{'…' if start else ''}{shown}{'…' if stop < len(passage) else ''}"
 
 
-def shown_from(text: str, question: str, start: int, end: int, width: int = 200) -> int:
-    """The offset of the words of the question that `snippet` shows; `start` if there are none."""
-    return start + _densest(_places(text[start:end], question), width)[0]
+def best_section(text: str, question: str, start: int, end: int, bounds: Sequence[int]) -> int:
+    """The offset of a section of the text: of those that `snippet` shows, the one with most words.
+
+    `bounds`: the offsets where sections begin, rising. Without words, where the passage begins.
+    """
+    passage = text[start:end]
+    shown = _densest(_places(passage, question), WIDTH)
+    inside = [bound - start for bound in bounds if shown[0] < bound - start < shown[1]]
+    edges = [shown[0], *inside, shown[1]]
+    spans = list(pairwise(edges))
+    return start + best_passage(passage, question, spans)[0]
 
 
 def _word_end(text: str, low: int, high: int) -> int:

@@ -48,7 +48,7 @@ KINDS = {
     ".htm": _HTML,
     ".xhtml": _HTML,
     ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2"),
-    ".docx": Kind("Word", f"{_HERE}.docx:read_docx", needs="mammoth"),
+    ".docx": Kind("Word", f"{_HERE}.docx:read_docx", needs="docx"),
     ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub"),
     ".json": Kind("JSON", f"{_HERE}.json_file:read_json", records=True, packed=True),
     ".parquet": Kind("Parquet", f"{_HERE}.arrow:read_parquet", records=True, needs="pyarrow"),

@@ -1,4 +1,4 @@
-"""HTML → text with headings. EPUB chapters are XHTML, and Word files become HTML first.
+"""HTML → text with headings; the chapters of EPUB books are XHTML.
 
 Blank lines separate paragraphs, headings and tables; line breaks separate lines and rows. Scripts,
 styles and other content that is not shown are left out.

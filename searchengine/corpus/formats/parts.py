@@ -1,6 +1,6 @@
 """The values that readers yield, and the positions of headings in a text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +43,16 @@ class Part:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     headings: tuple[Heading, ...] = ()
     fragment: str = ""
+
+
+def enclosing(headings: Sequence[Heading]) -> list[Heading]:
+    """The last heading, and those of higher levels that it is under."""
+    result: list[Heading] = []
+    for heading in headings:
+        while result and result[-1].level >= heading.level:
+            result.pop()
+        result.append(heading)
+    return result
 
 
 class FileReader(Protocol):

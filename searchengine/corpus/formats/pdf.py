@@ -1,12 +1,12 @@
 """PDF files, a page at a time; PDFium reads them."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pypdfium2
 
-from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part
+from searchengine.corpus.formats.parts import LONGEST_HEADING, Heading, Part, enclosing
 from searchengine.corpus.lines import bad
 
 _HYPHENS = ("\x02", "\ufffe")  # PDFium's mark of a word that a line break divides
@@ -82,13 +82,3 @@ class _Outline:
             headings.append(Heading(after, level, title))
         self._open = enclosing(headings)
         return tuple(headings)
-
-
-def enclosing(headings: Sequence[Heading]) -> list[Heading]:
-    """The last heading, and those of higher levels that it is under."""
-    result: list[Heading] = []
-    for heading in headings:
-        while result and result[-1].level >= heading.level:
-            result.pop()
-        result.append(heading)
-    return result

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from conftest import WordLengths
 from document_files import (
     KINDS,
     LANGUAGES,
@@ -15,10 +16,11 @@ from document_files import (
     write_broken,
 )
 
+from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread
-from searchengine.query.headings import heading_at
+from searchengine.query.headings import heading_at, headings_of
 
 _RECORDS = ("json", "parquet")
 _BROKEN = 17  # every so many files is broken
@@ -62,7 +64,7 @@ def misplaced(kind: str, text: Book, documents: list[Document]) -> int:
         if kind in _RECORDS:
             wrong += document.title != section.title
         elif kind != "txt":
-            heading = heading_at(document.metadata["headings"], places[at])
+            heading = heading_at(headings_of(document.metadata), places[at])
             wrong += heading != text.path(section, 2 if kind == "pdf" else 6)
     return wrong
 
@@ -88,3 +90,30 @@ def test_known_text_is_read_in_order_with_its_place(tmp_path: Path, count: int) 
     assert min(shares.values()) >= 0.99, [n for n, s in shares.items() if s < 0.99]
     assert not any(wrong.values()), [name for name, n in wrong.items() if n]
     assert all(d.title == books[n].title for n in books if "html/" in n for d in read[n])
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_hit_names_its_page_and_heading(tmp_path: Path, count: int) -> None:
+    """Every section is asked for by a word that no other text has."""
+    books, _ = folder_of(tmp_path / "files", count)
+    asked, wrong = 0, []
+    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="unicode") as engine:
+        engine.add(read_corpus(tmp_path / "files", unread=Unread()))
+        for name, text in books.items():
+            kind = name.split("/")[0]
+            for number, section in enumerate(text.sections, start=1):
+                # The number, or in Japanese all of a title: no other text has this word.
+                question = section.title if kind != "txt" else section.sentences[0]
+                question = question.split()[-1]
+                (hit,) = engine.search(question, 1, mode="text")
+                asked += 1
+                expected = [name, "" if kind in ("txt", *_RECORDS) else text.path(section)]
+                if kind == "pdf":
+                    expected = [f"{name}#page={number}", text.path(section, 2)]
+                if kind in _RECORDS:
+                    expected[0] = f"{name}#{number - 1}"
+                found = [hit.key.removesuffix("#text/c0.xhtml"), hit.heading]
+                if found != expected:
+                    wrong.append((question, found, expected))
+    assert asked >= 3 * len(books)
+    assert wrong == []

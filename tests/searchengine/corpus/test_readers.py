@@ -7,6 +7,8 @@ import io
 import os
 import sqlite3
 import sys
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from document_files import write_epub
+from docx.enum.style import WD_STYLE_TYPE
+from docx.opc.constants import RELATIONSHIP_TYPE
+from docx.opc.packuri import PackURI
+from docx.opc.part import Part as PackagePart
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.columns import Columns
@@ -23,11 +31,13 @@ from searchengine.corpus.encodings import detected
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import INSTALL
-from searchengine.corpus.formats.parts import Heading
+from searchengine.corpus.formats.kinds import INSTALL, KINDS
+from searchengine.corpus.formats.parts import Heading, Part
 from searchengine.errors import CorpusError
-from searchengine.query.headings import heading_at
+from searchengine.query.headings import heading_at, headings_of
+from searchengine.query.hits import Hit
 
+MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
 KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."
 JAPANESE = "鯨は脳の半分ずつ交代で眠る。"
 
@@ -37,6 +47,14 @@ def read(path: Path, content: str | bytes) -> Document:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     (document,) = read_corpus(path)
     return document
+
+
+def part(path: Path, content: str | bytes) -> Part:
+    """What the reader makes of a file with this content, without a process of its own."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    module, function = KINDS[path.suffix].reader.split(":")
+    (result,) = getattr(import_module(module), function)(path)
+    return result
 
 
 def own(document: Document) -> dict[str, Any]:
@@ -100,7 +118,7 @@ def test_html(tmp_path: Path) -> None:
     ],
 )
 def test_html_as_people_write_it(tmp_path: Path, page: str, text: str) -> None:
-    assert read(tmp_path / "a.htm", page).text == text
+    assert part(tmp_path / "a.htm", page).text == text
 
 
 def test_markdown(tmp_path: Path) -> None:
@@ -116,7 +134,7 @@ def test_markdown(tmp_path: Path) -> None:
     ]  # fmt: skip
     lines = ("# Whales", "Owls", "> ## Quoted", "### *Deep*")
     assert [heading[0] for heading in headings] == [text.index(line) for line in lines]
-    assert read(tmp_path / "my-notes.md", "text\n# Later").title == "my notes"
+    assert part(tmp_path / "my-notes.md", "text\n# Later").title == ""
 
 
 def test_front_matter(tmp_path: Path) -> None:
@@ -126,19 +144,19 @@ def test_front_matter(tmp_path: Path) -> None:
     assert (document.title, document.text) == ("2016", "# H\n")
     expected = {"tags": ["a", "b"], "date": "2020-01-02", "id": 7, "1": "x"}
     assert own(document) == {**expected, "headings": [(0, 1, "H")]}
-    document = read(file, '+++\ntitle = "T"\nyear = 2016\n+++\ntext')
-    assert (document.title, document.text, own(document)) == ("T", "text", {"year": 2016})
-    assert own(read(file, "---\n---\ntext")) == {}
+    found = part(file, '+++\ntitle = "T"\nyear = 2016\n+++\ntext')
+    assert (found.title, found.text, found.metadata) == ("T", "text", {"year": 2016})
+    assert part(file, "---\n---\ntext") == Part("text")
     assert read(file, "---\nmodified: 2001-01-01\n---\nx").metadata["modified"] == "2001-01-01"
     for text in ("---\nonly a text\n---\nmore", "---\nno end", "text\n---\na: 1\n---\n"):
-        assert read(file, text).text == text
+        assert part(file, text).text == text
     for text, message in (
         ("---\na: b: c\n---\nx", r"a.md: the front matter is not YAML \(mapping values"),
         ("+++\na\n+++\nx", r"a.md: the front matter is not TOML \("),
         ("---\ntext: a\n---\nx", "a.md:1: 'text' in the front matter is a field of the document"),
     ):
         with pytest.raises(CorpusError, match=message):
-            read(file, text)
+            part(file, text)
 
 
 def test_word(tmp_path: Path) -> None:
@@ -156,6 +174,59 @@ def test_word(tmp_path: Path) -> None:
     assert found.text == "Whales\n\nBefore.\n\none\n\ntwo\n\nSleep\n\nAfter <b> & more."
     headings = [(0, 1, "Whales"), (27, 2, "Sleep")]
     assert (found.title, own(found)) == ("Of whales", {"author": "A. Nemo", "headings": headings})
+
+
+def test_what_word_files_hold_besides_paragraphs(tmp_path: Path) -> None:
+    """Changes, content controls, fields, links, text boxes with a copy, notes, styles of styles."""
+    document = docx.Document()
+    own = document.styles.add_style("Own", WD_STYLE_TYPE.PARAGRAPH)
+    own.base_style = document.styles["Heading 2"]
+    body = document.element.body
+
+    def add(xml: str) -> None:
+        names = nsdecls("w", "wp", "a") + f' xmlns:mc="{MARKUP}" xmlns:wps="urn:wps"'
+        body.insert(len(body) - 1, parse_xml(xml.replace(">", f" {names}>", 1)))
+
+    run = "<w:r><w:t>{}</w:t></w:r>".format
+    document.add_paragraph("By style", style="Own")
+    add(f'<w:p><w:pPr><w:outlineLvl w:val="2"/></w:pPr>{run("By level")}</w:p>')
+    add(f'<w:p><w:pPr><w:outlineLvl w:val="9"/></w:pPr>{run("Text")}</w:p>')
+    deleted = "<w:del><w:r><w:delText>no</w:delText></w:r></w:del>"
+    moved = f"<w:moveFrom>{run('no')}</w:moveFrom>"
+    add(f"<w:p>{run('one')}{deleted}{moved}<w:ins>{run('two')}</w:ins></w:p>")
+    add(f"<w:sdt><w:sdtContent><w:p>{run('control')}</w:p></w:sdtContent></w:sdt>")
+    field = "<w:r><w:instrText>PAGE</w:instrText></w:r>"
+    add(
+        f"<w:p>{field}<w:hyperlink>{run('link')}</w:hyperlink><w:r><w:tab/><w:br/></w:r>{run('e')}</w:p>"
+    )
+    box = f"<w:txbxContent><w:p>{run('box')}</w:p></w:txbxContent>"
+    choice = f"<mc:Choice Requires='wps'><w:drawing>{box}</w:drawing></mc:Choice>"
+    copy = f"<mc:Fallback><w:pict>{box}</w:pict></mc:Fallback>"
+    alternatives = f"<mc:AlternateContent>{choice}{copy}</mc:AlternateContent>"
+    add(f"<w:p>{run('around')}<w:r>{alternatives}</w:r></w:p>")
+    note = f"<w:footnote><w:p>{run('note')}</w:p></w:footnote>"
+    notes = f"<w:footnotes {nsdecls('w')}>{note}</w:footnotes>"
+    name = PackURI("/word/footnotes.xml")
+    stored = PackagePart(name, "text/xml", notes.encode(), document.part.package)
+    document.part.relate_to(stored, RELATIONSHIP_TYPE.FOOTNOTES)
+    document.save(str(tmp_path / "a.docx"))
+    (found,) = read_corpus(tmp_path / "a.docx")
+    texts = [
+        "By style",
+        "By level",
+        "Text",
+        "onetwo",
+        "control",
+        "link\t\ne",
+        "around",
+        "box",
+        "note",
+    ]
+    assert found.text.split("\n\n") == texts
+    assert found.metadata["headings"] == [
+        {"start": 0, "level": 2, "title": "By style"},
+        {"start": 10, "level": 3, "title": "By level"},
+    ]
 
 
 def test_chapters_of_a_book(tmp_path: Path) -> None:
@@ -211,11 +282,19 @@ def test_pages(tmp_path: Path) -> None:
 )
 def test_other_encodings_are_detected(tmp_path: Path, text: str, encoding: str) -> None:
     for name in ("a.txt", "a.md"):
-        document = read(tmp_path / name, text.encode(encoding))
-        assert (document.text, own(document)) == (text, {"encoding": encoding})
+        found = part(tmp_path / name, text.encode(encoding))
+        assert (found.text, found.metadata) == (text, {"encoding": encoding})
+
+
+def test_files_of_other_encodings_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
+    (tmp_path / "b.txt").write_bytes(JAPANESE.encode("iso2022_jp"))
+    (tmp_path / "c.md").write_bytes(KOREAN.encode("utf-16"))
+    (tmp_path / "d.md").write_text(KOREAN)
     unread = Unread()
-    list(read_corpus(tmp_path, unread=unread))
-    assert unread.encodings == {encoding: 2}
+    texts = [document.text for document in read_corpus(tmp_path, unread=unread)]
+    assert texts == [KOREAN, JAPANESE, KOREAN, KOREAN]
+    assert unread.encodings == {"cp949": 1, "iso2022_jp": 1, "utf-16": 1}
 
 
 def test_html_names_its_encoding(tmp_path: Path) -> None:
@@ -223,8 +302,8 @@ def test_html_names_its_encoding(tmp_path: Path) -> None:
         "<meta charset=euc-kr>",
         "<meta http-equiv=x content='text/html; charset=EUC-KR'>",
     ):
-        document = read(tmp_path / "a.html", f"{head}<p>뷁 고래".encode("cp949"))
-        assert (document.text, own(document)) == ("뷁 고래", {"encoding": "cp949"})
+        found = part(tmp_path / "a.html", f"{head}<p>뷁 고래".encode("cp949"))
+        assert (found.text, found.metadata) == ("뷁 고래", {"encoding": "cp949"})
 
 
 def test_what_may_be_several_encodings_is_refused(tmp_path: Path) -> None:
@@ -407,7 +486,7 @@ def test_what_is_skipped_is_counted_by_kind(
         (tmp_path / name).write_text("x")
     there = kinds.find_spec
     monkeypatch.setattr(
-        kinds, "find_spec", lambda name: None if name in ("pypdfium2", "mammoth") else there(name)
+        kinds, "find_spec", lambda name: None if name in ("pypdfium2", "docx") else there(name)
     )
     unread = Unread()
     assert [d.key for d in read_corpus(tmp_path, unread=unread)] == ["a.md"]
@@ -426,15 +505,33 @@ def test_what_is_skipped_is_counted_by_kind(
 
 
 def test_the_headings_of_a_place() -> None:
-    headings = [
-        vars_of(Heading(start, level, title))
-        for start, level, title in [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
-    ]
+    values = [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
+    headings = [Heading(start, level, title) for start, level, title in values]
     found = [heading_at(headings, at) for at in (0, 2, 9, 10, 20, 29, 30)]
     assert found == ["", "A", "A", "A > B", "A > C", "A > C", "D"]
+    stored = [asdict(heading) for heading in headings]
+    assert headings_of({"headings": stored}) == headings
     for other in ("A", ["A"], [{"start": "0", "level": 1, "title": "A"}], {"start": 0}, None, 7):
-        assert heading_at(other, 5) == ""
+        assert headings_of({"headings": other}) == []
 
 
-def vars_of(heading: Heading) -> dict[str, Any]:
-    return {"start": heading.start, "level": heading.level, "title": heading.title}
+def test_the_heading_of_a_hit_is_that_of_its_snippet() -> None:
+    text = "Start\n\n" + "Nothing here. " * 20 + "\n\nSleep\n\nWhales rest by halves."
+    place = text.index("Sleep")
+    headings = [
+        {"start": 0, "level": 1, "title": "Start"},
+        {"start": place, "level": 2, "title": "Sleep"},
+    ]
+
+    def hit(question: str, title: str = "", start: int = 0) -> Hit:
+        return Hit(0.5, "k", title, text, {"headings": headings}, start, len(text), question)
+
+    assert hit("when do whales rest").heading == "Start > Sleep"
+    assert hit("nothing").heading == hit("").heading == hit("unknown").heading == "Start"
+    assert hit("when does nothing rest by halves").heading == "Start > Sleep", "more of the words"
+    assert hit("", start=place).heading == "Start > Sleep"
+    assert hit("whales").as_dict()["heading"] == "Start > Sleep"
+    assert str(hit("whales", "Start")).startswith("0.500  k  Start > Sleep\n")
+    assert str(hit("whales", "Notes")).startswith("0.500  k  Notes > Start > Sleep\n")
+    assert str(hit("whales")).startswith("0.500  k  Start > Sleep\n")
+    assert str(Hit(0.5, "k", "T", text, {}, 0, 5)).startswith("0.500  k  T\n")
