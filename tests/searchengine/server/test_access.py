@@ -59,6 +59,7 @@ WRITES = [
     ("DELETE", DOCUMENT),
     ("POST", "/v1/collections/words/documents"),
     ("DELETE", "/v1/collections/words/documents?where=year"),
+    ("POST", "/v1/search/more"),
 ]
 
 
@@ -85,7 +86,8 @@ def test_without_tokens_only_names_of_this_machine(serve: Serve) -> None:
     client = serve(None, tokens=())
     for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:1"):
         assert client.post("/v1/search", json=SEARCH, headers={"host": host}).status_code == 200
-    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", ""):
+    evil = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "evil-localhost")
+    for host in (*evil, ""):
         response = client.post("/v1/search", json=SEARCH, headers={"host": host})
         assert response.status_code == 421
 
@@ -109,6 +111,7 @@ def test_a_file_of_tokens(tmp_path: Path) -> None:
     assert find(tokens, b"bearer fedcba9876543210") == 1
     assert find(tokens, b"Bearer 0123456789abcdef") == 0
     assert "0123456789abcdef" not in repr(tokens)
+    assert {find(tokens, b"Bearer wrong%d" % i) for i in range(2000)} == {None}
     for text, message in (
         ("me write", "expected NAME SCOPE TOKEN"),
         ("me both 0123456789abcdef", "expected NAME SCOPE TOKEN"),

@@ -154,3 +154,27 @@ def test_a_failed_commit_is_not_acknowledged(
     assert line["error"]["type"] == "unavailable" and "another process" in line["error"]["message"]
     response = client.put(f"{AT}/x", json={"text": "x"})
     assert response.status_code == 503 and response.headers["retry-after"] == "1"
+
+
+def test_keys_and_batches_have_limits(client: TestClient) -> None:
+    assert client.put(f"{AT}/{'k' * 4096}", json={"text": "x"}).status_code == 200
+    too_long = client.put(f"{AT}/{'k' * 4097}", json={"text": "x"})
+    assert too_long.status_code == 422 and "at most 4096" in too_long.text
+    (refused, _) = lines(client.post(AT, content=b'{"_id": "%s", "text": "x"}' % (b"k" * 4097)))
+    assert "at most 4096 characters" in refused["error"]
+    assert client.get(AT, params={"limit": 1001}).status_code == 422
+    for queries, status in (256, 200), (257, 422):
+        body = {"queries": ["a bee"] * queries, "k": 1, "texts": False}
+        assert client.post("/v1/search/batch", json=body).status_code == status
+
+
+def test_what_nobody_expected_is_not_shown(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: SearchEngine, *_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(SearchEngine, "search_batch", failing)
+    response = client.post("/v1/search/batch", json={"queries": ["a bee"]})
+    assert response.status_code == 500 and "secret" not in response.text
+    assert response.json()["error"]["id"] == response.headers["x-request-id"]

@@ -89,4 +89,5 @@ def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     version = answer.pop("version")
     assert version and answer == {"points": [], "question": None, "hits": [], "explained": 0.0}
     failed = client.post(f"{AT}/map", json={"query": "x"})
-    assert failed.status_code == 422 and "no encoder" in failed.text
+    assert failed.status_code == 422 and "words has no encoder" in failed.text
+    assert str(tmp_path) not in failed.text

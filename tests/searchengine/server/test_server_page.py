@@ -68,6 +68,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
 
 def test_limits_that_the_page_names() -> None:
     assert (limits.MAX_K, limits.MAX_OFFSET, limits.MAX_SHORTLIST) == (1000, 10_000, 100_000)
+    assert (limits.MAX_BATCH, limits.MAX_QUERY, limits.MAX_FILTER) == (256, 10_000, 10_000)
     for number in (limits.MAX_K, limits.MAX_OFFSET, limits.MAX_SHORTLIST, limits.MAX_BATCH):
         assert f"{number:,}" in PAGE
 

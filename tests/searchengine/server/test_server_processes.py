@@ -223,8 +223,10 @@ def test_a_head_that_never_ends(vectors: Path, monkeypatch: pytest.MonkeyPatch) 
             for begin in (b"", b"GET /hea", health + health[:20]):
                 assert _until_closed(address, begin).count(b"200 OK") == begin.count(b"\r\n\r\n")
             endless = b"GET /healthz HTTP/1.1\r\n" + b"X-Y: z\r\n" * 40_000
-            monkeypatch.setattr(running_module, "HEAD_SECONDS", 60)
+            monkeypatch.setattr(running_module, "HEAD_SECONDS", 3600)
             assert _until_closed(address, endless) == b""
+            huge = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n"
+            assert b" 413 " in _until_closed(address, huge + b"Connection: close\r\n\r\n")
             assert b"200 OK" in _until_closed(
                 address, health.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
             )
