@@ -158,6 +158,12 @@ def endless(path):
     while True:
         pass
 
+def steady(path):
+    for i in range(1, 4):
+        while time.process_time() < 0.8 * i:
+            pass
+        yield Part(str(i))
+
 def waiting(path):
     time.sleep(3600)
     yield Part("late")
@@ -207,6 +213,13 @@ def test_a_reader_that_fails(
                 texts.append(part.text)
         assert texts == ["first"] * read
         assert [part.text for part in parser.parts(path, kinds["good"])] == ["good"]
+
+
+@pytest.mark.long
+def test_each_text_has_the_whole_time(kinds: dict[str, Kind], tmp_path: Path) -> None:
+    with Parser(seconds=1) as parser:
+        texts = [part.text for part in parser.parts(tmp_path / "a.pdf", kinds["steady"])]
+    assert texts == ["1", "2", "3"]
 
 
 def test_a_reader_that_waits(
