@@ -16,6 +16,7 @@ import docx
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import WordLengths
 from document_files import write_epub
 from docx.enum.style import WD_STYLE_TYPE
 from docx.opc.constants import RELATIONSHIP_TYPE
@@ -25,6 +26,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from reportlab.pdfgen.canvas import Canvas
 
+from searchengine import SearchEngine
 from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import Document
 from searchengine.corpus.encodings import detected
@@ -33,7 +35,7 @@ from searchengine.corpus.folder import Unread
 from searchengine.corpus.formats import kinds
 from searchengine.corpus.formats.kinds import INSTALL, KINDS
 from searchengine.corpus.formats.parts import Heading, Part
-from searchengine.errors import CorpusError
+from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.hits import Hit
 
@@ -477,6 +479,19 @@ def test_records_in_a_folder_have_its_files_in_their_keys(tmp_path: Path) -> Non
         list(read_corpus(tmp_path))
     named = read_corpus(tmp_path / "b.csv", columns=Columns(text="body"))
     assert [d.key for d in named] == ["1"]
+
+
+def test_two_folders_with_a_table_of_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        Path(name).mkdir()
+        Path(name, "a.csv").write_text(f"id,text\n1,of {name}\n")
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        assert engine.add(read_corpus("one")).added == 1
+        with pytest.raises(DuplicateKey, match=r"two/a.csv:2: the key 'a.csv#1' is that of a file"):
+            engine.add(read_corpus("two"))
 
 
 def test_what_is_skipped_is_counted_by_kind(

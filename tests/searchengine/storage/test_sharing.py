@@ -819,8 +819,8 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
 
     def readme(name: str, text: str = "") -> Document:
         root = tmp_path / name
-        origin = str(root / "readme.md")
-        return Document("readme.md", text or f"of {name}", origin=origin, root=str(root))
+        text = text or f"of {name}"
+        return Document("readme.md", text, origin=name, root=str(root), file="readme.md")
 
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.add([readme("one")])
@@ -836,6 +836,8 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
         assert engine.add([readme("moved", "new words")]).unchanged == 1
         with pytest.raises(DuplicateKey, match=r"is that of a file of .*moved"):
             engine.add([readme("two")])
+        (tmp_path / "moved" / "readme.md").unlink()  # nothing is left that it could be mistaken for
+        assert engine.add([readme("two")]).changed == 1
 
 
 def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
