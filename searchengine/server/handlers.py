@@ -1,13 +1,13 @@
 """Turns every exception of a route into one sentence with the id of the request."""
 
 import logging
-import re
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from searchengine.errors import SearchEngineError, UnknownKey
 from searchengine.server import errors
@@ -48,7 +48,7 @@ def _methods(request: Request) -> list[str]:
     return sorted(
         method.upper()
         for path, operations in request.app.openapi()["paths"].items()
-        if re.fullmatch(re.sub(r"\\{\w+\\}", ".+", re.escape(path)), request.url.path)
+        if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(request.scope["path"])
         for method in operations
     )
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
@@ -22,6 +23,12 @@ from searchengine.server.routes.writing import incoming, write
 from searchengine.server.settings import MAX_COMMIT, MAX_KEY, MAX_OFFSET, MAX_PAGE
 from searchengine.server.state import responses, state
 
+
+class _AnyKey(PathConvertor):
+    regex = r"[\s\S]*"  # a key may have slashes, and line ends
+
+
+register_url_convertor("any_key", _AnyKey())
 router = APIRouter(tags=["documents"], prefix="/v1/collections/{name}/documents")
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[
@@ -106,7 +113,7 @@ async def delete_documents(
     return as_json({"deleted": deleted})
 
 
-@router.get("/{key:path}", response_model=DocumentModel, responses=responses())
+@router.get("/{key:any_key}", response_model=DocumentModel, responses=responses())
 async def get_document(request: Request, name: Name, key: Key) -> Response:
     """A document by its key."""
     document = await state(request).served(name).read(lambda engine: engine.get(key))
@@ -115,7 +122,7 @@ async def get_document(request: Request, name: Name, key: Key) -> Response:
     return as_json(document.as_record())
 
 
-@router.put("/{key:path}", response_model=Written, responses=responses())
+@router.put("/{key:any_key}", response_model=Written, responses=responses())
 async def put_document(request: Request, name: Name, key: Key, new: NewDocument) -> Response:
     """Store a document, in place of the one with this key.
 
@@ -129,7 +136,7 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
     return as_json({"key": key, "result": counts.result()})
 
 
-@router.patch("/{key:path}", response_model=DocumentModel, responses=responses())
+@router.patch("/{key:any_key}", response_model=DocumentModel, responses=responses())
 async def update_document(request: Request, name: Name, key: Key, patch: Patch) -> Response:
     """Merge into the metadata of a document (RFC 7396): null removes a field."""
     served = state(request).served(name)
@@ -143,7 +150,7 @@ async def update_document(request: Request, name: Name, key: Key, patch: Patch) 
     return as_json(await served.write(work))
 
 
-@router.delete("/{key:path}", response_model=Deleted, responses=responses())
+@router.delete("/{key:any_key}", response_model=Deleted, responses=responses())
 async def delete_document(request: Request, name: Name, key: Key) -> Response:
     """Delete a document."""
     deleted = await state(request).served(name).write(lambda engine: engine.delete([key]))

@@ -38,12 +38,11 @@ def incoming(record: Mapping[str, Any], place: str, dim: int, key: str = "") -> 
     given = rest.pop(VECTOR, None)
     vector = None
     if given is not None:
-        if not isinstance(given, list):
-            raise bad(place, f"{VECTOR} must be a list of {dim} numbers")
         try:
             vector = check_vectors(as_array([given]), dim)
         except QueryError as error:
-            raise bad(place, f"{VECTOR}: {error}") from error
+            needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
+            raise bad(place, needed) from error
     document = Document.from_mapping(rest, place, key, needs_text=False)
     if len(document.key) > MAX_KEY:
         raise bad(place, f"a key has at most {MAX_KEY} characters, got {len(document.key)}")
