@@ -40,7 +40,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         raise QueryError(f"{path} must be UTF-8 text, one token a line") from error
     tokens: list[Token] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split("#", 1)[0].split()
+        fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
         if not fields:
             continue
         if len(fields) != 3 or fields[1] not in _SCOPES:

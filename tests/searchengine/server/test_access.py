@@ -111,6 +111,9 @@ def test_a_file_of_tokens(tmp_path: Path) -> None:
     assert find(tokens, b"bearer fedcba9876543210") == 1
     assert find(tokens, b"Bearer 0123456789abcdef") == 0
     assert "0123456789abcdef" not in repr(tokens)
+    path.write_text("#\nme read 0123456789abcdef#rest # comment\n")
+    assert find(read_tokens(path), b"Bearer 0123456789abcdef#rest") == 0
+    assert find(read_tokens(path), b"Bearer 0123456789abcdef") is None
     assert {find(tokens, b"Bearer wrong%d" % i) for i in range(2000)} == {None}
     for text, message in (
         ("me write", "expected NAME SCOPE TOKEN"),
