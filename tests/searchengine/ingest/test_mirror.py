@@ -13,10 +13,11 @@ from cut_documents import EXACT, Words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine import SearchEngine
+from searchengine import Document, SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.errors import CorpusError, EmptyCorpus
+from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirror import Scope
 from searchengine.ingest.mirrors import MirrorOptions
 from searchengine.ingest.settings import AddOptions
@@ -206,6 +207,28 @@ def test_documents_of_another_prefix_stay(engine: SearchEngine, notes: Path) -> 
     (notes / "b.txt").unlink()
     assert done(engine.mirror(notes, MirrorOptions(key_prefix="y/"))) == (0, 0, 1, 0, 1)
     assert sorted(engine.keys()) == ["x/a.txt", "x/b.txt", "y/a.txt"]
+    assert done(engine.mirror(notes, MirrorOptions(key_prefix="x/"))) == (0, 0, 1, 0, 1)
+    assert sorted(engine.keys()) == ["x/a.txt", "y/a.txt"]
+
+
+def test_vectors_from_elsewhere_are_not_taken_over(engine: SearchEngine, notes: Path) -> None:
+    write(notes, {"a.txt": "a"})
+    there = Document("x/a.txt", "a", "a", root=str(notes), file="x/a.txt")
+    engine.add([there], np.eye(1, 16))
+    assert done(engine.mirror(notes)) == (1, 0, 0, 0, 1)
+    check(engine, notes)
+
+
+def test_a_file_that_another_process_has_added_meanwhile_stays(
+    engine: SearchEngine, notes: Path
+) -> None:
+    write(notes, {"a.txt": "a"})
+    state = FolderState(notes)
+    files = state.look(Unread())
+    write(notes, {"b.txt": "bb"})
+    engine.add(read_corpus(notes))
+    assert engine._pass(state, files, MirrorOptions(), Unread(), None).removed == 0
+    check(engine, notes)
 
 
 def test_the_content_of_another_folder_is_not_moved(

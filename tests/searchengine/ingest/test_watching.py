@@ -98,7 +98,10 @@ def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
     check(engine, notes)
 
 
-def test_a_folder_that_is_gone_is_waited_for(engine: SearchEngine, notes: Path) -> None:
+def test_a_folder_that_is_gone_is_waited_for(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_state, "RECENT", 0)
     with watching(engine, notes) as passes:
         notes.rename(notes.with_name("away"))
         until(lambda: "no such file or folder" in passes[-1].problem)
