@@ -1,15 +1,17 @@
 """Rankings fused into one.
 
 reciprocal_rank([by_vector, by_words])                # [(document id, score), …], best first
-weighted([by_vector, by_words], [0.5, 0.5])           # the same, of (id, score)
+weighted(cosines, bm25)                               # the same, of {document id: score}
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from searchengine.errors import QueryError
 from searchengine.storage.documents.lexical import Scored
 
+VECTORS, WORDS = 0.6, 0.4
+"""Weights of cosine and BM25, from training questions: docs/hybrid.md."""
 CONSTANT = 60.0
 """Added to a rank in reciprocal rank fusion: a greater constant favours the first ranks less."""
 
@@ -35,20 +37,20 @@ def reciprocal_rank(
     )
 
 
-def weighted(scored: Sequence[Sequence[tuple[int, float]]], weights: Sequence[float]) -> Scored:
-    """Scores as one: an id scores the weighted sum of its scores, each list's scaled to 0 … 1.
+def weighted(cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
+    """Scores of ids as one: VECTORS · cosine + WORDS · BM25 / the best BM25, by (−score, id).
 
-    The lowest score of a list becomes 0 and the highest 1 (a single score: 1); an id that a list
-    lacks gets 0. By (−score, id). The convex combination of Bruch, Gai and Ingber, "An Analysis of
-    Fusion Functions for Hybrid Retrieval", 2023. Raises QueryError unless there is a positive
-    weight for each list and every score is finite.
+    A score that an id lacks counts as 0. A convex combination, as in Bruch, Gai and Ingber, "An
+    Analysis of Fusion Functions for Hybrid Retrieval", 2023. Cosines stay as they are: scaled to
+    the best and the worst of a result, those of an encoder that does not read the question would
+    count as much as any others, and no threshold could be set.
     """
-    shares = _weights(len(scored), weights)
-    return _sums(
-        (name, weight * value)
-        for pairs, weight in zip(scored, shares, strict=True)
-        for name, value in _scaled(pairs)
+    best = max(bm25.values(), default=0.0) or 1.0
+    scores = (
+        (-VECTORS * cosines.get(name, 0.0) - WORDS * (bm25.get(name, 0.0) / best), name)
+        for name in cosines.keys() | bm25.keys()
     )
+    return [(name, -score) for score, name in sorted(scores)]
 
 
 def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
@@ -59,16 +61,6 @@ def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:
         if not (math.isfinite(weight) and weight > 0):
             raise QueryError(f"a weight must be more than 0, got {weight}")
     return shares
-
-
-def _scaled(pairs: Sequence[tuple[int, float]]) -> Scored:
-    if not pairs:
-        return []
-    values = [value for _, value in pairs]
-    low, high = min(values), max(values)
-    if not all(map(math.isfinite, values)):
-        raise QueryError("scores must be finite to be fused")
-    return [(name, (value - low) / (high - low) if high > low else 1.0) for name, value in pairs]
 
 
 def _sums(parts: Iterable[tuple[int, float]]) -> Scored:

@@ -26,10 +26,12 @@ class Hit:
 
     Attributes:
         score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
-            −1 and 1; by words, BM25; by both, the fused score.
+            −1 and 1; by words, BM25; by both, 0.6 times the cosine and 0.4 times BM25 as a share
+            of the best document's (searchengine.query.fusion).
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question; empty for a vector.
+        scores: what `score` is made of: the cosine as "vector", BM25 as "text".
     """
 
     score: float
@@ -40,6 +42,7 @@ class Hit:
     start: int
     end: int
     question: str = field(default="", repr=False)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passage(self) -> str:
@@ -66,8 +69,7 @@ class Hit:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
-        names = ("score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _COLUMNS}
 
     def __str__(self) -> str:
         below = self.heading
@@ -133,12 +135,12 @@ class Hits(list[Hit]):
     def to_pandas(self) -> "pandas.DataFrame":
         """A DataFrame with a row for each hit and a column for each field of `Hit.as_dict`.
 
-        Metadata is one column of dicts. Raises ImportError without pandas.
+        Metadata is one column of dicts, and so are scores. Raises ImportError without pandas.
         """
         return _to_pandas(self.to_dicts(), _COLUMNS)
 
     def to_arrow(self) -> "pyarrow.Table":
-        """A table with a row for each hit and the columns of `to_pandas`; metadata is JSON text.
+        """A table with a row for each hit and the columns of `to_pandas`; dicts are JSON text.
 
         Raises ImportError without pyarrow.
         """
@@ -203,6 +205,7 @@ _COLUMNS = {
     "end": "int64",
     "snippet": "string",
     "heading": "string",
+    "scores": "string",
 }
 """Column → its type in Arrow."""
 _BATCH_COLUMNS = {"query": "int64", **_COLUMNS}
@@ -216,7 +219,8 @@ def _to_pandas(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "panda
 def _to_arrow(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pyarrow.Table":
     pyarrow = _imported("pyarrow", "to_arrow")
     for row in rows:
-        row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+        for name in ("metadata", "scores"):
+            row[name] = json.dumps(row[name], ensure_ascii=False)
     schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns.items()])
     return pyarrow.Table.from_pylist(rows, schema=schema)
 

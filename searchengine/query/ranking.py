@@ -1,6 +1,7 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,19 +22,17 @@ from searchengine.storage.documents.store import Passage
 from searchengine.storage.snapshot import Snapshot
 
 FUSED = 100
-"""Documents of each ranking that are fused; k if that is more."""
-WEIGHTS = (0.5, 0.5)
-"""Weights of vectors and words in the mode hybrid, from training questions: docs/hybrid.md."""
-_CANDIDATES_PER_DOCUMENT = 4  # shortlist per fused document
+"""Documents of the ranking by words that are fused with that by vectors; k if that is more."""
 _DEEPEST = 1 << 40  # SQLite's integers end at 2⁶³
 _MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
 
 
 class Ranked(NamedTuple):
-    """A document in a ranking: its score and its best passage."""
+    """A document in a ranking: its score, its best passage, and the scores that it is made of."""
 
     score: float
     passage: Passage
+    scores: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,9 @@ def _by_vector(
                 if passage.document != without
             ]
             best = _distinct(scored, labels, depth)
-            documents = [Ranked(score, nearest[document]) for document, score in best]
+            documents = [
+                Ranked(score, nearest[document], {"vector": score}) for document, score in best
+            ]
             share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
             rankings[pending[i]] = Ranking(documents, result.exact, share)
             short.append(len(documents) < depth and bool(inside.all()) and inside.size >= count)
@@ -161,7 +162,10 @@ def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ran
     passages = snapshot.store.passages_of(document for document, _ in best)
     first = {passage.document: passage for passage in reversed(passages)}
     return Ranking(
-        [Ranked(score, first.get(document, _whole(document))) for document, score in best]
+        [
+            Ranked(score, first.get(document, _whole(document)), {"text": score})
+            for document, score in best
+        ]
     )
 
 
@@ -184,28 +188,56 @@ def _by_both(
     """Both rankings fused, see query.fusion; repeated with more documents if there are too few
     groups."""
     label, _ = _label(snapshot, query)
+    ungrouped = replace(query, group_by=None)
     rankings = [Ranking(())] * len(questions)
-    pending, count = list(range(len(questions))), max(FUSED, depth)
+    pending, count = list(range(len(questions))), depth
     while pending:
-        # Scores are scaled by the lowest one, so the end of the ranking must be accurate as well.
-        shortlist = query.shortlist or snapshot.shortlist(_CANDIDATES_PER_DOCUMENT * count)
-        ungrouped = replace(query, group_by=None, shortlist=shortlist)
         short = []
         rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count)
         for i, near in zip(pending, rankings_by_vector, strict=True):
-            by_words = _scored_by_words(snapshot, ungrouped, questions[i], count)
-            scored = [(ranked.passage.document, ranked.score) for ranked in near.documents]
-            fused = fusion.weighted([scored, by_words], WEIGHTS)
+            most = max(FUSED, count)
+            bm25 = dict(_scored_by_words(snapshot, ungrouped, questions[i], most))
+            nearest = {ranked.passage.document: ranked for ranked in near.documents}
+            ends = len(nearest) < count and len(bm25) < most
+            others: AbstractSet[int] = bm25.keys() - nearest.keys()
+            if query.group_by is None:
+                others = _promising(nearest, bm25, depth)
+            nearest |= _nearest_passages(snapshot, others, vectors[i])
+            cosines = {document: ranked.score for document, ranked in nearest.items()}
+            fused = fusion.weighted(cosines, bm25)
             best = _distinct(fused, label(document for document, _ in fused), depth)
-            passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
-            missing = [document for document, _ in best if document not in passages]
-            passages |= _nearest_passages(snapshot, missing, vectors[i])
-            passages = {document: _whole(document) for document in missing} | passages
-            rankings[i] = Ranking([Ranked(score, passages[document]) for document, score in best])
-            if len(best) < depth and count in (len(scored), len(by_words)):
+            rankings[i] = Ranking([_fused(*each, nearest, bm25) for each in best])
+            if len(best) < depth and not ends:
                 short.append(i)
         pending, count = short, 4 * count
     return rankings
+
+
+def _promising(
+    nearest: Mapping[int, Ranked], bm25: Mapping[int, float], depth: int
+) -> AbstractSet[int]:
+    """The documents found by words alone that a cosine can lift among the `depth` best.
+
+    Their cosine is at most the lowest of those that were found by vectors.
+    """
+    cosines = {document: ranked.score for document, ranked in nearest.items()}
+    others = bm25.keys() - cosines.keys()
+    sure = [score for document, score in fusion.weighted(cosines, bm25) if document in cosines]
+    if len(sure) < depth or len(cosines) < depth:
+        return others
+    lowest = max(0.0, min(cosines.values()))
+    highest = dict(fusion.weighted(dict.fromkeys(others, lowest), bm25))
+    return {document for document in others if highest[document] >= sure[depth - 1]}
+
+
+def _fused(
+    document: int, score: float, nearest: Mapping[int, Ranked], bm25: Mapping[int, float]
+) -> Ranked:
+    """A document found by vectors, words or both."""
+    words = {"text": bm25[document]} if document in bm25 else {}
+    if document not in nearest:
+        return Ranked(score, _whole(document), words)
+    return Ranked(score, nearest[document].passage, {**nearest[document].scores, **words})
 
 
 def _above(ranking: Ranking, score: float) -> Ranking:
@@ -253,17 +285,18 @@ def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int
 
 
 def _nearest_passages(
-    snapshot: Snapshot, documents: Sequence[int], vector: Floats
-) -> dict[int, Passage]:
-    """The passage of each document that is nearest to a vector."""
-    passages = snapshot.store.passages_of(documents)
+    snapshot: Snapshot, documents: Iterable[int], vector: Floats
+) -> dict[int, Ranked]:
+    """Documents with vectors, each with its passage that is nearest to a vector (D,)."""
+    passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
     if not passages:
         return {}
-    unit = vector / np.linalg.norm(vector)
-    cosines = snapshot.vectors(np.array([passage.id for passage in passages])) @ unit
-    best: dict[int, Passage] = {}
-    for i in np.lexsort((np.arange(len(passages)), -cosines)):
-        best.setdefault(passages[i].document, passages[i])
+    found = snapshot.cosines(vector, np.fromiter(passages, np.int64, len(passages)))
+    best: dict[int, Ranked] = {}
+    cosines = found.scores[0].clip(-1, 1).tolist()
+    for row, cosine in zip(found.rows[0].tolist(), cosines, strict=True):
+        passage = passages[row]
+        best.setdefault(passage.document, Ranked(cosine, passage, {"vector": cosine}))
     return best
 
 
@@ -282,7 +315,8 @@ def hits(
         for passage in snapshot.store.passages_of(set(ids)):
             several.setdefault(passage.document, []).append(passage)
 
-    def hit(score: float, passage: Passage, document: Document, question: str) -> Hit:
+    def hit(ranked: Ranked, document: Document, question: str) -> Hit:
+        passage = ranked.passage
         start, end = passage.start, passage.end
         if passage.id < 0:
             start, end = 0, len(document.text)
@@ -290,12 +324,12 @@ def hits(
             spans = [(other.start, other.end) for other in several[passage.document]]
             start, end = best_passage(document.text, question, spans)
         return Hit(
-            score, document.key, document.title, document.text, document.metadata,
-            start, end, question,
+            ranked.score, document.key, document.title, document.text, document.metadata,
+            start, end, question, ranked.scores,
         )  # fmt: skip
 
     def present(ranking: Ranking, question: str) -> Hits:
-        chosen = [hit(*ranked, next(documents), question) for ranked in ranking.documents]
+        chosen = [hit(ranked, next(documents), question) for ranked in ranking.documents]
         if query.sort_by is not None:
             chosen = ordered_by(chosen, query.sort_by)
         return Hits(chosen, exact=ranking.exact, read=ranking.read, facets=facets)

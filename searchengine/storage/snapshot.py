@@ -139,6 +139,16 @@ class Snapshot:
 
         return self.merge(search, k)
 
+    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
+        rotatable, rising = Queries(query[None]), np.sort(passages)
+
+        def score(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
+            inside = row.part_of(rising)[None]
+            return segment.rerank(segment.rotate(rotatable), inside, inside.size)
+
+        return self.merge(score, len(passages))
+
     @property
     def words(self) -> WordIndex | None:
         """The words files of the segments; None: FTS5 ranks by words."""

@@ -58,6 +58,7 @@ def test_search(folder: Path) -> None:
     hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
     assert [hit["key"] for hit in hits] == ["bread"]
     shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
+    shown |= {"scores"}
     assert set(hits[0]) == shown
     assert hits[0]["metadata"] == {"year": 2011}
 

@@ -315,7 +315,7 @@ def test_hits_as_tables(engine: SearchEngine) -> None:
         hit.metadata for hit in hits
     ]
     empty = engine.search("x", where="year = 1")
-    assert empty.to_arrow().schema == table.schema and len(empty.to_pandas().columns) == 9
+    assert empty.to_arrow().schema == table.schema and len(empty.to_pandas().columns) == 10
 
 
 def test_batches_as_tables(engine: SearchEngine) -> None:

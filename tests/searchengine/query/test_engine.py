@@ -66,7 +66,9 @@ def test_hits_are_exact_and_ordered(engine: SearchEngine) -> None:
     # (3,) against (3, 3, 5): 2 / √5
     assert [hit.score for hit in hits] == pytest.approx([1, 2 / 5**0.5, 0], abs=1e-3)
     metadata = {"year": 2020, "lang": "ko"}
-    assert hits[2] == Hit(hits[2].score, "fives", "whale", "sleep", metadata, 0, 5, "one dog")
+    score = hits[2].score
+    expected = ("fives", "whale", "sleep", metadata, 0, 5, "one dog", {"vector": score})
+    assert hits[2] == Hit(score, *expected)
     assert str(hits[0]) == "1.000  threes  \n       the cat sat"
 
 

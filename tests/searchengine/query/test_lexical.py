@@ -345,38 +345,30 @@ def test_the_order_of_the_rankings_does_not_matter(
 
 
 def test_weighted() -> None:
-    vector, text = [(1, 0.75), (2, 0.5), (3, 0.25)], [(3, 20.0), (4, 12.0), (5, 10.0)]
-    assert weighted([vector, text], [0.5, 0.5]) == [
-        (1, 0.5),
-        (3, 0.5),
-        (2, 0.25),
-        (4, 0.1),
-        (5, 0.0),
-    ]
-    assert weighted([vector, [(2, 3.0)]], [1, 4]) == [(2, 4.5), (1, 1.0), (3, 0.0)]
-    assert weighted([[(2, 0.5), (1, 0.5)], []], [1, 1]) == [(1, 1.0), (2, 1.0)]
+    cosines, bm25 = {1: 0.75, 2: 0.5, 3: 0.25, 6: -0.5}, {3: 20.0, 4: 10.0, 5: 2.5}
+    scored = weighted(cosines, bm25)
+    assert [name for name, _ in scored] == [3, 1, 2, 4, 5, 6]
+    assert [score for _, score in scored] == pytest.approx([0.55, 0.45, 0.3, 0.2, 0.05, -0.3])
+    assert weighted({2: 0.5, 1: 0.5}, {}) == [(1, 0.3), (2, 0.3)]
+    assert weighted({}, {7: 3.0}) == [(7, 0.4)]
+    assert weighted({}, {}) == []
 
 
-scores = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(-40, 40).map(float)), unique_by=lambda pair: pair[0]
-)
+pairs = st.dictionaries(st.integers(0, 9), st.integers(1, 40).map(float))
 
 
-@given(scores, scores, st.sampled_from([0.5, 2.0, 8.0]), st.sampled_from([-8.0, 0.0, 3.0]))
-def test_weighted_does_not_see_the_scale(
-    one: Scored, two: Scored, factor: float, shift: float
+@given(pairs, pairs, st.sampled_from([0.5, 2.0, 8.0]))
+def test_weighted_does_not_see_the_scale_of_bm25(
+    cosines: dict[int, float], bm25: dict[int, float], factor: float
 ) -> None:
-    scaled = [(name, factor * score + shift) for name, score in one]
-    assert weighted([one, two], [0.5, 0.5]) == weighted([scaled, two], [0.5, 0.5])
-    assert weighted([one], [1.0]) == sorted(weighted([one], [1.0]), key=lambda p: (-p[1], p[0]))
+    scaled = {name: factor * score for name, score in bm25.items()}
+    assert weighted(cosines, bm25) == weighted(cosines, scaled)
 
 
 def test_fusion_refuses() -> None:
     with pytest.raises(QueryError, match="weights must be 2, one per ranking, got 1"):
         reciprocal_rank([[1], [2]], [1.0])
     with pytest.raises(QueryError, match=r"more than 0, got -1\.0"):
-        weighted([[(1, 0.5)], []], [0.5, -1.0])
+        reciprocal_rank([[1], []], [0.5, -1.0])
     with pytest.raises(QueryError, match="must be 0 or more, got -1"):
         reciprocal_rank([[1]], constant=-1)
-    with pytest.raises(QueryError, match="scores must be finite to be fused"):
-        weighted([[(1, math.nan), (2, 1.0)]], [1.0])
