@@ -41,6 +41,7 @@ from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.mode import Mode
 from trainer.runtimes.config import RuntimeConfig
 
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
@@ -144,8 +145,7 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         `open`. Raises CollectionError if the collection there has other settings."""
         database = Path(path) / "documents.db"
         if not database.exists():
-            if encoder is None and dim is None:
-                encoder = "starter"
+            encoder = "starter" if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
             try:
@@ -295,8 +295,8 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         return await asyncio.to_thread(self.search_batch, queries, k, **options)
 
     def _answer(self, request: Query, queries: Questions) -> HitsBatch:
-        dim = self.collection.settings["encoder"]["dim"]
-        questions, vectors = split(queries, request, dim)
+        settings, encodes = self.collection.settings, self._encoder.encodes
+        request, questions, vectors = split(queries, request, settings, encodes)
         if not questions and vectors is None:
             return HitsBatch()
         while True:
@@ -315,7 +315,7 @@ class SearchEngine(Documents, Mirrors, Reindexes):
 
         Raises QueryError on an unknown key; `options` as for `search`, by vectors alone.
         """
-        request = Query.of(k, options)
+        request = Query.of(k, options).by(Mode.VECTOR)
         with self.collection.reading() as snapshot:
             rankings = nearest_to(snapshot, request, checked_key(key))
             return hits(snapshot, request, rankings, None)[0]

@@ -234,8 +234,8 @@ def answers_as_brute_force(engine: SearchEngine, held: Model) -> None:
         kept = [d for d in every if where is None or d.metadata["even"]]
         vectors = WordLengths().encode([d.text for d in kept]) if kept else np.empty((0, 16))
         scores = vectors_of_questions @ vectors.T
-        answers = engine.search_batch(questions, k=len(held) + 5, where=where)
-        best = engine.search_batch(questions, k=2, where=where)
+        answers = engine.search_batch(questions, k=len(held) + 5, where=where, mode="vector")
+        best = engine.search_batch(questions, k=2, where=where, mode="vector")
         for question, hits, first, row in zip(questions, answers, best, scores, strict=True):
             expected = {d.key: float(score) for d, score in zip(kept, row, strict=True)}
             found = sorted(hit.key for hit in hits)

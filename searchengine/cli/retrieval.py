@@ -10,7 +10,7 @@ import click
 from searchengine.cli.console import counted
 from searchengine.cli.evaluate import PREFIXES
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, name_list, runs, several
-from searchengine.query.mode import Mode
+from searchengine.storage.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
@@ -40,7 +40,7 @@ _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that
 @click.option(
     "--mode",
     "modes",
-    type=several(Mode),
+    type=several(mode for mode in Mode if mode is not Mode.AUTO),
     metavar="MODE,MODE,…",
     default="vector",
     help="Search modes to compare: vector, text, hybrid.",

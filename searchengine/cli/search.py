@@ -17,7 +17,7 @@ from searchengine.cli.options import (
     note_unknown_fields,
     runs,
 )
-from searchengine.query.mode import Mode
+from searchengine.storage.mode import Mode
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _OPTIONS = (
@@ -69,8 +69,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
-    default=Mode.VECTOR.value,
-    help="Ranking by vectors, by words, or by both.",
+    default=Mode.AUTO.value,
+    help="Ranking by vectors, by words, by both, or as the collection was made for.",
 )
 @_options
 @ENCODER

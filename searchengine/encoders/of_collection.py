@@ -5,6 +5,7 @@ from threading import Lock
 from typing import Any
 
 from searchengine.encoders.loading import check_built_by, load_built_by, renamed
+from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EndpointError
@@ -50,6 +51,12 @@ class CollectionEncoder:
                 self._adopt(load_built_by(stored, self._collection.path, self.runtime))
             assert self._encoder is not None
             return self._encoder
+
+    @property
+    def encodes(self) -> bool:
+        """Whether there is an encoder; not if the vectors came with the documents, and no other."""
+        stored = self._collection.settings["encoder"]["fingerprint"]
+        return self.argument is not None or stored != NO_ENCODER
 
     def questions(self, layers: int | None) -> QuestionEncoder:
         """What encodes questions, by the first `layers` of the encoder; None: by all."""

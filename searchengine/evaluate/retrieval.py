@@ -25,8 +25,8 @@ from searchengine.evaluate import judgements
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.evaluate.runs import Run, ranked
-from searchengine.query.mode import Mode
 from searchengine.storage.documents.store import SegmentRow
+from searchengine.storage.mode import Mode
 from searchengine.storage.snapshot import Snapshot
 
 CONFIGURED = "configured"
@@ -182,7 +182,7 @@ def _by_vector(
             )
         configured = snapshot.shortlist()
     # A larger k widens the shortlist, which would improve the first ten: search for each count.
-    run = _by_engine(engine, task, vectors, (_FIRST, DEPTH))
+    run = _by_engine(engine, task, vectors, (_FIRST, DEPTH), mode=Mode.VECTOR)
     yield setting(CONFIGURED, run, shortlist=configured, exact_recall_10=_share(run, exact))
 
 

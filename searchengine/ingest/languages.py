@@ -19,6 +19,7 @@ from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import Tokenizes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
+from searchengine.storage.mode import Mode
 from searchengine.storage.writer import Writer
 
 MULTILINGUAL = "intfloat/multilingual-e5-small"
@@ -30,6 +31,7 @@ _CHECKED = 32  # texts of a language that are tokenised
 # Share of the texts from which a language counts. Among Japanese texts, trigrams find what whole
 # words miss (nDCG@10 0.72 instead of 0.38); among English ones they cost 0.01.
 _PRESENT = 0.1
+_MOSTLY = 0.5  # share of texts that the encoder does not read, from which words alone rank
 _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
     "the brain at a time; the other half keeps watch over the water around them."
@@ -68,10 +70,17 @@ class Languages:
             warnings.warn(_message(name, unread), LanguageWarning, stacklevel=2)
 
     def settle(self, writer: Writer) -> None:
-        """Choose the tokenizer of an empty collection, if its creator left the choice."""
+        """Choose the mode of an empty collection, and its tokenizer if its creator left it open.
+
+        Where the encoder does not read most of the texts, words alone rank.
+        """
         store = writer.store
         settings = store.settings()
-        if not self._traits or not settings.get("tokenizer_auto") or not _is_empty(store):
+        if not self._traits or not _is_empty(store):
+            return
+        if settings.get("mode") == Mode.HYBRID and sum(self._unread().values()) > _MOSTLY:
+            writer.changes.set("mode", Mode.TEXT)
+        if not settings.get("tokenizer_auto"):
             return
         chosen = tokenizer_for(self._traits)
         if chosen != settings["tokenizer"]:

@@ -16,6 +16,7 @@ from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig, Tokenizes, tokenizer_of
 from searchengine.storage.documents.lexical import Tokenizer
+from searchengine.storage.mode import Mode
 
 DEFAULT_PREFIX = 128
 """Dimensions. To find 0.995 of the true ten neighbours takes a shortlist of 76 to 150 rows among
@@ -130,6 +131,7 @@ class CollectionSettings:
             "encoder": described,
             "index": self.config.as_dict(),
             "passages": None if self.passages is None else self.passages.as_dict(),
+            "mode": Mode.VECTOR if self.tokenizer is Tokenizer.NONE else Mode.HYBRID,
         }
 
     def check_compatible(

@@ -36,6 +36,7 @@ from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
 from searchengine.storage.merging import Merging
+from searchengine.storage.mode import Mode
 from searchengine.storage.pending import Owner, who
 from searchengine.storage.writer import TUNED, Writer
 
@@ -229,6 +230,8 @@ class Reindexing:
     def _set(self, writer: Writer) -> None:
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
+        if self.store.settings().get("mode") == Mode.TEXT:  # the former encoder did not read them
+            writer.changes.set("mode", Mode.HYBRID)
         writer.changes.unset(TUNED)
         if self.blocks.supplied:
             writer.changes.forget_vectors()
@@ -271,6 +274,7 @@ def _begun(
     stored = store.settings()
     settings = settings_for(encoder, stored, passages)
     described = settings.as_stored(encoder)
+    del described["mode"]  # collections of older versions have none
     try:
         with store.transaction(collection.wait), beside(path, store), os_errors(path):
             work = current(store)

@@ -15,6 +15,7 @@ from searchengine.storage.documents import pending
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
+from searchengine.storage.mode import Mode
 from searchengine.storage.snapshot import Snapshot
 from searchengine.storage.writer import TUNED
 
@@ -30,6 +31,7 @@ class Stats:
         commit: number of commits.
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
         tokenizer: tokenizer of the index of words.
+        mode: how questions are ranked in the mode auto.
         words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
@@ -56,6 +58,7 @@ class Stats:
     commit: int
     cut: Mapping[str, Any] | None
     tokenizer: str
+    mode: str
     words: str | None
     fields: tuple[str, ...]
     dim: int
@@ -109,6 +112,7 @@ def stats(snapshot: Snapshot) -> Stats:
         commit=snapshot.commit,
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
+        mode=settings.get("mode", Mode.VECTOR),
         words=_ranks_by_words(snapshot),
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],

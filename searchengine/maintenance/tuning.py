@@ -263,6 +263,7 @@ def described(stats: Stats) -> dict[str, str]:
         "search": _search(stats),
         "rotation": f"{config['rotation']}{blocks}",
         "storage": config["storage"],
+        "mode": stats.mode,
         "words": stats.tokenizer + (f", ranked by {stats.words}" if stats.words else ""),
         "fields": ", ".join(stats.fields) or "none indexed",
     }

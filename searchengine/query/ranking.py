@@ -13,12 +13,12 @@ from searchengine.errors import QueryError
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
-from searchengine.query.mode import Mode
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.listing import facet
 from searchengine.storage.documents.store import Passage
+from searchengine.storage.mode import Mode
 from searchengine.storage.snapshot import Snapshot
 
 FUSED = 100

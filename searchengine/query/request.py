@@ -1,7 +1,8 @@
 """A search request: Query checks the options, `split` separates texts from vectors."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Self, TypedDict
 
@@ -16,8 +17,8 @@ from searchengine.encoders.checks import (
     check_vectors,
 )
 from searchengine.errors import QueryError
-from searchengine.query.mode import Mode
 from searchengine.storage.filters.parser import field_named, parse
+from searchengine.storage.mode import Mode
 
 
 class Options(TypedDict, total=False):
@@ -46,8 +47,8 @@ class Query:
             the segment is configured with.
         where: a filter on metadata, see searchengine.storage.filters.parser.
         exact: return the true nearest documents. Only by vectors, and without a shortlist.
-        mode: rank by meaning ("vector"), by words ("text", BM25) or by both ("hybrid"), see
-            searchengine.storage.documents.lexical.
+        mode: rank by meaning ("vector"), by words ("text", BM25), by both ("hybrid"), or as the
+            collection stores ("auto"), see searchengine.storage.mode.
         diversity: 0 ranks by the score only, 1 by the difference from the hits before (maximal
             marginal relevance).
         group_by: a metadata field; return only the best document for each of its values, and all
@@ -69,7 +70,7 @@ class Query:
     shortlist: int | None = None
     where: str | None = None
     exact: bool = False
-    mode: Mode | str = Mode.VECTOR
+    mode: Mode | str = Mode.AUTO
     diversity: float = 0.0
     group_by: str | None = None
     layers: int | None = None
@@ -100,6 +101,12 @@ class Query:
     def by_words(self) -> bool:
         """Whether documents are ranked by words only, so that no question is encoded."""
         return self.mode == Mode.TEXT
+
+    def by(self, mode: Mode) -> "Query":
+        """This request, with the mode auto replaced: by vectors if it is exact, else by `mode`."""
+        if self.mode != Mode.AUTO:
+            return self
+        return _replaced(self, Mode.VECTOR if self.exact else mode)
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -152,7 +159,7 @@ class Query:
             raise QueryError(
                 f"exact search takes no shortlist, got {self.shortlist}; leave one of the two out"
             )
-        if self.mode != Mode.VECTOR:
+        if self.mode not in (Mode.AUTO, Mode.VECTOR):
             raise QueryError(
                 f"exact search needs the mode vector, got {self.mode}; leave one of them out"
             )
@@ -161,18 +168,29 @@ class Query:
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 
-def split(queries: Questions, query: Query, dim: int) -> tuple[Sequence[str] | None, Floats | None]:
-    """The queries as texts, or as vectors (q, D); the other is None. Raises QueryError."""
+@lru_cache(256)  # checking the options again takes a tenth of a millisecond
+def _replaced(query: Query, mode: Mode) -> Query:
+    return replace(query, mode=mode)
+
+
+def split(
+    queries: Questions, query: Query, settings: Mapping[str, Any], encodes: bool
+) -> tuple[Query, Sequence[str] | None, Floats | None]:
+    """The query by the mode to use, and the queries as texts or as vectors (q, D); one is None.
+
+    `settings`: of the collection. `encodes`: whether there is an encoder. Raises QueryError.
+    """
     if isinstance(queries, str):
         raise QueryError("search_batch takes a list of questions, got one text; use search")
     if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
         queries = as_array(queries)
     if isinstance(queries, np.ndarray):
-        if query.mode != Mode.VECTOR:
+        if query.mode not in (Mode.AUTO, Mode.VECTOR):
             raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
         if query.layers is not None:
             raise QueryError("layers must be None for vectors, which are not encoded")
-        return None, check_vectors(queries, dim)
+        return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
     questions: list[str] = list(queries)  # type: ignore[arg-type]
     check_questions(questions)
-    return questions, None
+    stored = Mode(settings.get("mode", Mode.VECTOR))
+    return query.by(Mode.TEXT if stored == Mode.HYBRID and not encodes else stored), questions, None

@@ -228,7 +228,7 @@ def _plain(query: Any) -> Any:
 def _hits(result: dict[str, Any], query: Any) -> Hits:
     """The hits of a SearchResponse."""
     question = query if isinstance(query, str) else ""
-    names = ("score", "key", "title", "text", "metadata", "start", "end")
+    names = ("score", "key", "title", "text", "metadata", "start", "end", "scores")
     facets = {
         name: {each["value"]: each["count"] for each in values}
         for name, values in result["facets"].items()

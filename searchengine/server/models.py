@@ -45,8 +45,9 @@ class SearchOptions(Strict):
     where: Filter | None = Field(
         None, description="Metadata filter.", examples=["year >= 2015 and lang in ('en', 'ko')"]
     )
-    mode: Literal["vector", "text", "hybrid"] = Field(
-        "vector", description="Rank by vectors, by words, or by both."
+    mode: Literal["auto", "vector", "text", "hybrid"] = Field(
+        "auto",
+        description="Rank by vectors, by words, by both, or as the collection was made for.",
     )
     shortlist: Shortlist | None = Field(
         None,
@@ -126,6 +127,7 @@ class HitModel(BaseModel):
     end: int
     snippet: str
     heading: str = ""
+    scores: dict[str, float] = Field({}, description="Parts of the score: `vector`, `text`.")
 
 
 class FacetValue(BaseModel):

@@ -157,7 +157,7 @@ def test_recipes_of_index(
     info = run_json("info", tmp_path / "c")
     assert {name: info["index_config"][name] for name in recipe} == recipe
     question = sentences(1, 3)[0]
-    near = run_json("search", tmp_path / "c", question, "-k", "3")
+    near = run_json("search", tmp_path / "c", question, "-k", "3", "--mode", "vector")
     assert [hit["key"] for hit in near] == [
         hit["key"] for hit in run_json("search", folder / "c", question, "-k", "3", "--exact")
     ]

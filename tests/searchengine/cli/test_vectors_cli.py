@@ -35,7 +35,7 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
     assert "encoder      none; documents come with their vectors" in info
     assert "(as they come with the vectors)" in info
     assert run("verify", folder / "c").returncode == 0
-    done = run("search", folder / "c", "bees")
+    done = run("search", folder / "c", "bees", "--mode", "vector")
     assert done.returncode == 2 and "has no encoder: search with a vector of 8" in done.stderr
 
 

@@ -151,7 +151,7 @@ def test_indexed_and_found(case: Case, encoder: TextEncoder, tmp_path: Path) -> 
     with SearchEngine.create(tmp_path / "c", case.make()) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate([*TEXTS[:5], long])])
         for i, text in enumerate(TEXTS[:5]):
-            hit = engine.search(text, 1)[0]
+            hit = engine.search(text, 1, mode="vector")[0]
             question, document = (encoder.encode([text], role=r)[0] for r in ("query", "document"))  # type: ignore[arg-type]
             assert hit.key == str(i) and hit.score == pytest.approx(question @ document, abs=2e-3)
         assert (engine.stats().passages > 6) == hasattr(encoder, "token_spans")

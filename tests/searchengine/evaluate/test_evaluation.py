@@ -184,7 +184,7 @@ def test_modes_are_the_engines_own_rankings(many: SearchEngine) -> None:
         for key, hits in zip(QUESTIONS, many.search_batch(texts, 100, **options), strict=True):  # type: ignore[arg-type]
             assert list(found[name].run[key]) == [hit.key for hit in hits]
     configured = found["configured"]
-    short = many.search_batch(texts, 10)
+    short = many.search_batch(texts, 10, mode="vector")
     for key, hits in zip(QUESTIONS, short, strict=True):
         assert list(configured.run[key])[:10] == [hit.key for hit in hits]
         assert len(configured.run[key]) == len(found["exact"].run[key]) == 100

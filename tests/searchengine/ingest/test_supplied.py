@@ -86,14 +86,15 @@ def test_documents_are_found_by_their_vectors(engine: SearchEngine, tmp_path: Pa
 
 def test_questions_as_texts_are_refused_with_the_ways_out(engine: SearchEngine) -> None:
     engine.add(texts(3), random(3))
-    for ask in (engine.search, lambda text: engine.search_batch([text])):
+    for ask in (engine.search, lambda text, mode: engine.search_batch([text], mode=mode)):
         with pytest.raises(QueryError) as caught:
-            ask("bees")
+            ask("bees", mode="vector")
         assert str(caught.value) == (
             f"{engine.collection.path} has no encoder: search with a vector of 6 numbers, by words "
             "(mode text), or name the encoder of its vectors (encoder=… or --encoder PATH)"
         )
-    assert [hit.key for hit in engine.search("word2", mode="text")] == ["k2"]
+    for mode in ("text", "auto"):  # without an encoder, by words
+        assert [hit.key for hit in engine.search("word2", mode=mode)] == ["k2"]
     with pytest.raises(QueryError, match="has no encoder"):
         engine.search("word2", mode="hybrid")
     with pytest.raises(QueryError, match=r"has no encoder; pass the vectors of the documents"):

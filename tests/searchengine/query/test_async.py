@@ -102,7 +102,9 @@ def test_200_at_once_a_third_cancelled(
         pulse = asyncio.create_task(beat())
         for round_ in range(5):
             questions = [f"{TEXTS[i % len(TEXTS)]}{' x' * round_}" for i in range(200)]
-            tasks = [asyncio.create_task(engine.asearch(text, 3)) for text in questions]
+            tasks = [
+                asyncio.create_task(engine.asearch(text, 3, mode="vector")) for text in questions
+            ]
             await asyncio.sleep(0.005 * round_)
             for task in tasks[::3]:
                 task.cancel()

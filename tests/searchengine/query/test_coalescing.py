@@ -217,7 +217,7 @@ def test_searching_from_several_threads(tmp_path: Path) -> None:
         questions = ["a " * i + "bee " * (9 - i) for i in range(10)] * 2
 
         def best(question: str) -> list[str]:
-            return [hit.key for hit in engine.search(question, 1)]
+            return [hit.key for hit in engine.search(question, 1, mode="vector")]
 
         with ThreadPoolExecutor(10) as callers:
             assert list(callers.map(best, questions)) == [[str(i)] for i in range(10)] * 2

@@ -61,7 +61,7 @@ def keys(hits: list[Hit]) -> list[str]:
 
 
 def test_hits_are_exact_and_ordered(engine: SearchEngine) -> None:
-    hits = engine.search("one dog", k=3)
+    hits = engine.search("one dog", k=3, mode="vector")
     assert keys(hits) == ["threes", "mixed", "fives"]
     # (3,) against (3, 3, 5): 2 / √5
     assert [hit.score for hit in hits] == pytest.approx([1, 2 / 5**0.5, 0], abs=1e-3)
@@ -133,7 +133,7 @@ def test_exact_search_is_proven(path: Path) -> None:
 
 
 def test_hits_are_a_list(engine: SearchEngine) -> None:
-    hits = engine.search("one dog", k=2)
+    hits = engine.search("one dog", k=2, mode="vector")
     assert isinstance(hits, Hits) and isinstance(hits, list)
     assert hits == list(hits) and hits.exact  # three rows: all of them were scored
     assert hits.read == 1.0
@@ -165,10 +165,16 @@ def test_stats(engine: SearchEngine, path: Path) -> None:
 def test_reader_keeps_its_snapshot_until_it_refreshes(engine: SearchEngine, path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as reader:
         engine.add([{"_id": "new", "text": "dog", "year": 2016}])
-        assert keys(engine.search("dog", k=9, where="year = 2016")) == ["threes", "new"]
-        assert keys(reader.search("dog", k=9, where="year = 2016")) == ["threes"]
+        assert keys(engine.search("dog", k=9, where="year = 2016", mode="vector")) == [
+            "threes",
+            "new",
+        ]
+        assert keys(reader.search("dog", k=9, where="year = 2016", mode="vector")) == ["threes"]
         reader.refresh()
-        assert keys(reader.search("dog", k=9, where="year = 2016")) == ["threes", "new"]
+        assert keys(reader.search("dog", k=9, where="year = 2016", mode="vector")) == [
+            "threes",
+            "new",
+        ]
 
 
 def test_passage_id_is_base_plus_row(engine: SearchEngine) -> None:
@@ -579,7 +585,7 @@ def test_wide_shortlist_equals_brute_force(
         for part in (documents[:cut], documents[cut:]):
             if part:
                 engine.add(part)
-        hits = engine.search(question, k, shortlist=len(texts), where=f"n < {below}")
+        hits = engine.search(question, k, shortlist=len(texts), where=f"n < {below}", mode="vector")
     scores = encoder.encode(texts[:below] or ["a"]) @ encoder.encode([question])[0]
     expected = np.sort(scores[: len(texts[:below])])[::-1][:k]
     assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)

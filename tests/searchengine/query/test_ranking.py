@@ -33,7 +33,7 @@ from searchengine.storage.documents import lexical
 
 
 def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None:
-    hits = engine.search("bb", k=4)
+    hits = engine.search("bb", k=4, mode="vector")
     assert keys(hits) == ["long", "near", "half", "other"]
     cosines = [1, 3 / 10**0.5, 1 / 2**0.5, 1 / 5**0.5]
     assert [hit.score for hit in hits] == pytest.approx(cosines, abs=NEAR)
@@ -55,7 +55,7 @@ def test_a_document_that_owns_the_top_crowds_out_nobody(
     with collection(tmp_path, documents) as engine:
         allowed = documents[:60] if "where" in options else documents
         for k in (2, 10, 100):
-            found = engine.search_batch(["bb", "ccc bb"], k, **options)
+            found = engine.search_batch(["bb", "ccc bb"], k, mode="vector", **options)
             for hits, question in zip(found, ("bb", "ccc bb"), strict=True):
                 check(hits, brute_force(allowed, Words().encode([question], role="query")[0]), k)
             assert found[0].exact or not options.get("exact")
@@ -93,7 +93,7 @@ def test_passages_equal_brute_force(
         engine.delete([str(n) for n in gone])
         there = [each for each in documents if each["n"] not in gone and each["n"] < below]
         where = f"n < {below}"
-        wide = engine.search_batch(questions, k, shortlist=10_000, where=where)
+        wide = engine.search_batch(questions, k, shortlist=10_000, where=where, mode="vector")
         exact = engine.search_batch(questions, k, exact=True, where=where)
         vectors = Words().encode(questions, role="query")
         by_vector = engine.search_batch(vectors, k, exact=True, where=where)
@@ -158,7 +158,7 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
 
 def fused(engine: SearchEngine, question: str, where: str | None = None) -> list[Any]:
     """(key, score) by both, of what fits into FUSED."""
-    near = engine.search(question, FUSED, where=where, shortlist=1000)
+    near = engine.search(question, FUSED, where=where, shortlist=1000, mode="vector")
     names = [*{hit.key: None for hit in near}]
     worded = by_words(engine, question, FUSED, where)
     names += [key for key, _ in worded if key not in names]
@@ -222,9 +222,14 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
 
 
 def test_groups_are_shown_by_their_best(engine: SearchEngine) -> None:
-    hits = engine.search("bb", group_by="of.kind")  # 1 and 1.0 are one group; two have no kind
+    hits = engine.search(
+        "bb", group_by="of.kind", mode="vector"
+    )  # 1 and 1.0 are one group; two have no kind
     assert keys(hits) == ["long", "half", "other", "far"]
-    assert keys(engine.search("bb", 2, group_by="of.kind", where="n > 0")) == ["near", "half"]
+    assert keys(engine.search("bb", 2, group_by="of.kind", where="n > 0", mode="vector")) == [
+        "near",
+        "half",
+    ]
     assert keys(engine.search("bb", group_by="absent")) == keys(engine.search("bb"))
     assert keys(engine.search("bb", 2, group_by="of.kind", exact=True)) == ["long", "half"]
     words = engine.search("bb", group_by="of.kind", mode="text")
@@ -282,12 +287,12 @@ def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, mode: str
 
 
 def test_diversity_of_groups(engine: SearchEngine) -> None:
-    groups = engine.search("bb", group_by="of.kind")
-    hits = engine.search("bb", group_by="of.kind", diversity=0.7)
+    groups = engine.search("bb", group_by="of.kind", mode="vector")
+    hits = engine.search("bb", group_by="of.kind", diversity=0.7, mode="vector")
     assert sorted(keys(hits)) == sorted(keys(groups)) and hits[0] == groups[0]
     # After "long" "half" resembles it most, and "far" not at all.
     assert keys(hits) == ["long", "far", "other", "half"]
-    assert len(engine.search("bb", 2, group_by="of.kind", diversity=0.7)) == 2
+    assert len(engine.search("bb", 2, group_by="of.kind", diversity=0.7, mode="vector")) == 2
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -296,7 +301,7 @@ def test_diversity_of_groups(engine: SearchEngine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "x"}, "one of vector, text, hybrid, got 'x'"),
+        ({"mode": "x"}, "one of auto, vector, text, hybrid, got 'x'"),
         ({"mode": None}, "got None"),
         ({"diversity": 2}, "from 0 to 1, got 2"),
         ({"diversity": float("nan")}, "from 0 to 1, got nan"),
@@ -365,7 +370,7 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
             rows = snapshot.store.passages(computed.rows.ravel())
             documents = snapshot.store.documents([row.document for row in rows])
         assert (computed.scores[:, 0] > 1).any()  # float16 rows are not quite of length one
-        answers = engine.search_batch(texts, 3, exact=exact)
+        answers = engine.search_batch(texts, 3, exact=exact, mode="vector")
         assert [h.key for hits in answers for h in hits] == [d.key for d in documents]
         # Rotating many questions, BLAS may round one in another way than the time before.
         np.testing.assert_allclose(

@@ -116,7 +116,7 @@ def one(*numbers: float) -> Any:
 
 
 def test_a_vector_finds_what_its_question_finds(engine: SearchEngine) -> None:
-    expected = engine.search("bb bb ccc")
+    expected = engine.search("bb bb ccc", mode="vector")
     for vector in (
         one(0, 2, 1).tolist(),
         tuple(one(0, 2, 1)),
