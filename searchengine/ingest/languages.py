@@ -78,8 +78,9 @@ class Languages:
         settings = store.settings()
         if not self._traits or not _is_empty(store):
             return
-        if settings.get("mode") == Mode.HYBRID and sum(self._unread().values()) > _MOSTLY:
-            writer.changes.set("mode", Mode.TEXT)
+        if settings.get("mode") in (Mode.HYBRID, Mode.TEXT):
+            unread = sum(self._unread().values()) > _MOSTLY
+            writer.changes.set("mode", Mode.TEXT if unread else Mode.HYBRID)
         if not settings.get("tokenizer_auto"):
             return
         chosen = tokenizer_for(self._traits)

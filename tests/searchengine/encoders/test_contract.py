@@ -146,6 +146,7 @@ def test_several_threads(encoder: TextEncoder) -> None:
     assert all(vectors == pytest.approx(expected, abs=1e-5) for vectors in results)
 
 
+@pytest.mark.filterwarnings("ignore::searchengine.errors.LanguageWarning")
 def test_indexed_and_found(case: Case, encoder: TextEncoder, tmp_path: Path) -> None:
     long = " ".join(TEXTS * 40)
     with SearchEngine.create(tmp_path / "c", case.make()) as engine:

@@ -174,8 +174,13 @@ def test_the_first_documents_choose_and_warn_once(tmp_path: Path) -> None:
             "words: --mode text"
         ]
         assert engine.stats().tokenizer == "unicode"
+        assert engine.stats().mode == "text"
+        assert engine.search(GERMAN[:20])[0].scores.keys() == {"text"}
         engine.add(records(JAPANESE, GERMAN))  # neither another tokenizer nor another warning
         assert engine.stats().tokenizer == "unicode"
+        engine.delete(engine.keys())
+        engine.add(records(ENGLISH, ENGLISH, ENGLISH))
+        assert engine.stats().mode == "hybrid"
         engine.verify()
 
 

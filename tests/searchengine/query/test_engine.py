@@ -137,7 +137,7 @@ def test_hits_are_a_list(engine: SearchEngine) -> None:
     assert isinstance(hits, Hits) and isinstance(hits, list)
     assert hits == list(hits) and hits.exact  # three rows: all of them were scored
     assert hits.read == 1.0
-    (nothing,) = engine.search_batch(["dog"], where="lang = 'fr'")
+    (nothing,) = engine.search_batch(["dog"], where="lang = 'fr'", mode="vector")
     assert (nothing, nothing.exact) == ([], True)
 
 
