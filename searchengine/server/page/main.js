@@ -8,9 +8,14 @@ import { mapVersion, showBench, showMap, showMissed, showStages, showTuning } fr
 const PAGE = 10;
 const DEBOUNCE = 80; // milliseconds
 const FACETS = 5;
-const state = { filters: [], fields: [], hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
+// usual: the mode in which the collection answers questions that name none
+const state = { usual: "vector", filters: [], fields: [], hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
+const check = (mode) => {
+  const choice = document.querySelector(`input[name=mode][value="${CSS.escape(mode)}"]`);
+  if (choice) choice.checked = true;
+};
 const shortlist = () => (Number(byId("shortlist").value) ? 2 ** (Number(byId("shortlist").value) + 2) : null);
 const where = () => state.filters.map((filter) => `(${filter})`).join(" and ") || null;
 const at = () => `/v1/collections/${encodeURIComponent(byId("collection").value)}`;
@@ -168,7 +173,8 @@ async function openCollection() {
     byId("size").textContent = `${number(stats.documents)} documents · ${stats.dim} dimensions`;
     showTuning(stats.tuning, stats.index_config);
     showBench(bench);
-    if (stats.encoder === null) document.querySelector("input[value=text]").checked = true;
+    state.usual = stats.encoder === null && stats.mode !== "vector" ? "text" : stats.mode;
+    if (!new URLSearchParams(location.hash.slice(1)).has("mode")) check(state.usual);
     await Promise.all([filtersChanged(), byId("query").value ? null : locate("", [], undefined)]);
   } catch (error) {
     showError(error);
@@ -192,7 +198,7 @@ async function begin() {
 function remember(question) {
   const parameters = new URLSearchParams();
   if (question) parameters.set("q", question);
-  if (checkedMode() !== "vector") parameters.set("mode", checkedMode());
+  if (checkedMode() !== state.usual) parameters.set("mode", checkedMode());
   if (byId("collection").options.length > 1) parameters.set("in", byId("collection").value);
   for (const filter of state.filters) parameters.append("where", filter);
   history.replaceState(null, "", parameters.size ? `#${parameters}` : location.pathname);
@@ -201,8 +207,7 @@ function remember(question) {
 function recall() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   byId("query").value = parameters.get("q") || "";
-  const mode = document.querySelector(`input[name=mode][value="${CSS.escape(parameters.get("mode") || "vector")}"]`);
-  if (mode) mode.checked = true;
+  if (parameters.has("mode")) check(parameters.get("mode"));
   if ([...byId("collection").options].some((option) => option.value === parameters.get("in"))) {
     byId("collection").value = parameters.get("in");
   }

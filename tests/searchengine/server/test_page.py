@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from server_process import TOKEN, Server, running
+from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -201,6 +202,28 @@ def test_curves_of_tuning_and_bench(browser: Any, tmp_path: Path) -> None:
         exact = next(row for row in measured if row["kind"] == "exact")
         assert any(title.startswith(f"{exact['name']}: recall 1.000") for title in titles)
         assert "Recall@10" in page.inner_text("#bench-note")
+        context.close()
+
+
+def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> None:
+    """Another one is kept in the address."""
+    with SearchEngine.create(
+        tmp_path / "words.index", write_model2vec(tmp_path / "model")
+    ) as engine:
+        engine.add(DOCUMENTS)
+    with running(tmp_path, [tmp_path / "words.index"], "--log", "none") as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
+        page.goto(server.url)
+        page.wait_for_selector("#map svg", state="attached")
+        ask(page, "whale")
+        assert page.is_checked("input[value=hybrid]") and "mode" not in page.url
+        page.check("input[value=vector]")
+        page.wait_for_function("() => location.hash.includes('mode=vector')")
+        page.reload()
+        page.wait_for_selector("#hits > li")
+        assert page.is_checked("input[value=vector]")
         context.close()
 
 
