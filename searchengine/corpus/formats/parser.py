@@ -40,6 +40,7 @@ class Parser:
         self._limits = memory, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._answering = False  # the last answer to a request has not come
 
     def __enter__(self) -> Self:
         return self
@@ -69,33 +70,39 @@ class Parser:
             self._process.kill()
             self._process.wait()
         self._process = self._connection = None
+        self._answering = False
 
     def _answers(self, path: Path, kind: Kind, table: str | None) -> Iterator[dict[str, Any]]:
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
             raise _unreadable(path, what)
-        done = False
+        connection = self._ready()
+        self._answering = True
         try:
-            connection = self._started()
             request = {"reader": kind.reader, "path": str(path), "table": table}
             connection.send_bytes(json.dumps(request).encode())
-            while True:
+            while self._answering:
                 if not connection.poll(_WAITING * self._limits[1]):
+                    self.close()
                     raise _unreadable(
                         path, f"gave no text in {_WAITING * self._limits[1]} s; left out"
                     )
                 answer = json.loads(connection.recv_bytes())
-                done = "end" in answer or "error" in answer
+                self._answering = not ("end" in answer or "error" in answer)
                 if "error" in answer:
                     raise UnreadableFile(answer["error"])
-                if done:
-                    return
-                yield answer
+                if self._answering:
+                    yield answer
         except (EOFError, OSError) as error:
-            raise _unreadable(path, self._why()) from error
-        finally:
-            if not done:
-                self.close()  # the next file gets a new process
+            why = self._why()
+            self.close()
+            raise _unreadable(path, why) from error
+
+    def _ready(self) -> Connection:
+        """A connection without answers to an earlier request, whose caller left before the last."""
+        if self._answering:
+            self.close()
+        return self._started()
 
     def _started(self) -> Connection:
         if self._connection is None:

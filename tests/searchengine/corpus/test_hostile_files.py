@@ -230,6 +230,16 @@ def test_a_reader_that_waits(
         list(parser.parts(tmp_path / "a.pdf", kinds["waiting"]))
 
 
+def test_a_malformed_record_leaves_nothing_for_the_next_file(tmp_path: Path) -> None:
+    """What the process still answers about a file must not be taken for the next one."""
+    (tmp_path / "a.json").write_text('[{"_id": 1, "text": 5}, {"_id": 2, "text": "lost"}]')
+    (tmp_path / "b.json").write_text('[{"_id": 3, "text": "third"}]')
+    (tmp_path / "c.html").write_text(GOOD)
+    keys, reasons = outcome(tmp_path)
+    assert keys == ["b.json#3", "c.html"]
+    assert reasons == {"a.json:1": "text must be text, got int"}
+
+
 def test_one_process_reads_many_files_until_it_fails(
     kinds: dict[str, Kind], tmp_path: Path
 ) -> None:
