@@ -1,5 +1,6 @@
 """Detection of the encoding of a text that is not UTF-8, by charset-normalizer."""
 
+import codecs
 from importlib.util import find_spec
 
 INSTALL = "pip install 'searchengine[formats]'"
@@ -10,12 +11,27 @@ _LIKELY = [
     "cp1254", "cp1255", "cp1256", "koi8_r",
 ]  # fmt: skip
 _SAMPLE = 1 << 20  # bytes to detect by
+_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def marked(data: bytes) -> str:
+    """The encoding whose byte order mark begins a text; "" without a mark."""
+    return next((name for mark, name in _MARKS if data.startswith(mark)), "")
 
 
 def detected(data: bytes) -> list[str]:
     """The encodings that a text in another encoding than UTF-8 may be in; several if they are
     equally likely and give different texts.
     """
+    name = marked(data)
+    if name and name != "utf-8-sig":
+        return [name]
     if b"\0" in data or find_spec("charset_normalizer") is None:
         return []
     from charset_normalizer import from_bytes

@@ -6,16 +6,10 @@ Where several encodings are equally likely, the text is refused and they are nam
 import codecs
 from pathlib import Path
 
-from searchengine.corpus.encodings import detected, not_utf8
+from searchengine.corpus.encodings import detected, marked, not_utf8
 from searchengine.corpus.lines import bad
+from searchengine.errors import CorpusError
 
-_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _JAPANESE_MAIL = b"\x1b$B"  # begins Japanese letters in ISO-2022-JP, whose bytes are all ASCII
 
 
@@ -24,9 +18,8 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
 
     `declared`: the encoding that the file names, if it does. Raises CorpusError.
     """
-    for mark, name in _MARKS:
-        if data.startswith(mark):
-            return _decoded(data, name, path), "" if name == "utf-8-sig" else name
+    if name := marked(data):
+        return _decoded(data, name, path), "" if name == "utf-8-sig" else name
     if _JAPANESE_MAIL in data:
         return _decoded(data, "iso2022_jp", path), "iso2022_jp"
     try:
@@ -34,7 +27,9 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
     except UnicodeDecodeError as error:
         first = data[error.start]
     name = _known(declared)
-    if not name:
+    if name in ("", "utf-8"):  # it is not, whatever it declares
+        if b"\0" in data:
+            raise _binary(path)
         names = detected(data)
         if len(names) != 1:
             raise bad(path, not_utf8(first, names))
@@ -64,5 +59,9 @@ def _decoded(data: bytes, name: str, path: Path) -> str:
 
 def _without_binary(text: str, path: Path) -> str:
     if "\0" in text:
-        raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
+        raise _binary(path)
     return text
+
+
+def _binary(path: Path) -> CorpusError:
+    return bad(path, "not a text (it holds a zero byte); check the file's name and content")
