@@ -22,7 +22,8 @@ DIALECTS: dict[str, dict[str, Any]] = {
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 _TEXT_FIELDS = ("_id", "id", "title", "text")
-_SEPARATORS = ";\t|"
+_SEPARATORS = ",;\t|"
+_QUOTED = re.compile(r'"[^"]*"')
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
@@ -33,8 +34,8 @@ def read_table(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:line") and record of every row.
 
-    Empty cells are left out of the metadata, and so are columns without a name. A .csv file whose
-    header is a single field for commas, but several for semicolons, tabs or bars, is read so.
+    Empty cells are left out of the metadata, and so are columns without a name. A .csv file is
+    separated by what its header has most of: commas, semicolons, tabs or bars.
 
     Raises CorpusError if the header does not name the text.
     """
@@ -99,9 +100,9 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
 def _dialect(path: Path, header: str) -> dict[str, Any]:
     """The format of a table whose first line is `header`."""
     dialect = DIALECTS[kind(path)]
-    if "delimiter" in dialect or "," in header:
+    if "delimiter" in dialect:
         return dialect
-    return dialect | {"delimiter": next((s for s in _SEPARATORS if s in header), ",")}
+    return dialect | {"delimiter": max(_SEPARATORS, key=_QUOTED.sub("", header).count)}
 
 
 class _RowLines:
