@@ -25,7 +25,7 @@ from searchengine.corpus.formats.parser import Parser
 from searchengine.corpus.lines import STDIN, OnBad, bad, kind, read_jsonl, report
 from searchengine.corpus.sources import Source, source_of
 from searchengine.corpus.tables import DIALECTS, read_table
-from searchengine.corpus.texts import read_file, root_of
+from searchengine.corpus.texts import check_name, read_file, root_of
 from searchengine.errors import CorpusError, QueryError
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
@@ -187,12 +187,14 @@ def _read_folder(
 ) -> Iterator[Document]:
     """The documents of files below a folder; a file that cannot be read does not stop the rest."""
     keys = replace(keys, root=root_of(root))
+    on_record = _leave_file if on_bad is None and unread is not None else on_bad
     with Parser() as parser:
         for file in files:
             inside = replace(keys, file=file.relative_to(root).as_posix())
             encoding = ""
             try:
-                for document in _documents(Source(file), on_bad, inside, columns, parser):
+                check_name(file, "file")
+                for document in _documents(Source(file), on_record, inside, columns, parser):
                     encoding = document.metadata.get("encoding", "") if document.file else ""
                     yield document
             except CorpusError as error:
@@ -204,6 +206,13 @@ def _read_folder(
                     report(error, on_bad)
             if encoding and unread is not None:
                 unread.encodings[encoding] += 1
+
+
+def _leave_file(error: CorpusError) -> None:
+    """Leave the rest of a file out because of a malformed record."""
+    raise CorpusError(
+        f"{error}; the rest of the file was left out, --skip-bad leaves out such records only"
+    ) from error
 
 
 def _documents(

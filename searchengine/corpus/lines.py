@@ -83,11 +83,9 @@ def _open(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
 
 
 def too_long(what: str) -> str:
-    """The message for a line or text longer than LONGEST."""
-    return (
-        f"a {what} must be at most {LONGEST >> 20} MiB long; split it "
-        "(jq -c '.[]' turns a JSON array into lines of one object each)"
-    )
+    """The message for a line, text or JSON file longer than LONGEST."""
+    how = "" if what == "text" else " (jq -c '.[]' turns a JSON array into lines of an object each)"
+    return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 
 def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -17,12 +17,17 @@ _PLAIN = (".txt", ".text")
 
 def root_of(folder: Path) -> str:
     """The absolute path of the folder of files. Raises CorpusError if it is not UTF-8."""
-    root = str(folder.resolve())
+    root = folder.resolve()
+    check_name(root, "folder")
+    return str(root)
+
+
+def check_name(path: Path, what: str) -> None:
+    """Refuse a path that is not UTF-8, which no key could hold. Raises CorpusError."""
     try:
-        root.encode()
+        str(path).encode()
     except UnicodeEncodeError as error:
-        raise bad(root, "the name of this folder is not UTF-8; rename it") from error
-    return root
+        raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
 
 
 def read_file(

@@ -142,9 +142,9 @@ class Mirroring(Ingestion):
                 gone, total = self._gone(store)
                 if len(gone) == total and not self._scope.allow_empty:
                     raise EmptyCorpus(
-                        f"{self._scope.root} has no documents left, so all {total} of its "
-                        f"documents in {self._collection.path} would be removed; nothing was "
-                        "removed, use --allow-empty if that is meant"
+                        f"{self._scope.root} has no documents left, so nothing was removed; to "
+                        f"remove all its documents ({total}) from {self._collection.path}, add "
+                        "--allow-empty"
                     )
                 writer.changes.remove(gone)
             self._collection.merge_due(store, self._options.building)

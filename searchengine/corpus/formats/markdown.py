@@ -59,9 +59,10 @@ def _front_matter(text: str, path: Path) -> tuple[dict[str, Any], str]:
         )  # RecursionError: nested too deeply
     except (yaml.YAMLError, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         kind = "YAML" if match[1] == "---" else "TOML"
-        raise bad(
-            path, f"the front matter is not {kind} ({' '.join(str(error).split())})"
-        ) from error
+        what = str(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
+        raise bad(path, f"the front matter is not {kind} ({' '.join(what.split())})") from error
     if fields is None:
         fields = {}
     if not isinstance(fields, dict):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from searchengine.corpus.lines import LONGEST, bad, too_long
+from searchengine.corpus.lines import LONGEST, bad, kind, too_long
 
 LONGEST_HEADING = 200
 """Characters of a heading that are kept."""
@@ -83,5 +83,5 @@ def whole(path: Path) -> bytes:
     except OSError as error:
         raise bad(path, f"cannot be read ({error.strerror or error})") from error
     if len(data) > LONGEST:
-        raise bad(path, too_long("text"))
+        raise bad(path, too_long("JSON file" if kind(path) == ".json" else "text"))
     return data

@@ -237,7 +237,10 @@ def test_a_malformed_record_leaves_nothing_for_the_next_file(tmp_path: Path) -> 
     (tmp_path / "c.html").write_text(GOOD)
     keys, reasons = outcome(tmp_path)
     assert keys == ["b.json#3", "c.html"]
-    assert reasons == {"a.json:1": "text must be text, got int"}
+    assert reasons == {
+        "a.json:1": "text must be text, got int; the rest of the file was left out, --skip-bad "
+        "leaves out such records only"
+    }
 
 
 def test_one_process_reads_many_files_until_it_fails(

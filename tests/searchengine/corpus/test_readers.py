@@ -153,7 +153,10 @@ def test_front_matter(tmp_path: Path) -> None:
     for text in ("---\nonly a text\n---\nmore", "---\nno end", "text\n---\na: 1\n---\n"):
         assert part(file, text).text == text
     for text, message in (
-        ("---\na: b: c\n---\nx", r"a.md: the front matter is not YAML \(mapping values"),
+        (
+            "---\na: b: c\n---\nx",
+            r"a.md: the front matter is not YAML \(mapping values are not allowed here, line 2\)",
+        ),
         ("+++\na\n+++\nx", r"a.md: the front matter is not TOML \("),
         ("---\ntext: a\n---\nx", "a.md:1: 'text' in the front matter is a field of the document"),
     ):
@@ -308,6 +311,18 @@ def test_html_names_its_encoding(tmp_path: Path) -> None:
         assert (found.text, found.metadata) == ("뷁 고래", {"encoding": "cp949"})
 
 
+def test_html_that_is_not_utf8_as_it_claims(tmp_path: Path) -> None:
+    found = part(tmp_path / "a.html", f"<meta charset=utf-8><p>{KOREAN}".encode("cp949"))
+    assert (found.text, found.metadata) == (KOREAN, {"encoding": "cp949"})
+
+
+def test_content_without_an_encoding_of_text(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"a.txt: not a text \(it holds a zero byte\)"):
+        read(tmp_path / "a.txt", bytes(range(256)))
+    with pytest.raises(CorpusError, match=r"a.csv:1: not UTF-8 .* probably utf-16; .* -f utf-16"):
+        read(tmp_path / "a.csv", "id,text\n1,one\n".encode("utf-16"))
+
+
 def test_what_may_be_several_encodings_is_refused(tmp_path: Path) -> None:
     note = "café déjà vu les baleines dorment près de la surface, été".encode("latin-1")
     assert detected(note) == ["cp1250", "cp1252"]
@@ -443,6 +458,9 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.csv", "ID;Title;TEXT;year\n1;A;a, b;2016\n"),
         ("a.csv", "ID\tTitle\tTEXT\tyear\n1\tA\ta, b\t2016\n"),
         ("a.csv", "ID|Title|TEXT|year\n1|A|a, b|2016\n"),
+        ("a.csv", "ID;Title;TEXT;year;tags, if any\n1;A;a, b;2016;\n"),
+        ("a.csv", '"";ID;Title;TEXT;year;"1, 2, 3, 4, 5, 6"\n7;1;A;a, b;2016;\n'),
+        ("a.csv", 'ID,Title,TEXT,year,tags;if;any\n1,A,"a, b",2016,\n'),
         ("a.csv", ',ID,Title,TEXT,year,Unnamed: 5, \n0,1,A,"a, b",2016,x,y\n'),
         ("a.tsv", "\tID\tTitle\tTEXT\tyear\t\n0\t1\tA\ta, b\t2016\tz\n"),
         ("a.jsonl", '{"Id": "1", "Title": "A", "TEXT": "a, b", "year": 2016}\n'),
@@ -479,6 +497,23 @@ def test_records_in_a_folder_have_its_files_in_their_keys(tmp_path: Path) -> Non
         list(read_corpus(tmp_path))
     named = read_corpus(tmp_path / "b.csv", columns=Columns(text="body"))
     assert [d.key for d in named] == ["1"]
+
+
+def test_a_malformed_record_ends_the_reading_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,one\n2\n3,three\n")
+    (tmp_path / "b.csv").write_text("id,text\n4,four\n")
+    unread = Unread()
+    assert [d.key for d in read_corpus(tmp_path, unread=unread)] == ["a.csv#1", "b.csv#4"]
+    assert unread.failed.first == [
+        f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1; the rest of the file was "
+        "left out, --skip-bad leaves out such records only"
+    ]
+    bad: list[CorpusError] = []
+    documents = read_corpus(tmp_path, bad.append, unread=Unread())
+    assert [d.key for d in documents] == ["a.csv#1", "a.csv#3", "b.csv#4"]
+    assert [str(error) for error in bad] == [
+        f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1"
+    ]
 
 
 def test_two_folders_with_a_table_of_one_name(

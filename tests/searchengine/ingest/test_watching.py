@@ -282,7 +282,10 @@ def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
     (notes / "c.txt").unlink()
     refused = index("--prune")
     assert refused.exit_code == 2
-    assert "has no documents left, so all 1 of its documents in" in refused.stderr
+    assert (
+        "has no documents left, so nothing was removed; to remove all its documents (1) from"
+        in refused.stderr
+    )
     assert "use --allow-empty if that is meant" in refused.stderr
     assert "1 removed in" in index("--prune", "--allow-empty").stderr
     assert "--allow-empty needs --prune or --watch" in index("--allow-empty").stderr
