@@ -101,7 +101,8 @@ class Mirrors:
             folder: files, as `searchengine index` reads them.
             options: see MirrorOptions.
             unread: counts the files that are skipped or cannot be read.
-            on_bad: called with the error of every malformed record; None: it is raised.
+            on_bad: called with the error of every malformed record; None: the rest of its file is
+                left out, and `unread` has the message.
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
