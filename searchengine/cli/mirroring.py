@@ -85,11 +85,15 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 
 def watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
-    collection, documents = engine.collection.path, 0
+    collection, documents, shown = engine.collection.path, 0, ""
     try:
         for done in engine.watch(folder, options):
             documents = done.documents
             (_show_json if as_json else _show)(folder, collection, done)
+            skipped = done.unread.sentence()
+            if skipped not in ("", shown) and not as_json:
+                note(skipped)
+                shown = skipped
     except (KeyboardInterrupt, Terminated) as stop:
         note(
             f"Stopped watching {folder}; {collection} has {counted(documents, 'document')}, the "
@@ -120,6 +124,7 @@ def _show_json(folder: str, collection: Path, done: "Pass") -> None:
             **({} if summary is None else _counts(summary)),
             "problem": done.problem or None,
             "left_out": _left_out(done),
+            "skipped": dict(done.unread.kinds),
         }
     )
 

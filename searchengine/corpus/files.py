@@ -83,14 +83,16 @@ def read_corpus(
             return _read_one(source, on_bad, keys, columns)
         if files is None and (beir := _beir_corpus(path)):
             return _read_one(Source(beir), on_bad, keys, columns)
-        found = (
-            files_below(path, Unread() if unread is None else unread) if files is None else files
-        )
+        listed = Unread() if unread is None else unread
+        found = files_below(path, listed) if files is None else files
     except OSError as error:
         raise _unreadable(path, error) from error
+    if unread is None:
+        for message in listed.failed.first:
+            report(CorpusError(message), on_bad)
     if files is None and not found:
-        skipped = "" if unread is None else unread.sentence()
-        raise bad(path, f"no files to read in this folder; expected {_READABLE}. {skipped}".strip())
+        what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
+        raise bad(path, what.strip())
     if files is None:
         _check_fields(path, columns, found)
     return _read_folder(found, path, on_bad, keys, columns, unread)
@@ -130,7 +132,7 @@ def count_records(corpus: str | Path) -> int | None:
 
 
 def _unreadable(path: Path, error: OSError) -> CorpusError:
-    return bad(path, f"cannot be read ({error.strerror or error})")
+    return bad(error.filename or path, f"cannot be read ({error.strerror or error})")
 
 
 def _beir_corpus(folder: Path) -> Path | None:

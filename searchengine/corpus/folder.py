@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.formats.kinds import kind_of
-from searchengine.corpus.lines import kind
+from searchengine.corpus.lines import bad, kind
 from searchengine.corpus.tables import DIALECTS
 
 LINES = {".jsonl", ".ndjson", *DIALECTS}
@@ -55,33 +56,59 @@ def files_below(folder: Path, unread: Unread) -> list[Path]:
     """The files below a folder that have a reader, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, and linked folders:
-    they may loop. Raises OSError if a folder cannot be read.
+    they may loop. A folder below it that this user may not read is named in `unread`. Raises
+    OSError if another one cannot be read.
     """
-    files, folders = [], [folder]
+
+    def name(path: Path, error: OSError) -> None:
+        if path == folder or not isinstance(error, PermissionError):
+            raise error
+        unread.failed.add(str(bad(path, f"cannot be read ({error.strerror})")))
+
+    files = []
     missing: dict[str, str] = {}  # suffix → what to install: finding that out takes a while
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                path = Path(entry)
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if not (path / _DATABASE).is_file():
-                        folders.append(path)
-                elif not path.is_file():
-                    unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
-                elif not is_readable(path):
-                    unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-                else:
-                    suffix = kind(path)
-                    if suffix not in missing:
-                        missing[suffix] = _missing(path)
-                    if missing[suffix]:
-                        unread.kinds[suffix] += 1
-                        unread.missing[suffix] = missing[suffix]
-                    else:
-                        files.append(path)
+    for entry in chain.from_iterable(entries for _, entries in _walk(folder, name)):
+        path = Path(entry)
+        if entry.is_dir(follow_symlinks=False):
+            continue
+        if not path.is_file():
+            unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
+        elif not is_readable(path):
+            unread.kinds[path.suffix.lower() or "without a suffix"] += 1
+        else:
+            suffix = kind(path)
+            if suffix not in missing:
+                missing[suffix] = _missing(path)
+            if missing[suffix]:
+                unread.kinds[suffix] += 1
+                unread.missing[suffix] = missing[suffix]
+            else:
+                files.append(path)
     return sorted(files)
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """The folder and those below it whose files `files_below` lists, as far as they can be read."""
+    return [path for path, _ in _walk(folder, lambda path, error: None)]
+
+
+def _walk(
+    folder: Path, on_error: Callable[[Path, OSError], None]
+) -> Iterator[tuple[Path, list["os.DirEntry[str]"]]]:
+    """Each folder with its entries, without hidden ones."""
+    folders = [folder]
+    while folders:
+        path = folders.pop()
+        try:
+            with os.scandir(path) as found:
+                entries = [entry for entry in found if not entry.name.startswith(".")]
+        except OSError as error:
+            on_error(path, error)
+            continue
+        if path != folder and any(each.name == _DATABASE and each.is_file() for each in entries):
+            continue
+        folders += [Path(each) for each in entries if each.is_dir(follow_symlinks=False)]
+        yield path, entries
 
 
 def _missing(path: Path) -> str:

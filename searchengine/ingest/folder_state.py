@@ -1,6 +1,5 @@
 """The files of a folder as they were last read, to see which have changed."""
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,31 +70,24 @@ class FolderState:
         return not unsettled
 
 
-def folders_below(folder: Path) -> list[Path]:
-    """The folder and those below it that can hold files to read: no hidden and no linked ones."""
-    found = []
-    for path, names, files in os.walk(folder):
-        if "documents.db" in files:  # a collection
-            names.clear()
-            continue
-        names[:] = [name for name in names if not name.startswith(".")]
-        found.append(Path(path))
-    return found
-
-
 def _listed(folder: Path, unread: Unread) -> Iterable[Path]:
-    """The files; tries again if a folder below it goes meanwhile."""
-    for _ in range(_ATTEMPTS):
+    """The files; tries again if a folder below it goes meanwhile.
+
+    Raises CorpusError if a folder below it cannot be read.
+    """
+    for attempt in range(_ATTEMPTS + 1):
+        listed = Unread()
         try:
-            listed = Unread()
             files = folder_files(folder, listed)
-            unread.kinds, unread.missing = listed.kinds, listed.missing
-            return files
+            break
         except (FileNotFoundError, NotADirectoryError):
-            if not folder.is_dir():
+            if attempt == _ATTEMPTS or not folder.is_dir():
                 raise
             time.sleep(_PAUSE)
-    return folder_files(folder, unread)
+    if listed.failed.count:  # nobody can tell which files of that folder are gone
+        raise CorpusError(listed.failed.first[0])
+    unread.kinds, unread.missing = listed.kinds, listed.missing
+    return files
 
 
 def _stamp(path: Path) -> Stamp | None:

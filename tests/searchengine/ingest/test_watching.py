@@ -1,6 +1,8 @@
 """A watched folder: each change is found, and what was missed meanwhile."""
 
+import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +20,11 @@ from test_mirror import check, encoded, write
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.corpus.folder import Unread
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.folder import Unread, folders_below
+from searchengine.errors import CorpusError
 from searchengine.ingest import folder_state, mirrors
-from searchengine.ingest.folder_state import FolderState, folders_below
+from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirrors import MirrorOptions, Pass
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
@@ -214,6 +218,32 @@ def test_the_folders_that_are_watched(notes: Path) -> None:
     assert folders_below(notes / "nothing") == []
 
 
+def test_a_folder_that_may_not_be_read(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are named, not removed: they may still be there."""
+    write(notes, {"two/c.txt": "ccc"})
+    engine.mirror(notes)
+    before = keys(engine)
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if Path(path) == notes / "two":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    unread = Unread()
+    assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
+    named = f"{notes}/two: cannot be read (Permission denied)"
+    assert unread.failed.first == [named]
+    for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
+        with pytest.raises(CorpusError, match=re.escape(named)):
+            fails()
+    assert keys(engine) == before
+    assert notes / "two" not in folders_below(notes)
+
+
 def test_a_pass_that_fails_is_tried_again(engine: SearchEngine, notes: Path) -> None:
     path = engine.collection.path
     with SearchEngine.open(path, Words()) as busy:
@@ -243,13 +273,18 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
             assert any(first in line for line in lines)
             yield process
 
+    write(notes, {"x.png": ""})
+    skipped = "1 entry of other kinds skipped: 1 .png\n"
     with started("2 added in") as process:
-        write(notes, {"c.txt": "ccc"})
         assert process.stderr is not None
-        assert "1 added in" in process.stderr.readline()
+        assert process.stderr.readline() == skipped
+        write(notes, {"c.txt": "ccc"})
+        assert "1 added in" in process.stderr.readline()  # what was skipped is named once
         process.kill()
     shutil.rmtree(notes / "one")
     with started("1 removed in") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == skipped
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=DEADLINE)
         assert rest.splitlines() == [
