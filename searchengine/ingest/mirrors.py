@@ -121,9 +121,10 @@ class Mirrors:
     ) -> Iterator[Pass]:
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
-        Yields the first pass, and then each one that has changed something or failed. A pass that
-        fails is tried again: the folder is missing or empty, or another process writes for longer
-        than the collection waits. Malformed records are left out. Needs watchfiles.
+        Yields the first pass, and then each one that has changed something, left out a file or
+        record, or failed. A pass that fails is tried again: the folder is missing or empty, or
+        another process writes for longer than the collection waits. Malformed records are left
+        out. Needs watchfiles.
         """
         from searchengine.ingest.watching import Watcher
 
@@ -131,6 +132,7 @@ class Mirrors:
         options = replace(options, add=replace(options.add, skip_bad=True))
         state = FolderState(Path(folder).resolve())
         first, before = True, ""
+        named: set[str] = set()  # what was left out, so that a second reading is no news
         with Watcher(state.folder, stop) as watcher:
             while not watcher.stopped:
                 watcher.follow()
@@ -148,9 +150,10 @@ class Mirrors:
                 except (CollectionBusy, CorpusError, OSError) as error:
                     problem = str(error)
                 done = Pass(summary, self._count(), unread, malformed, problem)
-                if first or done.changes or problem != before:
+                left_out = {*unread.failed.first, *malformed.first}
+                if first or done.changes or problem != before or not left_out <= named:
                     yield done
-                first, before = first and summary is None, problem
+                first, before, named = first and summary is None, problem, left_out or named
                 watcher.wait(None if settled else RETRY if problem else RECENT)
 
     def _count(self) -> int:

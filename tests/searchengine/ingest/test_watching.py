@@ -125,6 +125,21 @@ def test_a_folder_that_is_gone_is_waited_for(
     check(engine, notes)
 
 
+def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[")
+    with watching(engine, notes) as passes:
+        (tmp_path / "x.json").rename(notes / "x.json")
+        until(lambda: len(passes) > 1)
+        assert passes[1].changes == {}
+        assert passes[1].unread.failed.first == [
+            f"{notes}/x.json: not JSON (Expecting value: line 1 column 2 (char 1))"
+        ]
+        os.utime(notes / "x.json")  # it is read again
+        write(notes, {"c.txt": "ccc"})
+        until(lambda: passes[-1].changes == {"added": 1})
+    assert [bool(each.changes) for each in passes] == [True, False, True]
+
+
 def test_it_goes_on_where_it_stopped(engine: SearchEngine, notes: Path) -> None:
     with watching(engine, notes):
         pass
