@@ -291,10 +291,10 @@ def searchengine(work: Path) -> Any:
     engine.warm()  # the others hold all in memory
 
     def one(question: str) -> list[tuple[str, str]]:
-        return [(hit.key, hit.text) for hit in engine.search(question, K)]
+        return [(hit.key, hit.text) for hit in engine.search(question, K, mode="vector")]
 
     def many(questions: list[str]) -> list[list[tuple[str, str]]]:
-        found = engine.search_batch(questions, K)
+        found = engine.search_batch(questions, K, mode="vector")
         return [[(hit.key, hit.text) for hit in hits] for hits in found]
 
     return one, many
