@@ -46,7 +46,7 @@ def brute_force(model: Model, question: str) -> dict[str, float]:
 def check_search(engine: SearchEngine, model: Model, question: str, k: int, **options: Any) -> None:
     """The hits are the k best of the model, with their scores, and as the model has them."""
     expected = brute_force(model, question)
-    hits = engine.search(question, k, **options)
+    hits = engine.search(question, k, mode="vector", **options)
     assert len(hits) == min(k, len(model))
     assert len({hit.key for hit in hits}) == len(hits)
     scores = [hit.score for hit in hits]
