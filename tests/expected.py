@@ -194,14 +194,12 @@ class State:
         if question.mode == "vector":
             return near, _CLOSE
         worded = self.bm25(question.text, holds)
-        spans = [max(s.values()) - min(s.values()) for s in (near, worded) if s]
-        # Scaling by a tiny range makes anything of rounding errors.
-        off = math.inf if any(span < 1e-2 for span in spans) else 4 * _CLOSE / min([1.0, *spans])
-        scores: dict[str, float] = {}
-        for part in (near, worded):
-            for key, value in _scaled(part).items():
-                scores[key] = scores.get(key, 0.0) + value / 2
-        return scores, off
+        best = max(worded.values(), default=1.0)
+        scores = {
+            key: 0.6 * near.get(key, 0.0) + 0.4 * worded.get(key, 0.0) / best
+            for key in near.keys() | worded.keys()
+        }
+        return scores, 2 * _CLOSE
 
     def fault(self, question: Question, answer: Sequence[Row]) -> str | None:
         """Why this is not the answer of this state; None if it is."""
@@ -240,13 +238,6 @@ class State:
         if left and max(left) - off > answer_scores[-1]:
             return f"a score of {max(left)} was left out, the last hit has {answer_scores[-1]}"
         return None
-
-
-def _scaled(scores: Mapping[str, float]) -> dict[str, float]:
-    if not scores:
-        return {}
-    low, high = min(scores.values()), max(scores.values())
-    return {k: (s - low) / (high - low) if high > low else 1.0 for k, s in scores.items()}
 
 
 def kind_of(answer: Iterable[Row], history: Iterable[State], fits: Callable[[State], bool]) -> str:

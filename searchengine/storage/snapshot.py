@@ -142,12 +142,13 @@ class Snapshot:
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
         rotatable, rising = Queries(query[None]), np.sort(passages)
-
-        def score(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
-            inside = row.part_of(rising)[None]
-            return segment.rerank(segment.rotate(rotatable), inside, inside.size)
-
-        return self.merge(score, len(passages))
+        results, bases = [], []
+        for row, segment in self.segments.items():
+            if (inside := row.part_of(rising)).size:
+                rotated = segment.rotate(rotatable)
+                results.append(segment.rerank(rotated, inside[None], inside.size))
+                bases.append(row.base)
+        return merge(results, bases, len(passages))
 
     @property
     def words(self) -> WordIndex | None:

@@ -202,7 +202,8 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
     words = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
     texts = [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(300)]
     documents = [{"_id": f"{i:03}", "text": text} for i, text in enumerate(texts)]
-    with collection(tmp_path, documents) as engine:
+    with collection(tmp_path, documents[:280]) as engine:
+        engine.add(documents[280:])  # a second segment has few of the documents, or none
         for question in ("eeeee bb", "ggggggg", "a a ffffff dddd", "ccc"):
             near = engine.search(question, 300, exact=True)
             bm25 = dict(by_words(engine, question, FUSED, None))

@@ -237,7 +237,9 @@ def test_a_preview_changes_nothing_and_keeps_what_is_encoded(
         during(patch, Blocks, "_encoded", lambda: calls.append(1), 1)
         engine.reindex(other())
     assert not calls
-    for preview, hits in zip(previews, engine.search_batch(questions, 40), strict=True):
+    for preview, hits in zip(
+        previews, engine.search_batch(questions, 40, mode="vector"), strict=True
+    ):
         scores = {hit.key: hit.score for hit in hits}
         got = [scores[key] for key in preview.after]  # documents of equal scores in any order
         assert got == pytest.approx([hit.score for hit in hits[:5]], abs=2e-3)
