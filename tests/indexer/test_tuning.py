@@ -71,7 +71,7 @@ def truth(engine: SearchEngine, question: str, k: int = 10) -> list[str]:
 
 
 def share_found(engine: SearchEngine, questions: list[str]) -> float:
-    found = engine.search_batch(questions)
+    found = engine.search_batch(questions, mode="vector")
     exact = engine.search_batch(questions, exact=True)
     return float(np.mean([len({*f} & {*e}) / 10 for f, e in zip(
         [[hit.key for hit in hits] for hits in found],
