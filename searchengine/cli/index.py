@@ -9,7 +9,7 @@ import click
 
 from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.console import Terminated
-from searchengine.cli.indexed import show_summary, show_summary_json
+from searchengine.cli.indexed import show_summary
 from searchengine.cli.mirroring import mirrors, patience, watch
 from searchengine.cli.options import (
     AS_JSON,
@@ -219,8 +219,7 @@ def index(
     for message in summary.bad.first:
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
-    show = show_summary_json if as_json else show_summary
-    show(collection, summary, malformed, unread, documents_now, seconds)
+    show_summary(collection, summary, malformed, unread, documents_now, seconds, as_json)
 
 
 def _documents(

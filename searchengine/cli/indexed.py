@@ -12,40 +12,6 @@ if TYPE_CHECKING:
 _COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
 
 
-def _left_out(summary: Any, malformed: LeftOut, unread: "Unread") -> dict[str, LeftOut]:
-    return {
-        "without_text": summary.without_text,
-        "repeated": summary.repeated,
-        "bad": malformed,
-        "unreadable": unread.failed,
-    }
-
-
-def show_summary_json(
-    collection: Path,
-    summary: Any,
-    malformed: LeftOut,
-    unread: "Unread",
-    documents: int,
-    seconds: float,
-) -> None:
-    """Print the result of a run as JSON."""
-    from searchengine.cli.console import show_json
-
-    show_json(
-        {
-            "collection": str(collection),
-            **{name: getattr(summary, name) for name in _COUNTS},
-            "relabelled": summary.metadata_updated,  # the former name
-            "documents": documents,
-            "seconds": seconds,
-            "skipped": dict(unread.kinds),
-            "encodings": dict(unread.encodings),
-            **{name: asdict(each) for name, each in _left_out(summary, malformed, unread).items()},
-        }
-    )
-
-
 def show_summary(
     collection: Path,
     summary: Any,
@@ -53,15 +19,36 @@ def show_summary(
     unread: "Unread",
     documents: int,
     seconds: float,
+    as_json: bool,
 ) -> None:
-    """Print the numbers of documents added and left out."""
-    from searchengine.cli.console import counted, note
+    """Print the numbers of documents added and left out, or the result of the run as JSON."""
+    from searchengine.cli.console import counted, note, show_json
 
+    left_out = {
+        "without_text": summary.without_text,
+        "repeated": summary.repeated,
+        "bad": malformed,
+        "unreadable": unread.failed,
+    }
     counts = {name: getattr(summary, name) for name in _COUNTS}
+    if as_json:
+        show_json(
+            {
+                "collection": str(collection),
+                **counts,
+                "relabelled": summary.metadata_updated,  # the former name
+                "documents": documents,
+                "seconds": seconds,
+                "skipped": dict(unread.kinds),
+                "encodings": dict(unread.encodings),
+                **{name: asdict(each) for name, each in left_out.items()},
+            }
+        )
+        return
     done = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
     total = counted(documents, "document")
     note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
-    for name, records in _left_out(summary, malformed, unread).items():
+    for name, records in left_out.items():
         if records.count:
             note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
     if unread.encodings:

@@ -1,4 +1,4 @@
-"""The files of a folder: those with a reader, and what is counted of the others."""
+"""The files of a folder: those with a reader, and counts of the others by kind."""
 
 import os
 from collections import Counter

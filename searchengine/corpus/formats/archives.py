@@ -12,7 +12,7 @@ _LARGEST = 4 * LONGEST  # bytes of all members that are read
 
 @contextmanager
 def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
-    """An archive. Raises CorpusError for a file that is none or is damaged."""
+    """An archive. Raises CorpusError for a damaged file, or one of another format."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive

@@ -50,7 +50,7 @@ def main(descriptor: int, memory: int, seconds: int) -> None:
 
 
 def _limit_time(seconds: int) -> None:
-    """End the process after so many seconds of processor time from now."""
+    """End the process when it has used this much more processor time, in seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
 

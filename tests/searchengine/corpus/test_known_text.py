@@ -23,7 +23,7 @@ from searchengine.corpus.folder import Unread
 from searchengine.query.headings import heading_at, headings_of
 
 _RECORDS = ("json", "parquet")
-_BROKEN = 17  # every so many files is broken
+_BROKEN = 17  # one file in 17 is broken
 
 
 def folder_of(path: Path, count: int) -> tuple[dict[str, Book], set[str]]:

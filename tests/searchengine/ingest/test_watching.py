@@ -1,4 +1,4 @@
-"""A watched folder: each change is found, and what was missed meanwhile."""
+"""A watched folder: each change is found, also those made while nobody watched."""
 
 import errno
 import os
