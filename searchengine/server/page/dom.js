@@ -31,13 +31,15 @@ export function highlighted(text, question) {
   const all = question.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) || [];
   const telling = all.filter((word) => !COMMON.has(word));
   const words = telling.length ? telling : all;
+  const typed = /[\p{L}\p{N}]$/u.test(question) ? words.find((word) => word === all.at(-1)) : null; // may be unfinished
   const stems = [...new Set(words.map((word) => (word.length > 5 ? word.slice(0, -2) : word)))];
   if (!stems.length) return [text];
   const nodes = [];
   let last = 0;
   for (const match of text.matchAll(/[\p{L}\p{N}]+/gu)) {
     const word = match[0].toLowerCase();
-    if (!stems.some((stem) => word === stem || (stem.length > 3 && word.startsWith(stem)))) continue;
+    const begun = typed && word.startsWith(typed);
+    if (!begun && !stems.some((stem) => word === stem || (stem.length > 3 && word.startsWith(stem)))) continue;
     nodes.push(text.slice(last, match.index), make("mark", {}, match[0]));
     last = match.index + match[0].length;
   }

@@ -32,15 +32,18 @@ function request(question) {
   const mode = checkedMode();
   return {
     collection: byId("collection").value, query: question, k: PAGE, mode, where: where(),
-    shortlist: mode === "text" ? null : shortlist(),
+    shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
   };
 }
+
+/** Whether the hits that are shown are still those of an earlier question. */
+const setBusy = (busy) => byId("hits").setAttribute("aria-busy", busy);
 
 /** Ask the question that is in the box; the one asked before is given up. */
 async function search() {
   clearTimeout(state.timer);
   state.asking?.abort();
-  const question = byId("query").value.trim();
+  const question = byId("query").value.trimStart(); // a space at the end ends the last word
   byId("missed").textContent = "";
   if (!question) {
     remember(question);
@@ -48,8 +51,10 @@ async function search() {
     showHits([], "", addFilter, false);
     byId("status").textContent = "";
     byId("more").hidden = byId("error").hidden = true;
+    setBusy(false);
     return;
   }
+  setBusy(true);
   const start = performance.now();
   const asking = (state.asking = new AbortController());
   try {
@@ -71,10 +76,12 @@ async function search() {
     const detail = { server: result.timing.total, received: received - start, shown: shown - start };
     performance.measure("painted", { start, detail });
     if (state.asked !== asked) return; // another question has been answered meanwhile
-    remember(question); // takes the browser some milliseconds, as the map does
+    remember(question.trim()); // takes the browser some milliseconds, as the map does
     await locate(question, result.hits, asking.signal);
   } catch (error) {
     showError(error);
+  } finally {
+    if (state.asking === asking) setBusy(false);
   }
 }
 
@@ -250,6 +257,7 @@ function setTheme(theme) {
 
 byId("query").addEventListener("input", () => {
   clearTimeout(state.timer);
+  setBusy(true);
   state.timer = setTimeout(search, DEBOUNCE);
 });
 byId("search").addEventListener("submit", (event) => {
@@ -266,6 +274,7 @@ byId("shortlist").addEventListener("input", () => {
   byId("shortlist-value").textContent = text;
   byId("shortlist").setAttribute("aria-valuetext", text);
   clearTimeout(state.timer);
+  setBusy(true);
   state.timer = setTimeout(search, DEBOUNCE);
 });
 byId("token-form").addEventListener("submit", (event) => {

@@ -78,14 +78,15 @@ def page(browser: Any, server: Server) -> Iterator[Any]:
     assert not errors
 
 
+def settle(page: Any) -> None:
+    """Wait until the hits are those of what stands in the page."""
+    page.wait_for_selector("#hits[aria-busy=false]", state="attached")
+
+
 def ask(page: Any, question: str) -> None:
     page.fill("#query", question)
-    page.wait_for_function(
-        "q => document.querySelector('#status').textContent.length > 0"
-        " && location.hash.includes('q=' + q)",
-        arg=question.split(" ")[0],
-    )
-    page.wait_for_timeout(100)
+    settle(page)
+    assert f"q={question.split(' ')[0]}" in page.evaluate("location.hash")
 
 
 def titles(page: Any) -> list[str]:
@@ -107,6 +108,11 @@ def test_search_and_pages(page: Any) -> None:
     assert len(set(titles(page))) == 20
     ask(page, "what is a whale in the deep")  # common words are not marked
     assert {each.lower() for each in first.locator("mark").all_inner_texts()} <= {"whale", "deep"}
+    ask(page, "whal")  # the last word may be unfinished
+    assert len(titles(page)) == 10
+    assert first.locator("mark").first.inner_text() == "whale"
+    ask(page, "whal ")
+    assert page.locator("#status").inner_text() == "No hits."
     ask(page, "nothing-like-it")
     assert page.locator("#status").inner_text() == "No hits."
 
@@ -116,8 +122,8 @@ def test_filters_are_chips(page: Any) -> None:
     page.click("#facets button:has-text('land (10)')")
     page.wait_for_selector("#chips button")
     assert page.locator("#chips button").inner_text() == "topic = 'land' ×"
-    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 10")
-    assert all(int(title.split()[1]) % 3 == 1 for title in titles(page))
+    settle(page)
+    assert len(titles(page)) == 10 and all(int(title.split()[1]) % 3 == 1 for title in titles(page))
     page.fill("#where", "year >= 2020")
     page.press("#where", "Enter")
     page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 3")
