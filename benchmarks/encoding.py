@@ -9,16 +9,21 @@ itself; they take turns, and ratios are of the same turn. Use `taskset` to measu
 
 - cosine: of each vector to the same text's in float32 by torch; the least and the mean.
 - nDCG@10: of exact search for SciFact's test questions, encoded by the same side, as are all of its
-  documents, however few are timed. Published: 0.645. Some minutes; --no-quality leaves it out.
-- share of the peak: useful work (see `useful_flops`) a second, of what a large bfloat16 matrix
-  product by torch does, measured between the turns.
+  documents, however few are timed. Sides that compute float32 rank as torch does. Published: 0.645.
+  Some minutes; --no-quality leaves it out.
+- share of the peak: useful work (see `useful_flops`) a second, of what large matrix products by
+  torch in bf16, int8 and fp32 do, measured between the turns.
+- by processor time: the same ratio or share of processor seconds, for machines that are busy.
 
 A side that cannot be run here, or is not accurate enough for this encoder to run it, is left out.
 sentence-transformers is as it comes (float32, 32 texts at a time); with --rivals also in bfloat16,
-which it does not do unless told to.
+which it does not do unless told to. --peers adds its fastest configurations, and fastembed: see
+encoding_peers.py. ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI shows OpenVINO and torch on a processor
+without bf16; ONNX Runtime has no bf16 anyway.
 """
 
 import json
+import os
 import random
 import tempfile
 import time
@@ -31,10 +36,12 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
+from peaks import Turn, matmul
 from record import DATA, record, spread
 from sides import Side, in_turn, run, running, times
 
 Vectors = npt.NDArray[np.float32]
+CLOCKS = ("", ", by processor time")
 REFERENCE = {"tool": "ours", "device": "cpu", "runtime": "torch", "precision": "fp32"}
 THEIRS = "sentence-transformers"
 OURS: dict[str, dict[str, Any]] = {
@@ -45,6 +52,11 @@ OURS: dict[str, dict[str, Any]] = {
 }
 RIVALS: dict[str, dict[str, Any]] = {"sentence-transformers bf16": {"dtype": "bfloat16"}}
 LEFT_OUT = "left out"
+SAME_RANKING = 0.99999
+"""Sides whose every vector has at least this cosine to float32 rank as torch in float32 does."""
+PEERS = Path(__file__).with_name("encoding_peers.py")
+PEER = "peer "
+ISA = "ONEDNN_MAX_CPU_ISA"
 WARM = ["warm"] * 4
 
 
@@ -56,6 +68,8 @@ WARM = ["warm"] * 4
 @click.option("--layers", default=4, show_default=True, help="Of the shallower side; 0 for none.")
 @click.option("--quality/--no-quality", default=True, show_default=True, help="nDCG@10, too.")
 @click.option("--rivals", is_flag=True, help="sentence-transformers in bfloat16, too.")
+@click.option("--peers", help="Python of an environment with the peers of encoding_peers.py.")
+@click.option("--only", multiple=True, help="Sides to measure, beside sentence-transformers.")
 def main(
     data: Path,
     repeats: int,
@@ -64,6 +78,8 @@ def main(
     layers: int,
     quality: bool,
     rivals: bool,
+    peers: str | None,
+    only: tuple[str, ...],
 ) -> None:
     """Encode in turns, then compare the vectors."""
     sides = {name: {"tool": "ours", **loading} for name, loading in OURS.items()}
@@ -75,9 +91,27 @@ def main(
     texts = {"scifact": scifact(data, documents), "sentences": mixed(data, sentences)}
     judged = Judged(data) if quality else None
     with tempfile.TemporaryDirectory() as scratch:
+        if peers:
+            sides |= peer_sides(peers, Path(scratch) / "exported")
+        if only:
+            sides = {name: side for name, side in sides.items() if name in (THEIRS, *only)}
         figures = compare(Path(scratch), sides, texts, judged, repeats)
     click.echo(json.dumps(figures, indent=2))
-    record("encoding", {"repeats": repeats, **figures})
+    limit = os.environ.get(ISA)
+    section = f"encoding, oneDNN limited to {limit}" if limit else "encoding"
+    record(section, {"repeats": repeats, **figures})
+
+
+def peer_sides(python: str, exported: Path) -> dict[str, dict[str, Any]]:
+    """The sides of encoding_peers.py, their files exported."""
+    import encoding_peers
+
+    from trainer.model.source import starter_folder
+
+    where = {"python": python, "model": str(starter_folder()), "exported": str(exported)}
+    with Side(str(PEERS), tool="export", **where) as side:
+        side.ask()
+    return {PEER + tool: {"tool": tool, **where} for tool in encoding_peers.SIDES}
 
 
 def compare(
@@ -90,28 +124,28 @@ def compare(
     """The figures of every side on every set of texts."""
     started = {name: {"device": "cpu", **what} for name, what in sides.items()}
     started["matmul"] = {"tool": "matmul", "device": "cpu"}
+    scripts = {name: str(PEERS) for name in sides if name.startswith(PEER)}
     figures: dict[str, Any] = {}
-    with running(__file__, started) as found:
+    with running(__file__, started, scripts) as found:
         figures["sides"] = {name: found[name].about for name in sides}
         matmul = found.pop("matmul")
         found = able(found)
         for name, some in texts.items():
             path = written(scratch / f"{name}.json", some)
             kept = {side: scratch / f"{name}.{i}.npy" for i, side in enumerate(found)}
-            seconds, peaks = taking_turns(found, matmul, path, kept, repeats)
-            figures[name] = {"texts": len(some), "bf16 peak, FLOP/s": spread(peaks)}
+            turns, peaks = taking_turns(found, matmul, path, kept, repeats)
+            figures[name] = {"texts": len(some)}
             whole = scratch / f"{name}.whole.npy"
             work = referred(path, whole)
-            for side, each in seconds.items():
-                shown = speed(len(some), each, seconds[THEIRS])
-                shown["share of bf16 peak"] = (
-                    work * found[side].about["layers"] / median(each) / median(peaks)
-                )
+            for side, each in turns.items():
+                shown = speed(len(some), each, turns[THEIRS])
+                shown |= shares(work * found[side].about["layers"], each, peaks)
                 shown["cosine"] = cosine(kept[side], whole)
                 figures[name][side] = shown
                 click.echo(f"{name} {side}: {shown}", err=True)
         if judged is not None:
-            figures["ndcg@10"] = judged.scores(scratch, found)
+            rounded = [n for n in found if figures["scifact"][n]["cosine"]["min"] < SAME_RANKING]
+            figures["ndcg@10"] = judged.scores(scratch, {name: found[name] for name in rounded})
     return figures
 
 
@@ -132,27 +166,43 @@ def referred(path: Path, whole: Path) -> float:
 
 def taking_turns(
     found: Mapping[str, Side], matmul: Side, path: Path, kept: Mapping[str, Path], repeats: int
-) -> tuple[dict[str, list[float]], list[float]]:
-    """Seconds of each side, and FLOP/s of the matrix product, turn by turn.
+) -> tuple[dict[str, list[Turn]], list[dict[str, Turn]]]:
+    """Seconds of each side, and FLOP/s of the matrix products by precision, turn by turn.
 
     The vectors of the first turn are kept in files.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in found}
+    turns: dict[str, list[Turn]] = {name: [] for name in found}
     peaks = []
     for turn in range(repeats):
         for name in in_turn([*found], turn):
             keep = None if turn else str(kept[name])
-            seconds[name].append(found[name].ask(texts=str(path), keep=keep))
-            click.echo(f"{path.stem} {name}: {seconds[name][-1]:.2f} s", err=True)
+            turns[name].append(found[name].ask(texts=str(path), keep=keep))
+            wall, busy = turns[name][-1]
+            click.echo(f"{path.stem} {name}: {wall:.2f} s, processor {busy:.2f} s", err=True)
         peaks.append(matmul.ask())
-    return seconds, peaks
+    return turns, peaks
 
 
-def speed(texts: int, seconds: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+def speed(texts: int, each: Sequence[Turn], theirs: Sequence[Turn]) -> dict[str, Any]:
     """Texts per second, and how many times theirs in the same turn."""
+    shown: dict[str, Any] = {}
+    for clock, name in enumerate(CLOCKS):
+        seconds, other = ([turn[clock] for turn in turns] for turns in (each, theirs))
+        shown[f"texts/s{name}"] = spread([texts / one for one in seconds])
+        shown[f"times sentence-transformers{name}"] = times(other, seconds)
+    return shown
+
+
+def shares(
+    work: float, each: Sequence[Turn], peaks: Sequence[Mapping[str, Turn]]
+) -> dict[str, float]:
+    """The rate of useful work (FLOP in a turn) as a share of each precision's peak."""
     return {
-        "texts/s": spread([texts / each for each in seconds]),
-        "times sentence-transformers": times(theirs, seconds),
+        f"share of {precision} peak{name}": work
+        / median([turn[clock] for turn in each])
+        / median([found[precision][clock] for found in peaks])
+        for clock, name in enumerate(CLOCKS)
+        for precision in peaks[0]
     }
 
 
@@ -188,16 +238,15 @@ class Judged:
         self.texts = [document.full_text for document in documents]
 
     def scores(self, scratch: Path, sides: Mapping[str, Side]) -> dict[str, float]:
-        """Of our sides, and of float32 by torch."""
+        """Of our sides, the peers, and float32 by torch."""
         texts = written(scratch / "whole.json", self.texts)
         figures = {}
         with Side(__file__, **REFERENCE) as reference:
             for name, side in {"torch fp32": reference, **sides}.items():
-                if name not in (THEIRS, *RIVALS):
-                    vectors = scratch / "whole.npy"
-                    side.ask(texts=str(texts), keep=str(vectors))
-                    figures[name] = self.score(side, vectors)
-                    click.echo(f"{name}: nDCG@10 {figures[name]:.4f}", err=True)
+                vectors = scratch / "whole.npy"
+                side.ask(texts=str(texts), keep=str(vectors))
+                figures[name] = self.score(side, vectors)
+                click.echo(f"{name}: nDCG@10 {figures[name]:.4f}", err=True)
         return figures
 
     def score(self, side: Side, documents: Path) -> float:
@@ -258,13 +307,13 @@ def answering(
 ) -> Callable[..., Any]:
     """What a side does when asked: encode a file of texts, or questions alone; count tokens."""
 
-    def timed(texts: list[str], role: str, keep: str | None = None) -> float:
-        start = time.perf_counter()
+    def timed(texts: list[str], role: str, keep: str | None = None) -> Turn:
+        start, busy = time.perf_counter(), time.process_time()
         vectors = encode(texts, role)
-        seconds = time.perf_counter() - start
+        turn = [time.perf_counter() - start, time.process_time() - busy]
         if keep:
             np.save(keep, vectors)
-        return seconds
+        return turn
 
     def answer(
         texts: str | None = None,
@@ -274,7 +323,7 @@ def answering(
         count: str | None = None,
     ) -> Any:
         if alone:
-            return [timed([question], "query") for question in alone]
+            return [timed([question], "query")[0] for question in alone]
         if count and counted:
             return counted(json.loads(Path(count).read_text()))
         return timed(json.loads(Path(str(texts)).read_text()), role, keep)
@@ -323,30 +372,6 @@ def theirs(device: str, dtype: str | None = None) -> tuple[Callable[..., Any], d
     layers = model[0].auto_model.config.num_hidden_layers
     about = {"engine": THEIRS, "precision": dtype or "fp32", "layers": layers}
     return answering(lambda texts, _: np.asarray(model.encode(texts), np.float32)), about
-
-
-def matmul(device: str) -> tuple[Callable[[], float], dict[str, Any]]:
-    """Matrix products of torch in bfloat16: FLOP/s of the better of two sizes, best of five."""
-    import torch
-
-    sizes = (2048, 4096) if device == "cpu" else (8192, 16384)
-    squares = {n: torch.randn(n, n, device=device).bfloat16() for n in sizes}
-
-    def product(square: torch.Tensor) -> float:
-        if device != "cpu":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        square @ square
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    def answer() -> float:
-        best = {n: min(product(square) for _ in range(5)) for n, square in squares.items()}
-        return max(2 * n**3 / seconds for n, seconds in best.items())
-
-    answer()
-    return answer, {"engine": "torch", "precision": "bf16"}
 
 
 if __name__ == "__main__":

@@ -12,12 +12,20 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 import encoding
-from encoding import THEIRS, mixed, scifact, speed, taking_turns, useful_flops, written
+from encoding import (
+    THEIRS,
+    mixed,
+    scifact,
+    shares,
+    speed,
+    taking_turns,
+    useful_flops,
+    written,
+)
 from record import DATA, record, spread
 from sides import Side, in_turn, percentiles, run, running, times
 
@@ -65,14 +73,15 @@ def main(data: Path, repeats: int, documents: int, sentences: int, questions: in
 def rates(found: Mapping[str, Side], matmul: Side, path: Path, repeats: int) -> dict[str, Any]:
     """Texts per second of every side, and its share of the peak; the cosine to float32."""
     kept = {name: path.with_suffix(f".{i}.npy") for i, name in enumerate(found)}
-    seconds, peaks = taking_turns(found, matmul, path, kept, repeats)
+    turns, peaks = taking_turns(found, matmul, path, kept, repeats)
     counted = found[COUNTING].ask(count=str(path))
     texts = len(json.loads(path.read_text()))
-    shown: dict[str, Any] = {"texts": texts, "bf16 peak, FLOP/s": spread(peaks)}
-    for name, each in seconds.items():
+    shown: dict[str, Any] = {"texts": texts}
+    shown["bf16 peak, FLOP/s"] = spread([peak["bf16"][0] for peak in peaks])
+    for name, each in turns.items():
         work = useful_flops(**counted) * found[name].about["layers"]
-        shown[name] = speed(texts, each, seconds[THEIRS]) | {
-            "share of bf16 peak": work / median(each) / median(peaks),
+        shown[name] = speed(texts, each, turns[THEIRS]) | shares(work, each, peaks)
+        shown[name] |= {
             "cosine": encoding.cosine(kept[name], kept[THEIRS]),
         }
     return shown

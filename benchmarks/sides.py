@@ -17,8 +17,6 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from record import spread
-
 AS_SIDE = "--as-side"
 SETTLE = 0.1  # seconds before an answer is begun: the threads of the side before spin a while
 
@@ -26,15 +24,16 @@ SETTLE = 0.1  # seconds before an answer is begun: the threads of the side befor
 class Side:
     """One side of a comparison, loaded when this returns.
 
-    script: the file that makes the side of the rest, see `run`. `about` is what the side tells of
-    itself. Raises RuntimeError with the end of its messages if it fails.
+    script: the file that makes the side of the rest, see `run`. python: runs it, this one if there
+    is none. `about` is what the side tells of itself. Raises RuntimeError with the end of its
+    messages if it fails.
     """
 
-    def __init__(self, script: str, **what: Any) -> None:
+    def __init__(self, script: str, *, python: str | None = None, **what: Any) -> None:
         self._name = f"{script} as {what}"
         self._messages = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, script, AS_SIDE, json.dumps(what)],
+            [python or sys.executable, script, AS_SIDE, json.dumps(what)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._messages,
@@ -68,10 +67,16 @@ class Side:
 
 
 @contextmanager
-def running(script: str, sides: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Side]]:
-    """All sides by name, loaded one after another, ended with the block."""
+def running(
+    script: str, sides: Mapping[str, Mapping[str, Any]], scripts: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Side]]:
+    """All sides by name, loaded one after another, ended with the block.
+
+    scripts: by name, of the sides that another file makes.
+    """
+    files = {name: script for name in sides} | (dict(scripts) if scripts else {})
     with ExitStack() as stack:
-        yield {name: stack.enter_context(Side(script, **what)) for name, what in sides.items()}
+        yield {name: stack.enter_context(Side(files[name], **what)) for name, what in sides.items()}
 
 
 def run(main: Callable[[], Any], be: Callable[..., tuple[Callable[..., Any], Any]]) -> None:
@@ -100,6 +105,8 @@ def in_turn(names: Sequence[str], turn: int) -> list[str]:
 
 def times(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
     """How many times as long theirs took, measured in pairs: median and quartiles."""
+    from record import spread  # a side in an environment of its own has not what that imports
+
     return spread([a / b for a, b in zip(theirs, ours, strict=True)])
 
 

@@ -84,7 +84,7 @@ def load_new(
 
 
 def load_built_by(
-    identity: Mapping[str, Any], path: Path, runtime: RuntimeConfig | None = None
+    identity: Mapping[str, Any], path: Path | str, runtime: RuntimeConfig | None = None
 ) -> TextEncoder:
     """Load the encoder that a collection's settings name. Raises CollectionError."""
     if identity["fingerprint"] == NO_ENCODER:
@@ -113,7 +113,7 @@ def renamed(encoder: TextEncoder) -> dict[str, str]:
     return dict.fromkeys(former, encoder.fingerprint)
 
 
-def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path) -> None:
+def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path | str) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors

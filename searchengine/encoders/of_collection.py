@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
+from searchengine.backends.contract import Backend
 from searchengine.encoders.loading import check_built_by, load_built_by, renamed
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EndpointError
-from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
@@ -20,7 +20,7 @@ class CollectionEncoder:
 
     def __init__(
         self,
-        collection: Collection,
+        collection: Backend,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
     ) -> None:

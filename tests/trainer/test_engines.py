@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from filelock import FileLock, Timeout
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +25,8 @@ from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import measure, store
 from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import Graph, read_graph
-from trainer.runtimes.openvino_runtime import OpenVINORuntime
+from trainer.runtimes.graph import Graph, kernels_folder, read_graph
+from trainer.runtimes.openvino_runtime import OpenVINORuntime, core
 from trainer.runtimes.runtime import prefetched
 from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
@@ -423,11 +424,6 @@ def test_what_fails_for_a_moment_is_tried_again(
     assert encoder.runtime == "openvino"
 
 
-@pytest.mark.xfail(
-    strict=False,
-    raises=AssertionError,
-    reason="a known fault: on a busy machine, one process in twenty begins with a wrong vector",
-)
 def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     script = (
         "import sys\nfrom trainer.encoder import Encoder\n"
@@ -442,6 +438,40 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     answers = [process.communicate(timeout=240) for process in running]
     assert len({out for out, _ in answers}) == 1 and "openvino" in answers[0][0], answers
     assert len(folders(fresh)) == 1
+
+
+def test_one_process_at_a_time_writes_kernels(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    class Core:
+        def compile_model(self, model: object, device: str, settings: dict[str, str]) -> object:
+            if "CACHE_DIR" in settings:
+                kept.append(settings["CACHE_DIR"])
+                with pytest.raises(Timeout):
+                    FileLock(Path(kept[-1], "lock")).acquire(timeout=0)
+            return core().compile_model(model, device, settings)
+
+    monkeypatch.setattr("trainer.runtimes.openvino_runtime.core", Core)
+    Encoder.load(fresh, runtime="openvino", precision="fp32").encode(["a"])
+    assert len(kept) == 1
+    FileLock(Path(kept[0], "lock")).acquire(timeout=0)  # free again
+
+
+def test_kernels_are_not_kept_where_nothing_can_be_locked(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    encoder = Encoder.load(fresh, runtime="openvino", precision="fp32")
+    encoder.encode(["a"])
+    kernels = kernels_folder(Path(*folders(fresh)))
+    assert kernels is not None and list(kernels.glob("*.blob"))
+    shutil.rmtree(kernels)
+    monkeypatch.setattr("trainer.runtimes.openvino_runtime.FileLock", refuse)
+    again = Encoder.load(fresh, runtime="openvino", precision="fp32")
+    np.testing.assert_array_equal(again.encode(["a"]), encoder.encode(["a"]))
+    assert not list(kernels.glob("*.blob"))
 
 
 # ----------------------------------------------------------------------------- accuracy

@@ -5,25 +5,22 @@ A model is traced by torch, or its graph quantized by nncf; the result is measur
 """
 
 import functools
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+import platform
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainer.errors import ModelError, first_line
 from trainer.model.source import Source
-from trainer.model.tokens import Ids, Padded, TokenIds
+from trainer.model.tokens import TokenIds
 from trainer.runtimes import measure
-from trainer.runtimes.config import Precision
+from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.graph import GRAPH, Graph
-from trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
-from trainer.runtimes.runtime import Vectors
+from trainer.runtimes.openvino_runtime import import_openvino
+from trainer.runtimes.quantize import quantize
+from trainer.runtimes.runtime import Runtime, Vectors
 from trainer.runtimes.store import empty_folder, keep
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
@@ -32,6 +29,12 @@ if TYPE_CHECKING:  # which is torch; a graph that is there does without
 # The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
 # is not one to pack.
 MIN_PACKED_COSINE = 0.99999
+# A lower cosine of int8 comes from sums that overflow, on processors that cannot add products of 8
+# bits (0.2 on AVX2); a graph with fewer products in int8 overflows as well.
+MIN_WITHOUT_OVERFLOW = 0.9
+# Processors for which OpenVINO's kernels are made: torch was slower on all that were measured, by a
+# third or more, and is not timed.
+X86 = ("x86_64", "AMD64")
 # A graph to build and its openvino.Model, None where the network cannot be traced.
 Candidate = tuple[Graph, Any]
 
@@ -79,7 +82,17 @@ def compile_model(source: Source, model: "Model", files: Mapping[str, str]) -> G
             else:
                 yield replace(graph, packed=packed), network
 
-    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
+    def rivals() -> dict[str, Runtime]:
+        """torch, in the precisions that `auto` would choose from; where it could be faster."""
+        if platform.machine() in X86:
+            return {}
+        native = [Precision.BF16] if cpu_has_native_bf16() else []
+        return {
+            f"{RuntimeKind.TORCH} {precision}": TorchRuntime(model.module, precision, "cpu")
+            for precision in (*native, Precision.FP32)
+        }
+
+    return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors, rivals))
 
 
 def quantize_graph(source: Source, exact: Graph) -> Graph:
@@ -92,17 +105,23 @@ def quantize_graph(source: Source, exact: Graph) -> Graph:
         return measure.sample_vectors(exact.start(Precision.FP32), tokens)
 
     def candidates() -> Iterator[Candidate]:
-        yield graph, quantize(exact.folder / GRAPH, measure.sample_ids(tokens), exact.packed)
+        samples = measure.sample_ids(tokens)
+        for split in (True, False):
+            yield graph, quantize(exact.folder / GRAPH, samples, exact.packed, split=split)
 
     return keep(source, graph, lambda folder: _build(folder, candidates(), exact_vectors))
 
 
 def _build(
-    folder: Path, candidates: Iterator[Candidate], exact_vectors: Callable[[], Vectors]
+    folder: Path,
+    candidates: Iterator[Candidate],
+    exact_vectors: Callable[[], Vectors],
+    rivals: Callable[[], Mapping[str, Runtime]] = dict,
 ) -> Graph:
     """The first candidate that is accurate, or the last one, written to a folder and measured.
 
-    exact_vectors: of the sample texts, in float32. Raises OSError where there is no room.
+    exact_vectors: of the sample texts, in float32. rivals: what else could run the model.
+    Raises OSError where there is no room.
     """
     graph = None
     for candidate, network in candidates:
@@ -114,8 +133,8 @@ def _build(
             import_openvino().save_model(network, str(folder / GRAPH), compress_to_fp16=False)
         except RuntimeError as error:
             raise OSError(str(error)) from error
-        graph = measure.with_measurements(graph, exact_vectors())
-        if not graph.refused and graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE:
+        graph = measure.with_measurements(graph, exact_vectors(), rivals())
+        if not graph.refused and _suffices(graph):
             break
     assert graph is not None, "there is at least one candidate"
     if graph.refused:
@@ -123,50 +142,13 @@ def _build(
     return graph
 
 
+def _suffices(graph: Graph) -> bool:
+    """Whether no other candidate could be better."""
+    if graph.int8:
+        overflows = graph.cosines[Precision.INT8] < MIN_WITHOUT_OVERFLOW
+        return overflows or graph.is_accurate(Precision.INT8)
+    return graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE
+
+
 def _not_now(error: Exception) -> ModelError:
     return ModelError(f"openvino cannot run this model now ({error}); torch can")
-
-
-def quantize(graph: Path, samples: Sequence[Ids], packed: bool) -> Any:
-    """An openvino.Model of the graph with matrix products in int8, but for the narrowing ones.
-
-    packed: whether the graph takes packed texts.
-    SmoothQuant (Xiao et al., arXiv 2211.10438) and bias correction; activations are scaled by what
-    the samples show. Raises ModelError for a graph that nncf does not take.
-    """
-    model = core().read_model(str(graph))
-    import nncf  # trainer.runtimes.config checks that it is installed
-
-    nncf.set_log_level(logging.ERROR)
-
-    def inputs(row: Ids) -> list[Any]:
-        ids = row[None].astype(np.int64)
-        return graph_inputs(Padded(ids, np.ones_like(ids)), packed)
-
-    try:
-        with redirect_stdout(StringIO()):  # nncf prints its progress there
-            return nncf.quantize(
-                model,
-                nncf.Dataset(samples, inputs),
-                model_type=nncf.ModelType.TRANSFORMER,
-                subset_size=len(samples),
-                ignored_scope=nncf.IgnoredScope(names=narrowing(model)),
-            )
-    except Exception as error:  # nncf raises many kinds; the reader needs one sentence
-        raise ModelError(f"nncf cannot quantize this model: {first_line(error)}") from error
-
-
-def narrowing(model: Any) -> list[str]:
-    """Names of the products whose rows get shorter: those behind the feed-forward activations.
-
-    A few of their inputs are far larger than the rest, which 8 bits cannot hold side by side: the
-    least cosine to float32 is 0.995 without them, 0.978 with them (all-MiniLM-L6-v2).
-    """
-    names = []
-    for product in model.get_ops():
-        if product.get_type_name() == "MatMul":
-            into, out = product.input_value(0), product.output(0)
-            widths = into.get_partial_shape()[-1], out.get_partial_shape()[-1]
-            if all(w.is_static for w in widths) and widths[0].get_length() > widths[1].get_length():
-                names.append(product.get_friendly_name())
-    return names

@@ -59,7 +59,8 @@ class RuntimeConfig:
     Attributes:
         runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else OpenVINO
             where it is installed, accurate and the processor computes; else torch.
-        precision: "auto" is bf16 where the hardware multiplies it natively, else fp32.
+        precision: "auto" is the fastest of fp32 and, where the hardware multiplies it natively,
+            bf16, of those that are accurate; as timed when the graph was compiled.
         device: a torch device name; None is the fastest one.
         trust_remote_code: Python code that comes with a model may be run, by torch alone. Otherwise
             it is never run.

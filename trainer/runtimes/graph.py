@@ -2,8 +2,9 @@
 
 A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
 format), tokenizer.json, and graph.json: the model it was compiled from, the version that compiled
-it, and the cosines of its vectors to torch's in float32. The record is signed with the user's key,
-as others may write to the folder too: a record that anybody else wrote or edited is not read.
+it, and what was measured: how near its vectors are to torch's in float32, and how fast it runs. The
+record is signed with the user's key, as others may write to the folder too: a record that anybody
+else wrote or edited is not read.
 """
 
 import hmac
@@ -17,13 +18,21 @@ from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, signature, user_cache
 from trainer.model.description import Description
 from trainer.model.source import Source
-from trainer.runtimes.config import Precision, cpu_has_native_bf16
+from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 
-FORMAT = 3
+FORMAT = 4
 RECORD, GRAPH, TOKENIZER = "graph.json", "graph.xml", "tokenizer.json"
 # The least cosine of a sample text's vector to its float32 vector that is accurate enough.
 MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99}
+# The least share of the nearest sample texts that must remain the nearest. Where all vectors of a
+# model are similar, a cosine that is near enough can still rank differently.
+MIN_AGREEMENT = {Precision.INT8: 0.9}
+# How many times as fast as bf16 float32 must be to be chosen: where they take about as long, chance
+# must not decide between two runs.
+FP32_GAIN = 1.5
+# How many times as fast torch must be to be chosen: it takes seconds to start.
+TORCH_GAIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,9 @@ class Graph:
         packed: whether it packs the texts of a batch, and computes little padding.
         fingerprints, description: of the model.
         cosines: to float32 vectors, by precision; the least over the sample texts.
+        agreements: with float32's nearest sample texts, by precision; see measure.agreement.
         token_budget: tokens of the batch that it runs fastest.
+        speeds: tokens per second by precision, and of torch as "torch fp32".
         refused: why the model cannot be compiled; "" if it is.
         sha256: of the files beside the record.
         torch: the version that traced it, or failed to.
@@ -55,7 +66,9 @@ class Graph:
     fingerprints: tuple[str, ...]
     description: Description
     cosines: Mapping[str, float] = field(default_factory=dict)
+    agreements: Mapping[str, float] = field(default_factory=dict)
     token_budget: int = BUDGETS[0]
+    speeds: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
     sha256: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
@@ -73,16 +86,25 @@ class Graph:
         written = self.sha256.items()
         return all(checksums.of(self.folder / name) == digest for name, digest in written)
 
+    def is_accurate(self, precision: Precision) -> bool:
+        """Whether its vectors in a precision were measured, and are near enough to float32's."""
+        agrees = self.agreements.get(precision, 1.0) >= MIN_AGREEMENT.get(precision, 0.0)
+        return agrees and self.cosines.get(precision, -1.0) >= MIN_COSINE[precision]
+
     def choose_precision(self, precision: Precision) -> Precision:
         """The precision to compute in. Raises ModelError where it is not accurate enough."""
         choices = [precision]
         if precision is Precision.AUTO:
+            fp32, bf16 = (self.speeds.get(each, 0.0) for each in (Precision.FP32, Precision.BF16))
             native = [Precision.BF16] if cpu_has_native_bf16() else []
-            choices = [*native, Precision.FP32]
+            if fp32 > FP32_GAIN * bf16:
+                choices = [Precision.FP32, *native]
+            else:
+                choices = [*native, Precision.FP32]
         if self.refused:
             raise ModelError(f"openvino cannot run this model ({self.refused}); torch can")
         for choice in choices:
-            if self.cosines.get(choice, -1.0) >= MIN_COSINE[choice]:
+            if self.is_accurate(choice):
                 return choice
         if choices[0] not in self.cosines:
             raise ModelError(
@@ -90,11 +112,29 @@ class Graph:
                 f"{self.folder} does not have it; choose another precision"
             )
         measured = ", ".join(f"{name} {value:.4f}" for name, value in self.cosines.items())
+        least = f"its cosine to float32 must be at least {MIN_COSINE[choices[0]]}, got {measured}"
+        if (agreement := self.agreements.get(choices[0])) is not None:
+            least += (
+                f", and at least {MIN_AGREEMENT[choices[0]]} of the nearest sample texts must be "
+                f"those of float32, got {agreement:.4f}"
+            )
         raise ModelError(
-            f"openvino in {choices[0]} is not accurate enough for this model: its cosine to "
-            f"float32 must be at least {MIN_COSINE[choices[0]]}, got {measured}; choose another "
-            "precision, or torch"
+            f"openvino in {choices[0]} is not accurate enough for this model: {least}; choose "
+            "another precision, or torch"
         )
+
+    @property
+    def torch_is_faster(self) -> bool:
+        """Whether torch was measured to be so much faster that its start, of seconds, pays off."""
+        openvino = [self.speeds.get(name, 0.0) for name in MIN_COSINE if self.is_accurate(name)]
+        torch = [rate for name, rate in self.speeds.items() if name.startswith(RuntimeKind.TORCH)]
+        return max(torch, default=0.0) >= TORCH_GAIN * max(openvino, default=0.0) > 0.0
+
+    @property
+    def speeds_in_words(self) -> str:
+        """What was timed, the fastest first."""
+        ordered = sorted(self.speeds.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {rate:,.0f}" for name, rate in ordered) + " tokens/s"
 
     def start(self, precision: Precision) -> OpenVINORuntime:
         """The runtime of the graph. Raises ModelError."""

@@ -16,8 +16,8 @@ from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import compile, measure, store
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.graph import MIN_COSINE, Graph
-from trainer.runtimes.runtime import Runtime
+from trainer.runtimes.graph import FP32_GAIN, MIN_COSINE, Graph
+from trainer.runtimes.runtime import PROBE_WIDTH, Runtime, speeds
 
 if TYPE_CHECKING:
     from trainer.model.folder import Model
@@ -98,16 +98,23 @@ class ModelHandle:
 
     @property
     def runs_on(self) -> str:
-        """Runtime and precision, in words."""
+        """Runtime and precision as text, with the measured speeds if they were chosen by speed."""
         running = self._runtime or self._torch
-        if running is not None:
-            return f"{running.kind} {running.precision}"
         if self._graph is None:
+            if running is not None:
+                return f"{running.kind} {running.precision}"
             return f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
         try:
-            return f"{RuntimeKind.OPENVINO} {self._graph.choose_precision(self._precision)}"
+            if running is not None:
+                words = f"{running.kind} {running.precision}"
+            elif self._prefers_torch:
+                words = RuntimeKind.TORCH
+            else:
+                words = f"{RuntimeKind.OPENVINO} {self._graph.choose_precision(self._precision)}"
         except ModelError as error:
             return f"{RuntimeKind.TORCH}: {error}"
+        chosen = self._choice_is_free and self._graph.speeds
+        return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
     def _describe(self) -> Description:
         if self._graph is not None:
@@ -117,15 +124,28 @@ class ModelHandle:
         return describe(self.model)
 
     def _openvino(self) -> Runtime:
-        """OpenVINO; or torch and a warning, where OpenVINO fails and was not asked for."""
+        """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required."""
         try:
-            return self._compiled_graph().start(self._precision)
+            graph = self._compiled_graph()
+            if not self._prefers_torch:
+                return graph.start(self._precision)
         except ModelError as error:
             if self.config.requires_openvino:
                 raise
             warnings.warn(f"{error}", RuntimeChoiceWarning, stacklevel=4)
+        # Either OpenVINO fails, or torch was measured to be faster.
         self._torch = self._torch_runtime(self._precision)
         return self._accurate_torch()
+
+    @property
+    def _choice_is_free(self) -> bool:
+        return self.config.runtime is RuntimeKind.AUTO and self._precision is Precision.AUTO
+
+    @property
+    def _prefers_torch(self) -> bool:
+        """Whether the choice is free, and torch was measured to be the fastest."""
+        graph = self._graph
+        return self._choice_is_free and graph is not None and graph.torch_is_faster
 
     def _compiled_graph(self) -> Graph:
         if self._graph is None:
@@ -144,7 +164,7 @@ class ModelHandle:
         return TorchRuntime(model.module, precision, self.config.device, model.max_tokens)
 
     def _accurate_torch(self) -> Runtime:
-        """torch; in float32 where the precision was left open and the fast one is not accurate."""
+        """torch; in float32 where the precision was left open and bf16 is inaccurate or slow."""
         fast = self._torch
         assert fast is not None
         is_open = self._precision is Precision.AUTO and self.source is not None
@@ -155,7 +175,9 @@ class ModelHandle:
         vectors, exact_vectors = (measure.sample_vectors(run, tokens) for run in (fast, exact))
         cosine = measure.min_cosine(vectors, exact_vectors)
         if cosine >= MIN_COSINE[fast.precision]:
-            return fast
+            width = min(PROBE_WIDTH, self.description.tokens.max_tokens)
+            rates = speeds({"fast": fast, "exact": exact}, width)
+            return exact if rates["exact"] > FP32_GAIN * rates["fast"] else fast
         warnings.warn(
             f"torch in {fast.precision} is not accurate enough for this model: its cosine to "
             f"float32 must be at least {MIN_COSINE[fast.precision]}, got {cosine:.4f}; torch runs "

@@ -1,5 +1,6 @@
 """How accurate and how fast a runtime is, measured on sample texts against float32."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,13 +10,14 @@ import numpy as np
 from trainer.errors import ModelError
 from trainer.model.tokens import Ids, TokenIds
 from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, Graph
+from trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Graph
 from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 from trainer.runtimes.runtime import (
     PROBE_WIDTH,
     Runtime,
     Vectors,
     fastest_budget,
+    speeds,
     token_budget_batches,
 )
 
@@ -24,6 +26,8 @@ TEXTS = Path(__file__).with_name("sample_texts.txt")
 BATCH_TOKENS = 512
 # Neighbouring lines that make one sample text: every length has its share.
 LINES_PER_SAMPLE = (1, 2, 4)
+# Neighbours of a sample text that are compared: as many as a page of hits has.
+NEAREST = 10
 
 
 @cache
@@ -60,23 +64,44 @@ def min_cosine(vectors: Vectors, exact: Vectors) -> float:
     return float(np.nan_to_num(np.einsum("nd,nd->n", vectors, exact), nan=-1.0).min())
 
 
-def with_measurements(graph: Graph, exact: Vectors) -> Graph:
-    """The graph with its accuracy in each precision and its fastest batch size.
+def agreement(vectors: Vectors, exact: Vectors) -> float:
+    """The mean share of each text's NEAREST other texts that are its nearest in `exact`, 0–1."""
+    nearest = []
+    for rows in (vectors, exact):
+        scores = rows @ rows.T
+        np.fill_diagonal(scores, -np.inf)
+        nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :NEAREST])
+    shared = [np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]
+    return float(np.mean(shared))
 
-    exact: float32 vectors of the sample texts. One that does not run gets the reason, `refused`.
+
+def with_measurements(
+    graph: Graph, exact: Vectors, rivals: Mapping[str, Runtime] | None = None
+) -> Graph:
+    """The graph with its accuracy and speed in each precision, and its fastest batch size.
+
+    exact: float32 vectors of the sample texts. rivals: by name, what else could run the model; they
+    are timed as well. A graph that does not run gets the reason, `refused`.
     """
     tokens = TokenIds(graph.description.tokens)
     precisions = [Precision.INT8] if graph.int8 else [Precision.FP32]
     if cpu_has_native_bf16() and not graph.int8:
         precisions.append(Precision.BF16)
-    cosines = {}
+    cosines, agreements = {}, {}
+    width = min(PROBE_WIDTH, tokens.max_tokens)
+    timed: dict[str, Runtime] = {}
     try:
         for precision in precisions:
             runtime = OpenVINORuntime(
                 graph.folder / GRAPH, precision, tokens.max_tokens, packs=graph.packed
             )
-            cosines[precision.value] = min_cosine(sample_vectors(runtime, tokens), exact)
-        budget = fastest_budget(runtime, BUDGETS, min(PROBE_WIDTH, tokens.max_tokens))
+            timed[precision.value] = runtime
+            vectors = sample_vectors(runtime, tokens)
+            cosines[precision.value] = min_cosine(vectors, exact)
+            if precision in MIN_AGREEMENT:
+                agreements[precision.value] = agreement(vectors, exact)
+        budget = fastest_budget(runtime, BUDGETS, width)
+        rates = speeds(timed | dict(rivals or {}), width)
     except ModelError as error:  # a graph that works for the traced example alone
         return replace(graph, refused=str(error))
-    return replace(graph, cosines=cosines, token_budget=budget)
+    return replace(graph, cosines=cosines, agreements=agreements, token_budget=budget, speeds=rates)

@@ -6,7 +6,7 @@ does not need it.
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -23,6 +23,8 @@ END = object()
 
 # Batch sizes are measured on rows of PROBE_WIDTH tokens, in PROBE_ROUNDS rounds.
 PROBE_WIDTH, PROBE_ROUNDS = 128, 3
+# Runtimes are compared on a batch of this many tokens.
+SPEED_TOKENS = 1024
 
 
 class Runtime(Protocol):
@@ -89,6 +91,23 @@ def fastest_budget(runtime: Runtime, budgets: Sequence[int], width: int) -> int:
                 seconds[budget].append((time.perf_counter() - start) / ids.size)
     median = {budget: statistics.median(times) for budget, times in seconds.items()}
     return min(budget for budget in budgets if median[budget] <= 1.03 * min(median.values()))
+
+
+def speeds(runtimes: Mapping[str, Runtime], width: int) -> dict[str, float]:
+    """Tokens per second of each runtime, by its name, on rows of `width` tokens.
+
+    They take turns, and the fastest turn counts: other programs only make turns slower. The first
+    run of a turn is not timed: the threads of the runtime before may still be spinning.
+    """
+    fastest = dict.fromkeys(runtimes, float("inf"))
+    ids = np.zeros((max(1, SPEED_TOKENS // width), width), np.int64)
+    for _ in range(PROBE_ROUNDS):
+        for name, runtime in runtimes.items():
+            for _ in range(2):
+                start = time.perf_counter()
+                runtime.run(Padded(ids, np.ones_like(ids)))
+            fastest[name] = min(fastest[name], time.perf_counter() - start)
+    return {name: ids.size / seconds for name, seconds in fastest.items()}
 
 
 def prefetched(items: Iterator[Item]) -> Iterator[Item]:
