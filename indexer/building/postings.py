@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from indexer.arrays import Doubles, RowNumbers
 from indexer.errors import VectorError
-from indexer.storage.postings import WINDOW, header, names, norms, type_of
+from indexer.storage.postings import WINDOW, bounds_of, entry_heads, header, names, type_of
 
 _BATCH = 1 << 22
 """Postings that are sorted at a time."""
@@ -134,15 +134,13 @@ def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str])
         vocabulary = sorted({term for part in parts for term in part.source.vocabulary()})
         terms = _Terms(vocabulary)
         for first, term_of, documents, counts in _batches(parts, kept, vocabulary):
-            heads = _heads(term_of, documents)
-            share = counts / (counts + norms(average, lengths[documents]))
+            heads = entry_heads(documents, term_of)
+            bounds = bounds_of(counts, lengths[documents], average, heads)
             spool.write("lows", (documents % WINDOW).astype("<u2"))
             spool.write("codes", np.searchsorted(table, counts).astype(codes))
             spool.write("entry_starts", (terms.postings + heads).astype("<i8"))
             spool.write("entry_windows", (documents[heads] // WINDOW).astype("<u4"))
-            # Rounded up: a bound.
-            bounds = np.maximum.reduceat(share, heads).astype(np.float32)
-            spool.write("entry_bounds", np.nextafter(bounds, np.float32(2)))
+            spool.write("entry_bounds", bounds)
             terms.add(first, term_of[heads], documents.size)
         spool.write("entry_starts", np.array([terms.postings], "<i8"))
         spool.write("rows", rows.astype("<i8"))
@@ -252,9 +250,3 @@ def _batches(
         if order.size:
             yield first, term_of[order], documents[order], counts[order]
         first = last
-
-
-def _heads(term_of: RowNumbers, documents: RowNumbers) -> RowNumbers:
-    """Where the entries of sorted postings begin: at another term, or another window."""
-    other = (np.diff(term_of) != 0) | (np.diff(documents // WINDOW) != 0)
-    return np.flatnonzero(np.append(True, other))

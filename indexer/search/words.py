@@ -7,6 +7,7 @@ numpy; the scores are the same.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,9 +16,14 @@ from indexer.native.library import chosen_level
 from indexer.native.words import MOST_TERMS, NativeWords
 from indexer.search.allowed import Allowed
 from indexer.storage.postings import K1, Postings, norms
+from indexer.storage.united import United
 
 __all__ = ["MOST_TERMS", "Words", "weight"]
 
+Term = int | United
+"""The number of a term in its segment, −1 for one that it does not have; or several as one."""
+
+_KEPT = 1 << 22  # postings of united terms that are kept
 _LEAST_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
 
 
@@ -46,10 +52,40 @@ class Words:
         self._longest = int(postings.lengths.max(initial=0))
         self._native = None if chosen_level() is None else NativeWords(postings)
         self._counts: dict[int, int] = {}
+        self._united: dict[bytes, United | None] = {}
         self._norms: tuple[float, Doubles] | None = None
 
-    def count(self, term: int) -> int:
+    def find(self, term: bytes, unfinished: bool = False) -> Term:
+        """A term of the segment; `unfinished`: all terms that begin with it, as one."""
+        if not unfinished:
+            return self.postings.find(term)
+        kept = self._united  # another thread may begin a new one
+        if term not in kept:
+            united = self._unite(*self.postings.beginning_with(term))
+            if sum(each.lows.size for each in list(kept.values()) if each) > _KEPT:
+                kept = self._united = {}
+            kept[term] = united
+        return kept[term] or -1
+
+    def _unite(self, first: int, last: int) -> United | None:
+        if first == last:
+            return None
+        if self._native is not None:
+            documents, counts = self._native.unite(first, last)
+        else:
+            every, frequencies = self._postings_of(first, last)
+            documents = np.unique(every)
+            counts = np.bincount(every, frequencies)[documents].astype(np.float64)
+        return United.of(self.postings, documents, counts)
+
+    def count(self, term: Term) -> int:
         """How many documents that are not deleted have a term."""
+        if isinstance(term, United):
+            if self.live is None:
+                return int(term.documents.size)
+            return int(self.live.mask[self.postings.rows[term.documents]].sum())
+        if term < 0:
+            return 0
         if self.live is None:
             return self.postings.count(term)
         count = self._counts.get(term)
@@ -59,7 +95,7 @@ class Words:
 
     def best(
         self,
-        terms: RowNumbers,
+        terms: Sequence[Term],
         weights: Doubles,
         average: float,
         k: int,
@@ -69,8 +105,7 @@ class Words:
         """The best k documents, by (−score, row).
 
         Args:
-            terms: (n,) int64, at most MOST_TERMS, which are fastest with the rarest first; −1 for
-                a term that the segment does not have.
+            terms: at most MOST_TERMS, which are fastest with the rarest first.
             weights: (n,) float64, more than 0.
             average: mean length of the collection's documents, in tokens.
             k: number of documents, at least 1.
@@ -80,22 +115,25 @@ class Words:
         Returns:
             rows (m,) int64 and scores (m,) float64, m ≤ k: only documents with one of the terms.
         """
-        if terms.size > MOST_TERMS:
-            raise ValueError(f"at most {MOST_TERMS} terms can be searched, got {terms.size}")
+        if len(terms) > MOST_TERMS:
+            raise ValueError(f"at most {MOST_TERMS} terms can be searched, got {len(terms)}")
         found = self.live if allowed is None else allowed
         mask = None if found is None else found.mask
         added = self._by_length(average)
-        terms = np.ascontiguousarray(terms, np.int64)
         weights = np.ascontiguousarray(weights, np.float64)
         if self._native is not None:
             ratio = self.postings.average / average
             return self._native.best(terms, weights, added, ratio, k, mask, floor)
         sums = np.zeros(self.postings.documents)
-        for term, factor in zip(terms.tolist(), weights.tolist(), strict=True):
-            if term >= 0:
-                documents, frequencies = self._postings_of(term)
-                norm = added[self.postings.lengths[documents]]
-                sums[documents] += factor * ((frequencies * (K1 + 1.0)) / (frequencies + norm))
+        for term, factor in zip(terms, weights.tolist(), strict=True):
+            if isinstance(term, United):
+                documents, frequencies = term.documents, term.counts
+            elif term >= 0:
+                documents, frequencies = self._postings_of(term, term + 1)
+            else:
+                continue
+            norm = added[self.postings.lengths[documents]]
+            sums[documents] += factor * ((frequencies * (K1 + 1.0)) / (frequencies + norm))
         possible = (sums > 0) & (sums >= floor)
         if mask is not None:
             possible &= mask[self.postings.rows]
@@ -106,16 +144,16 @@ class Words:
     def _counted(self, term: int, live: Allowed) -> int:
         if self._native is not None:
             return self._native.count(term, live.mask)
-        documents, _ = self._postings_of(term)
+        documents, _ = self._postings_of(term, term + 1)
         return int(live.mask[self.postings.rows[documents]].sum())
 
-    def _postings_of(self, term: int) -> tuple[RowNumbers, Doubles]:
-        first, last = self.postings.term_entries[term : term + 2]
+    def _postings_of(self, term: int, behind: int) -> tuple[RowNumbers, Doubles]:
+        """The documents and frequencies of terms, one term after the other."""
+        first, last = self.postings.term_entries[[term, behind]]
         start, end = int(self.postings.entry_starts[first]), int(self.postings.entry_starts[last])
-        return (
-            self.postings.documents_of(start, end),
-            self.postings.frequencies_of(start, end),
-        )
+        documents = self.postings.documents_of(start, end)
+        inside = documents < self.postings.documents  # opening does not check them one by one
+        return documents[inside], self.postings.frequencies_of(start, end)[inside]
 
     def _by_length(self, average: float) -> Doubles:
         """The norms of all lengths; kept, because a collection keeps its average."""

@@ -139,6 +139,10 @@ class Postings:
                 high = middle
         return low
 
+    def beginning_with(self, text: bytes) -> tuple[int, int]:
+        """The terms that begin with a text: the number of the first, and that behind the last."""
+        return self.first_from(text), self.first_from(text + b"\xff")  # no byte of UTF-8
+
     def count(self, number: int) -> int:
         """How many documents have a term."""
         first, last = self.term_entries[number : number + 2]
@@ -245,6 +249,26 @@ def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, str]]:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, shown(error)) from error
     return arrays, metadata
+
+
+def entry_heads(documents: RowNumbers, term_of: RowNumbers | None = None) -> RowNumbers:
+    """Where the entries of postings begin: at another window, or another term.
+
+    The postings are sorted by (term, document); without `term_of` they are of one term.
+    """
+    other = np.diff(documents // WINDOW) != 0
+    if term_of is not None:
+        other |= np.diff(term_of) != 0
+    return np.flatnonzero(np.append(True, other)) if documents.size else documents
+
+
+def bounds_of(
+    counts: Doubles, lengths: npt.NDArray[np.uint32], average: float, heads: RowNumbers
+) -> npt.NDArray[np.float32]:
+    """`entry_bounds` of entries that begin at `heads`, from the counts and lengths of postings."""
+    share = counts / (counts + norms(average, lengths))
+    bounds = np.maximum.reduceat(share, heads).astype(np.float32)
+    return np.nextafter(bounds, np.float32(2))  # rounded up: a bound
 
 
 def _damaged(path: Path, how: str) -> SegmentError:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar, overload
 
+from searchengine.backends.contract import Backend
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey
-from searchengine.storage.collection import Collection
 from searchengine.storage.documents import listing
 from searchengine.storage.filters.parser import parse
 
@@ -20,7 +20,7 @@ class Documents:
     others write. Documents come in the order in which they were first added.
     """
 
-    collection: Collection
+    collection: Backend
 
     @overload
     def get(self, keys: str) -> Document | None: ...  # type: ignore[overload-overlap]
@@ -95,7 +95,7 @@ class Documents:
         """Number of documents, or of those that match a filter. Raises FilterError."""
         _check_filter(where)
         with self.collection.reading() as snapshot:
-            return listing.count(snapshot.store, where)
+            return snapshot.store.count(where)
 
     def __len__(self) -> int:
         return self.count()
@@ -113,7 +113,7 @@ class Documents:
         _check_filter(where)
         _check_count("n", n)
         with self.collection.reading() as snapshot:
-            total = listing.count(snapshot.store, where)
+            total = snapshot.store.count(where)
             positions = Random(seed).sample(range(total), min(n, total))
             return list(listing.at(snapshot.store, positions, where))
 

@@ -46,11 +46,17 @@ def weighted(cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
     count as much as any others, and no threshold could be set.
     """
     best = max(bm25.values(), default=0.0) or 1.0
-    scores = (
-        (-VECTORS * cosines.get(name, 0.0) - WORDS * (bm25.get(name, 0.0) / best), name)
+    scores = [
+        (-sum_of(cosines.get(name, 0.0), bm25.get(name, 0.0) / best), name)
         for name in cosines.keys() | bm25.keys()
-    )
-    return [(name, -score) for score, name in sorted(scores)]
+    ]
+    scores.sort()
+    return [(name, -score) for score, name in scores]
+
+
+def sum_of(cosine: float, share: float) -> float:
+    """The score of a cosine, and of a BM25 as a share of the best one."""
+    return VECTORS * cosine + WORDS * share
 
 
 def _weights(count: int, weights: Sequence[float] | None) -> Sequence[float]:

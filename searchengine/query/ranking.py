@@ -1,13 +1,15 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from typing import NamedTuple
 
 import numpy as np
 
 from indexer.arrays import Floats
+from searchengine.backends.contract import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.errors import QueryError
 from searchengine.query import fusion
@@ -17,9 +19,9 @@ from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.listing import facet
-from searchengine.storage.documents.store import Passage
+from searchengine.storage.documents.questions import phrases
+from searchengine.storage.documents.tables import Passage
 from searchengine.storage.mode import Mode
-from searchengine.storage.snapshot import Snapshot
 
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors; k if that is more."""
@@ -77,7 +79,12 @@ def rank(
         rankings = [_by_text(snapshot, query, question, depth) for question in questions]
     else:
         assert questions is not None and vectors is not None
-        rankings = _by_both(snapshot, query, questions, vectors, depth)
+        rankings = [Ranking(())] * len(questions)
+        for texts, group in _by_phrases(questions):
+            asked = [questions[i] for i in group]
+            ranked = _by_both(snapshot, query, asked, vectors[group], depth, texts)
+            for i, ranking in zip(group, ranked, strict=True):
+                rankings[i] = ranking
     if query.min_score is not None:
         rankings = [_above(ranking, query.min_score) for ranking in rankings]
     if query.diversity:
@@ -96,6 +103,8 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
         raise QueryError(f"similar needs the mode vector, got {query.mode}; leave mode out")
     if query.layers is not None:
         raise QueryError("similar encodes nothing; leave layers out")
+    if query.as_you_type:
+        raise QueryError("similar takes no question; leave as_you_type out")
     document = snapshot.store.ids_of([key]).get(key)
     if document is None:
         raise QueryError(f"{snapshot.path} has no document {key!r}")
@@ -108,8 +117,21 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
     return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
 
 
+def _by_phrases(questions: Sequence[str]) -> Iterable[tuple[tuple[str, ...], list[int]]]:
+    """The phrases that documents must contain, and the questions that have them in quotes."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, question in enumerate(questions):
+        groups.setdefault(phrases(question), []).append(i)
+    return groups.items()
+
+
 def _by_vector(
-    snapshot: Snapshot, query: Query, vectors: Floats, depth: int, without: int | None = None
+    snapshot: Snapshot,
+    query: Query,
+    vectors: Floats,
+    depth: int,
+    without: int | None = None,
+    texts: tuple[str, ...] = (),
 ) -> list[Ranking]:
     """The `depth` best documents for every vector, each by its best passage."""
     if not snapshot.rows:
@@ -124,6 +146,7 @@ def _by_vector(
             count,
             shortlist=query.shortlist,
             where=query.where,
+            phrases=texts,
             exact=query.exact,
         )
         valid = result.rows >= 0
@@ -174,7 +197,7 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
     label, _ = _label(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
-        scored = snapshot.by_words(question, count, query.where)
+        scored = snapshot.by_words(question, count, query.where, as_you_type=query.as_you_type)
         labels = label(document for document, _ in scored)
         best = _distinct(scored, labels, depth)
         if len(best) == depth or len(scored) < count:
@@ -183,30 +206,45 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
 
 
 def _by_both(
-    snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats, depth: int
+    snapshot: Snapshot,
+    query: Query,
+    questions: Sequence[str],
+    vectors: Floats,
+    depth: int,
+    texts: tuple[str, ...],
 ) -> list[Ranking]:
     """Both rankings fused, see query.fusion; repeated with more documents if there are too few
-    groups."""
+    groups. `texts`: phrases of all these questions."""
     label, _ = _label(snapshot, query)
     ungrouped = replace(query, group_by=None)
     rankings = [Ranking(())] * len(questions)
     pending, count = list(range(len(questions))), depth
     while pending:
         short = []
-        rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count)
+        rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count, texts=texts)
         for i, near in zip(pending, rankings_by_vector, strict=True):
             most = max(FUSED, count)
             bm25 = dict(_scored_by_words(snapshot, ungrouped, questions[i], most))
-            nearest = {ranked.passage.document: ranked for ranked in near.documents}
+            nearest = {ranked.passage.document: ranked.passage for ranked in near.documents}
+            cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
             ends = len(nearest) < count and len(bm25) < most
-            others: AbstractSet[int] = bm25.keys() - nearest.keys()
+            others: Sequence[int] = [each for each in bm25 if each not in nearest]
             if query.group_by is None:
-                others = _promising(nearest, bm25, depth)
-            nearest |= _nearest_passages(snapshot, others, vectors[i])
-            cosines = {document: ranked.score for document, ranked in nearest.items()}
+                others = _promising(others, cosines, bm25, depth)
+            for document, (cosine, passage) in _nearest(snapshot, others, vectors[i]).items():
+                cosines[document], nearest[document] = cosine, passage
             fused = fusion.weighted(cosines, bm25)
             best = _distinct(fused, label(document for document, _ in fused), depth)
-            rankings[i] = Ranking([_fused(*each, nearest, bm25) for each in best])
+            rankings[i] = Ranking(
+                [
+                    Ranked(
+                        score,
+                        nearest.get(document) or _whole(document),
+                        _parts(cosines.get(document), bm25.get(document)),
+                    )
+                    for document, score in best
+                ]
+            )
             if len(best) < depth and not ends:
                 short.append(i)
         pending, count = short, 4 * count
@@ -214,30 +252,25 @@ def _by_both(
 
 
 def _promising(
-    nearest: Mapping[int, Ranked], bm25: Mapping[int, float], depth: int
-) -> AbstractSet[int]:
-    """The documents found by words alone that a cosine can lift among the `depth` best.
+    others: Sequence[int], cosines: Mapping[int, float], bm25: Mapping[int, float], depth: int
+) -> Sequence[int]:
+    """Of documents found by words alone, best first, those that may be among the `depth` best.
 
     Their cosine is at most the lowest of those that were found by vectors.
     """
-    cosines = {document: ranked.score for document, ranked in nearest.items()}
-    others = bm25.keys() - cosines.keys()
-    sure = [score for document, score in fusion.weighted(cosines, bm25) if document in cosines]
-    if len(sure) < depth or len(cosines) < depth:
+    if not others or len(cosines) < depth:
         return others
-    lowest = max(0.0, min(cosines.values()))
-    highest = dict(fusion.weighted(dict.fromkeys(others, lowest), bm25))
-    return {document for document in others if highest[document] >= sure[depth - 1]}
+    best = max(bm25.values())
+    known = [fusion.sum_of(cosine, bm25.get(i, 0.0) / best) for i, cosine in cosines.items()]
+    least, lowest = nlargest(depth, known)[-1], max(0.0, min(cosines.values()))
+    ends = bisect_left(others, True, key=lambda i: fusion.sum_of(lowest, bm25[i] / best) < least)
+    return others[:ends]
 
 
-def _fused(
-    document: int, score: float, nearest: Mapping[int, Ranked], bm25: Mapping[int, float]
-) -> Ranked:
-    """A document found by vectors, words or both."""
-    words = {"text": bm25[document]} if document in bm25 else {}
-    if document not in nearest:
-        return Ranked(score, _whole(document), words)
-    return Ranked(score, nearest[document].passage, {**nearest[document].scores, **words})
+def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
+    """What the score of a document found by vectors, words or both is made of."""
+    parts = {"vector": cosine, "text": bm25}
+    return {name: score for name, score in parts.items() if score is not None}
 
 
 def _above(ranking: Ranking, score: float) -> Ranking:
@@ -284,19 +317,19 @@ def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int
     return list(first.values())
 
 
-def _nearest_passages(
+def _nearest(
     snapshot: Snapshot, documents: Iterable[int], vector: Floats
-) -> dict[int, Ranked]:
-    """Documents with vectors, each with its passage that is nearest to a vector (D,)."""
+) -> Mapping[int, tuple[float, Passage]]:
+    """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it."""
     passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
     if not passages:
         return {}
     found = snapshot.cosines(vector, np.fromiter(passages, np.int64, len(passages)))
-    best: dict[int, Ranked] = {}
+    best: dict[int, tuple[float, Passage]] = {}
     cosines = found.scores[0].clip(-1, 1).tolist()
     for row, cosine in zip(found.rows[0].tolist(), cosines, strict=True):
         passage = passages[row]
-        best.setdefault(passage.document, Ranked(cosine, passage, {"vector": cosine}))
+        best.setdefault(passage.document, (cosine, passage))
     return best
 
 

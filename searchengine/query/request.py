@@ -17,6 +17,7 @@ from searchengine.encoders.checks import (
     check_vectors,
 )
 from searchengine.errors import QueryError
+from searchengine.storage.documents.questions import phrases, unquoted
 from searchengine.storage.filters.parser import field_named, parse
 from searchengine.storage.mode import Mode
 
@@ -35,6 +36,7 @@ class Options(TypedDict, total=False):
     min_score: float | None
     sort_by: str | None
     facets: Sequence[str]
+    as_you_type: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Query:
             then texts, then hits without a value. "-year" begins with the greatest.
         facets: metadata fields; count the values of each over all documents that match the filter,
             whatever the question (`Hits.facets`).
+        as_you_type: the last word of the question may be unfinished: words that begin with it count
+            as it does, unless a space or a mark follows it. Vectors are of the question as it is.
 
     Raises QueryError.
     """
@@ -78,6 +82,7 @@ class Query:
     min_score: float | None = None
     sort_by: str | None = None
     facets: Sequence[str] = ()
+    as_you_type: bool = False
 
     @classmethod
     def of(cls, k: int, options: Options) -> Self:
@@ -101,6 +106,12 @@ class Query:
     def by_words(self) -> bool:
         """Whether documents are ranked by words only, so that no question is encoded."""
         return self.mode == Mode.TEXT
+
+    def to_encode(self, questions: Sequence[str]) -> Sequence[str]:
+        """The questions without the marks around phrases, where these are required."""
+        if self.mode != Mode.HYBRID:
+            return questions
+        return [unquoted(each) if phrases(each) else each for each in questions]
 
     def by(self, mode: Mode) -> "Query":
         """This request, with the mode auto replaced: by vectors if it is exact, else by `mode`."""
@@ -145,6 +156,8 @@ class Query:
             if not isinstance(self.sort_by, str) or not self.sort_by.strip("- "):
                 raise QueryError(f"sort_by must be the name of a field, got {self.sort_by!r}")
             field_named(self.sort_by.removeprefix("-"))
+        if type(self.as_you_type) is not bool:
+            raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
         named = isinstance(self.facets, tuple | list)
         if not named or not all(isinstance(name, str) for name in self.facets):
             raise QueryError(

@@ -64,6 +64,9 @@ class SearchOptions(Strict):
     facets: list[FieldName] = Field(
         [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
     )
+    as_you_type: bool = Field(
+        False, description="Whether the last word of the question may be unfinished."
+    )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
 
     def options(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from indexer.arrays import Floats
+from searchengine.backends.contract import Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
-from searchengine.storage.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
+from searchengine.backends.embedded import folders_only
+from searchengine.backends.opening import is_url, name_of
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Results
 from searchengine.errors import QueryError
@@ -96,12 +98,14 @@ def is_loopback(host: str) -> bool:
 
 
 def named_collections(arguments: Iterable[str]) -> dict[str, Path]:
-    """Name → folder, from folders or NAME=FOLDER. Raises QueryError.
+    """Name → folder, from folders or NAME=FOLDER. Raises QueryError, CollectionError (a URL).
 
     A folder's name is that of the collection, without `.index`.
     """
     named: dict[str, Path] = {}
     for argument in arguments:
+        if is_url(argument):
+            raise folders_only(name_of(argument))
         name, equals, rest = argument.partition("=")
         if equals and _NAME.fullmatch(name) and not Path(argument).exists():
             path = Path(rest)

@@ -16,7 +16,8 @@ from indexer.search.allowed import Allowed
 from indexer.search.words import Words, weight
 from indexer.segment import Segment
 from searchengine.storage.documents import lexical
-from searchengine.storage.documents.lexical import Scored, Tokenizer
+from searchengine.storage.documents.lexical import Key, Scored, Tokenizer
+from searchengine.storage.documents.questions import Word
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.terms import Terms, notes
 
@@ -90,19 +91,21 @@ class Ranker:
         """How text becomes terms."""
         return self.index.tokenizer
 
-    def terms(self, words: Sequence[str]) -> list[bytes] | None:
+    def terms(self, words: Sequence[Word]) -> list[Key] | None:
         """The term of each word; None if one of them is a phrase, of several terms.
 
         Words that the tokenizer leaves out have none.
         """
         cut = _terms_of(self.index.tokenizer).of(words)
-        return None if any(len(each) > 1 for each in cut) else [t for each in cut for t in each]
+        if any(len(each) > 1 for each in cut):
+            return None
+        return [(t, word.unfinished) for word, each in zip(words, cut, strict=True) for t in each]
 
-    def counts(self, terms: Sequence[bytes], limit: int) -> list[int]:
+    def counts(self, terms: Sequence[Key], limit: int) -> list[int]:
         """How many documents have each term, at most `limit`."""
         return [min(limit, self._count(term)) for term in terms]
 
-    def best(self, terms: Sequence[bytes], k: int) -> Scored:
+    def best(self, terms: Sequence[Key], k: int) -> Scored:
         """The k best documents with one of the terms: id and BM25, by (−score, id).
 
         Of documents with equal scores at the end, those with the first passages.
@@ -110,25 +113,20 @@ class Ranker:
         weights = np.array([weight(self.documents, self._count(term)) for term in terms])
         best: list[tuple[float, int]] = []
         for row, part in self.index.parts.items():
-            numbers = np.array([part.postings.find(term) for term in terms], np.int64)
-            if not (numbers >= 0).any():
+            found = [part.find(*term) for term in terms]
+            if found.count(-1) == len(found):
                 continue
             floor = -best[k - 1][0] if len(best) >= k else -math.inf
             only = None if self.allowed is None else self.allowed[row]
-            rows, scores = part.best(numbers, weights, self.index.average, k, only, floor)
-            found = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
-            best = sorted([*best, *found])[:k]
+            rows, scores = part.best(found, weights, self.index.average, k, only, floor)
+            listed = zip((-scores).tolist(), (rows + row.base).tolist(), strict=True)
+            best = sorted([*best, *listed])[:k]
         documents = self.store.documents_of(passage for _, passage in best)
         ranked = sorted(zip((score for score, _ in best), documents, strict=True))
         return [(document, -score) for score, document in ranked]
 
-    def _count(self, term: bytes) -> int:
-        counts = (
-            part.count(number)
-            for part in self.index.parts.values()
-            if (number := part.postings.find(term)) >= 0
-        )
-        return sum(counts)
+    def _count(self, term: Key) -> int:
+        return sum(part.count(part.find(*term)) for part in self.index.parts.values())
 
 
 def _totals(store: Store) -> tuple[int, int]:

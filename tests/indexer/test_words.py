@@ -1,8 +1,10 @@
 """Postings: written, merged and searched by the kernel and by numpy, against plain sums."""
 
+import itertools
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from indexer.search.words import MOST_TERMS, Words, weight
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage import postings as format_
 from indexer.storage.postings import K1, WINDOW, B, Postings
+from indexer.storage.united import United
 
 Texts = list[dict[bytes, float]]
 """The documents, each with its terms and how often it has them."""
@@ -49,8 +52,20 @@ def opened(path: Path, *parts: Any, rows: int = 1 << 40) -> Postings:
     return Postings.open(path, rows)
 
 
+Key = tuple[bytes, bool]
+"""A term; or the beginning of terms, and True."""
+
+
+def occurs(text: dict[bytes, float], key: Key) -> float:
+    """How often a text has a term, or terms that begin so."""
+    term, unfinished = key
+    if not unfinished:
+        return text.get(term, 0.0)
+    return sum(count for each, count in text.items() if each.startswith(term))
+
+
 def by_hand(
-    texts: Texts, question: list[bytes], average: float, live: set[int] | None = None
+    texts: Texts, question: list[Key], average: float, live: set[int] | None = None
 ) -> list[tuple[int, float]]:
     """Documents and scores by (−score, document), by the sums of BM25, term by term."""
     scores = {}
@@ -59,24 +74,24 @@ def by_hand(
             continue
         norm = K1 * (1 - B + B * math.ceil(sum(text.values())) / average)
         parts = [
-            (len(question) - n) * ((text[term] * (K1 + 1.0)) / (text[term] + norm))
-            for n, term in enumerate(question)
-            if term in text
+            (len(question) - n) * ((often * (K1 + 1.0)) / (often + norm))
+            for n, key in enumerate(question)
+            if (often := occurs(text, key))
         ]
         if parts:
             scores[i] = sum(parts)
     return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-def check(words: Words, texts: Texts, question: list[bytes], k: int, **options: Any) -> None:
+def check(words: Words, texts: Texts, question: list[bytes | Key], k: int, **options: Any) -> None:
     """What `words` finds is what sums find; weights fall in the order of the question."""
     average = options.pop("average", words.postings.average)
-    numbers = np.array([words.postings.find(term) for term in question], np.int64)
+    keys = [(each, False) if isinstance(each, bytes) else each for each in question]
     weights = np.arange(len(question), 0, -1.0)
-    rows, scores = words.best(numbers, weights, average, k, **options)
+    rows, scores = words.best([words.find(*key) for key in keys], weights, average, k, **options)
     found = options.get("allowed") or words.live
     live = None if found is None else set(found.rows.tolist())
-    expected = by_hand(texts, question, average, live)[:k]
+    expected = by_hand(texts, keys, average, live)[:k]
     assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == expected
 
 
@@ -93,12 +108,18 @@ def test_the_best_are_those_of_plain_sums(
 
     @given(
         texts=st.lists(TEXT, min_size=1, max_size=30),
-        question=st.lists(st.sampled_from([*TERMS, b"none"]), min_size=1, max_size=6),
+        question=st.lists(
+            st.tuples(st.sampled_from([*TERMS, b"w", b"none"]), st.booleans()),
+            min_size=1,
+            max_size=6,
+        ),
         k=st.integers(1, 40),
         average=st.sampled_from([0.5, 3.0, 1000.0]),
         dead=st.sets(st.integers(0, 29)),
     )
-    def run(texts: Texts, question: list[bytes], k: int, average: float, dead: set[int]) -> None:
+    def run(
+        texts: Texts, question: list[bytes | Key], k: int, average: float, dead: set[int]
+    ) -> None:
         postings = opened(tmp_path / "words", moved(counted(texts), None, 0))
         words = Words(postings, None)
         check(words, texts, question, k, average=average)
@@ -106,13 +127,15 @@ def test_the_best_are_those_of_plain_sums(
         live = Allowed.without(gone, len(texts))
         check(Words(postings, live), texts, question, k, average=average)
         check(words, texts, question, k, average=average, allowed=live)
-        for term in TERMS:
-            having = [i for i, text in enumerate(texts) if term in text]
-            number = postings.find(term)
-            assert (number < 0) == (not having)
-            if having:
-                assert words.count(number) == len(having)
-                assert Words(postings, live).count(number) == len(set(having) - dead)
+        for key in itertools.product([*TERMS, b"w"], [False, True]):
+            having = [i for i, text in enumerate(texts) if occurs(text, key)]
+            assert (words.find(*key) == -1) == (not having)
+            assert words.count(words.find(*key)) == len(having)
+            if isinstance(united := words.find(*key), United):
+                assert united.documents.tolist() == having
+                assert united.counts.tolist() == [occurs(texts[i], key) for i in having]
+            deleted = Words(postings, live)
+            assert deleted.count(deleted.find(*key)) == len(set(having) - dead)
 
     run()
 
@@ -152,6 +175,9 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Postings, Texts]:
     for term, share in ((b"most", 0.9), (b"half", 0.5), (b"some", 0.02), (b"few", 0.0005)):
         for i in np.flatnonzero(rng.random(len(texts)) < share).tolist():
             texts[i][term] = float(rng.integers(1, 4))
+    for n in range(40):
+        for i in np.flatnonzero(rng.random(len(texts)) < 0.003).tolist():
+            texts[i][b"many%d" % n] = 1.0
     texts[WINDOW + 5] |= {b"once": 1.0}
     for i in range(300):
         texts[7 * i] |= {b"long": 10.0 + i}
@@ -168,17 +194,26 @@ def test_nothing_is_lost_by_what_is_left_out(
     postings, texts = windows
     assert postings.codes.dtype == np.uint16
     words = Words(postings, None)
-    for question in (b"few some half most", b"once most", b"long few most", b"half most none"):
-        check(words, texts, question.split(), k)
-        check(words, texts, question.split(), k, average=postings.average / 30)
-        check(words, texts, question.split(), k, average=postings.average * 30)
+    questions: list[list[bytes | Key]] = [
+        [*b"few some half most".split()],
+        [*b"once most".split()],
+        [*b"long few most".split()],
+        [*b"half most none".split()],
+        [b"few", (b"many", True), b"half", b"most"],  # read in full
+        [b"few", (b"many3", True), (b"m", True)],  # 11 terms; all but four
+        [b"once", b"few", (b"many", True), (b"", True)],
+    ]
+    for question in questions:
+        check(words, texts, question, k)
+        check(words, texts, question, k, average=postings.average / 30)
+        check(words, texts, question, k, average=postings.average * 30)
         allowed = Allowed.of(np.arange(0, len(texts), 40), len(texts))
-        check(words, texts, question.split(), k, allowed=allowed)
+        check(words, texts, question, k, allowed=allowed)
 
 
 def test_a_floor_leaves_out_what_is_lower(windows: tuple[Postings, Texts]) -> None:
     postings, _ = windows
-    words, terms = Words(postings, None), np.array([postings.find(b"some"), postings.find(b"most")])
+    words, terms = Words(postings, None), [postings.find(b"some"), postings.find(b"most")]
     weights = np.array([2.0, 1.0])
     rows, scores = words.best(terms, weights, postings.average, 50)
     floor = float(scores[20])
@@ -188,10 +223,61 @@ def test_a_floor_leaves_out_what_is_lower(windows: tuple[Postings, Texts]) -> No
     assert words.best(terms, weights, postings.average, 50, floor=1e9)[0].size == 0
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_documents_are_known_by_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """Of several passages, the first; and only that one is asked whether it may be found."""
+    monkeypatch.setenv(library.KERNEL, kernel)
+    texts: Texts = [{b"ab": 1.0}, {b"a": 1.0}, {b"b": 2.0}, {b"ab": 1.0, b"a": 1.0}, {b"a": 3.0}]
+    rows = np.array([0, 3, 4, 9, 12])
+    postings = opened(tmp_path / "words", moved(counted(texts, rows), None, 0), rows=20)
+    live = Allowed.of(np.array([1, 2, 3, 4, 9, 10, 11]), 20)  # the documents 1, 2 and 3
+    for question, expected in (
+        ((b"a", False), {3, 9}),
+        ((b"a", True), {3, 9}),
+        ((b"b", True), {4}),
+    ):
+        for words, only in ((Words(postings, live), None), (Words(postings, None), live)):
+            term = words.find(*question)
+            found, _ = words.best([term], np.ones(1), postings.average, 9, only)
+            assert set(found.tolist()) == expected
+        assert Words(postings, live).count(term) == len(expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_documents_behind_the_last_one_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """What no check at opening sees: a posting of a document that the window does not have."""
+    monkeypatch.setenv(library.KERNEL, kernel)
+    texts: Texts = [{b"a": 1.0}, {b"a": 1.0, b"ab": 1.0}, {b"ab": 1.0}]
+    postings = opened(tmp_path / "words", moved(counted(texts), None, 0))
+    lows = postings.lows.copy()
+    lows[1] = lows[3] = WINDOW - 1
+    words = Words(replace(postings, lows=lows), None)
+    for term, expected in (((b"a", False), [0]), ((b"ab", False), [1]), ((b"a", True), [0, 1])):
+        found, scores = words.best([words.find(*term)], np.ones(1), postings.average, 9)
+        assert found.tolist() == expected and (scores > 0).all()
+
+
+def test_few_united_terms_are_kept(
+    windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.search.words._KEPT", 500)
+    words = Words(windows[0], None)
+    for n in range(40):
+        term = words.find(b"many%d" % n, unfinished=True)
+        assert isinstance(term, United) and 20 < term.documents.size < 700
+        assert words.find(b"many%d" % n, unfinished=True) is term
+        kept = [each.documents.size for each in words._united.values() if each]
+        assert sum(kept[:-1]) <= 500
+
+
 def test_too_many_terms_are_refused(windows: tuple[Postings, Texts]) -> None:
     words, count = Words(windows[0], None), MOST_TERMS + 1
     with pytest.raises(ValueError, match=f"at most {MOST_TERMS} terms"):
-        words.best(np.zeros(count, np.int64), np.ones(count), 1.0, 1)
+        words.best([0] * count, np.ones(count), 1.0, 1)
 
 
 def test_weight() -> None:

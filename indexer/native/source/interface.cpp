@@ -249,6 +249,16 @@ int64_t kernel_words(const Postings* postings, const Question* question, int64_t
     }
 }
 
+// The documents of several terms, see words.h: their number, or -1 if there is not enough memory.
+int64_t kernel_words_unite(const Postings* postings, int64_t first, int64_t last,
+                           int64_t* documents, double* counts) {
+    try {
+        return unite(*postings, first, last, documents, counts);
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
 // The documents of a term whose row may be found.
 int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t* mask) {
     return count_documents(*postings, term, mask);

@@ -12,9 +12,15 @@ namespace kernel {
 namespace {
 
 constexpr int64_t kLookup = 16; // postings that are read in the time of one look-up
+constexpr size_t kDense = 16; // a window is read, if of so many documents one has a term; else sorted
 constexpr double kSlack = 1.0 + 1e-6; // bounds are floats, and sums are rounded
 
 struct Cursor {
+    const int64_t* starts; // of the entries
+    const uint32_t* windows;
+    const float* bounds;
+    const uint16_t* lows;
+    const double* counts; // null: the codes say how often
     int64_t entry, last; // entries of the term that are left
     double weight;
     double bound; // of the present window
@@ -49,16 +55,14 @@ template <class Code> class Search {
         Cursor cursors[kTerms];
         int count = 0;
         for (int64_t i = 0; i < question_.count; i++) {
-            const int64_t term = question_.terms[i];
-            if (term < 0) continue;
-            const int64_t first = postings_.term_entries[term], last = postings_.term_entries[term + 1];
-            if (first < last) cursors[count++] = {first, last, question_.weights[i], 0, 0, 0};
+            const Cursor cursor = begin(i);
+            if (cursor.entry < cursor.last) cursors[count++] = cursor;
         }
         while (true) {
             int64_t window = std::numeric_limits<int64_t>::max();
             for (int i = 0; i < count; i++)
                 if (cursors[i].entry < cursors[i].last)
-                    window = std::min<int64_t>(window, postings_.entry_windows[cursors[i].entry]);
+                    window = std::min<int64_t>(window, cursors[i].windows[cursors[i].entry]);
             if (window == std::numeric_limits<int64_t>::max()) break;
             search_window(window, cursors, count);
         }
@@ -71,17 +75,29 @@ template <class Code> class Search {
     }
 
   private:
+    Cursor begin(int64_t i) const {
+        const double weight = question_.weights[i];
+        if (const United* u = question_.united ? question_.united[i] : nullptr)
+            return {u->entry_starts, u->entry_windows, u->entry_bounds, u->lows, u->counts,
+                    0, u->entries, weight, 0, 0, 0};
+        const int64_t term = question_.terms[i];
+        const bool missing = term < 0;
+        return {postings_.entry_starts, postings_.entry_windows, postings_.entry_bounds,
+                postings_.lows, nullptr, missing ? 0 : postings_.term_entries[term],
+                missing ? 0 : postings_.term_entries[term + 1], weight, 0, 0, 0};
+    }
+
     void search_window(int64_t window, Cursor* cursors, int count) {
         Cursor here[kTerms];
         int terms = 0;
         for (int i = 0; i < count; i++) {
             Cursor& cursor = cursors[i];
             const int64_t entry = cursor.entry;
-            if (entry == cursor.last || postings_.entry_windows[entry] != window) continue;
+            if (entry == cursor.last || cursor.windows[entry] != window) continue;
             cursor.entry++;
-            cursor.begin = postings_.entry_starts[entry];
-            cursor.end = postings_.entry_starts[entry + 1];
-            cursor.bound = cursor.weight * kSaturation * highest(postings_.entry_bounds[entry]) * kSlack;
+            cursor.begin = cursor.starts[entry];
+            cursor.end = cursor.starts[entry + 1];
+            cursor.bound = cursor.weight * kSaturation * highest(cursor.bounds[entry]) * kSlack;
             here[terms++] = cursor;
         }
         double rest[kTerms + 1]; // rest[i]: the most that terms i, i + 1, … can add
@@ -91,15 +107,19 @@ template <class Code> class Search {
         while (essential < terms && rest[essential] >= threshold_) essential++;
         const int64_t first = window * kWindow;
         const uint32_t* lengths = postings_.lengths + first;
-        for (int i = 0; i < essential; i++)
-            for (int64_t p = here[i].begin; p < here[i].end; p++) {
-                const uint16_t low = postings_.lows[p] & (kWindow - 1);
-                sums_[low] += part(here[i].weight, p, lengths[low]);
-            }
+        for (int i = 0; i < essential; i++) {
+            const Cursor& term = here[i];
+            reading(term, [&](auto frequency) {
+                for (int64_t p = term.begin; p < term.end; p++) {
+                    const uint16_t low = term.lows[p] & (kWindow - 1);
+                    sums_[low] += part(term.weight, frequency(p), lengths[low]);
+                }
+            });
+        }
         candidates_.clear();
         for (int i = 0; i < essential; i++)
             for (int64_t p = here[i].begin; p < here[i].end; p++) {
-                const uint16_t low = postings_.lows[p] & (kWindow - 1);
+                const uint16_t low = here[i].lows[p] & (kWindow - 1);
                 const double sum = sums_[low];
                 if (sum == 0) continue; // seen by an earlier term
                 sums_[low] = 0;
@@ -120,21 +140,27 @@ template <class Code> class Search {
 
     // Adds a term to the candidates: each is looked up, or every posting, whichever takes less time.
     void add(const Cursor& term, const uint32_t* lengths) {
-        const uint16_t* begin = postings_.lows + term.begin;
-        const uint16_t* end = postings_.lows + term.end;
+        reading(term, [&](auto frequency) { add(term, lengths, frequency); });
+    }
+
+    template <class Frequency>
+    void add(const Cursor& term, const uint32_t* lengths, Frequency frequency) {
+        const uint16_t* begin = term.lows + term.begin;
+        const uint16_t* end = term.lows + term.end;
         if (int64_t(candidates_.size()) * kLookup < end - begin) {
             for (Candidate& candidate : candidates_) {
                 const uint16_t* at = std::lower_bound(begin, end, candidate.low);
                 if (at != end && *at == candidate.low)
-                    candidate.sum += part(term.weight, at - postings_.lows, lengths[candidate.low]);
+                    candidate.sum +=
+                        part(term.weight, frequency(at - term.lows), lengths[candidate.low]);
             }
             return;
         }
         for (size_t i = 0; i < candidates_.size(); i++) places_[candidates_[i].low] = uint16_t(i + 1);
         for (int64_t p = term.begin; p < term.end; p++) {
-            const uint16_t low = postings_.lows[p] & (kWindow - 1);
+            const uint16_t low = term.lows[p] & (kWindow - 1);
             if (const uint16_t place = places_[low])
-                candidates_[place - 1].sum += part(term.weight, p, lengths[low]);
+                candidates_[place - 1].sum += part(term.weight, frequency(p), lengths[low]);
         }
         for (const Candidate& candidate : candidates_) places_[candidate.low] = 0;
     }
@@ -161,8 +187,17 @@ template <class Code> class Search {
         if (int64_t(best_.size()) == question_.k) threshold_ = best_.front().score;
     }
 
-    double part(double weight, int64_t posting, uint32_t length) const {
-        const double frequency = postings_.frequencies[codes_[posting]];
+    // Calls `read` with what tells how often a document has the term, by posting.
+    template <class Read> void reading(const Cursor& term, Read read) const {
+        if (term.counts)
+            read([counts = term.counts](int64_t posting) { return counts[posting]; });
+        else
+            read([frequencies = postings_.frequencies, codes = codes_](int64_t posting) {
+                return frequencies[codes[posting]];
+            });
+    }
+
+    double part(double weight, double frequency, uint32_t length) const {
         return weight * ((frequency * kSaturation) / (frequency + question_.norms[length]));
     }
 
@@ -182,7 +217,60 @@ template <class Code> class Search {
     double threshold_;
 };
 
+template <class Code>
+int64_t unite_by(const Postings& postings, const Code* codes, int64_t first, int64_t last,
+                 int64_t* documents, double* counts) {
+    const int64_t begin = postings.term_entries[first], end = postings.term_entries[last];
+    // Entries by window, those of a window one after the other.
+    std::vector<int64_t> starts(postings.windows + 1, 0), entries(end - begin);
+    for (int64_t e = begin; e < end; e++) starts[postings.entry_windows[e] + 1]++;
+    for (int64_t w = 0; w < postings.windows; w++) starts[w + 1] += starts[w];
+    std::vector<int64_t> next(starts.begin(), starts.end() - 1);
+    for (int64_t e = begin; e < end; e++) entries[next[postings.entry_windows[e]]++] = e;
+    std::vector<double> sums(kWindow, 0.0);
+    std::vector<uint8_t> seen(kWindow, 0);
+    std::vector<uint16_t> touched;
+    touched.reserve(kWindow);
+    int64_t count = 0;
+    for (int64_t w = 0; w < postings.windows; w++) {
+        touched.clear();
+        for (int64_t i = starts[w]; i < starts[w + 1]; i++)
+            for (int64_t p = postings.entry_starts[entries[i]],
+                         stop = postings.entry_starts[entries[i] + 1];
+                 p < stop; p++) {
+                const uint16_t low = postings.lows[p] & (kWindow - 1);
+                if (!seen[low]) touched.push_back(low);
+                seen[low] = 1;
+                sums[low] += postings.frequencies[codes[p]];
+            }
+        if (touched.size() * kDense > kWindow) {
+            touched.clear();
+            for (int64_t low = 0; low < kWindow; low++)
+                if (seen[low]) touched.push_back(uint16_t(low));
+        } else if (starts[w + 1] - starts[w] > 1) {
+            std::sort(touched.begin(), touched.end());
+        }
+        for (const uint16_t low : touched) {
+            if (w * kWindow + low < postings.documents) {
+                documents[count] = w * kWindow + low;
+                counts[count++] = sums[low];
+            }
+            seen[low] = 0;
+            sums[low] = 0;
+        }
+    }
+    return count;
+}
+
 } // namespace
+
+int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
+              double* counts) {
+    if (postings.wide)
+        return unite_by(postings, reinterpret_cast<const uint16_t*>(postings.codes), first, last,
+                        documents, counts);
+    return unite_by(postings, postings.codes, first, last, documents, counts);
+}
 
 int64_t best_by_words(const Postings& postings, const Question& question, int64_t* rows,
                       double* scores) {

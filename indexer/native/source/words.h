@@ -23,9 +23,20 @@ struct Postings {
     const int64_t* rows;          // (documents) the row of each document, rising
 };
 
+// The postings of several terms as one: see indexer/storage/united.py. Entries as those of a term.
+struct United {
+    int64_t entries;
+    const int64_t* entry_starts;  // (entries + 1)
+    const uint32_t* entry_windows;
+    const float* entry_bounds;
+    const uint16_t* lows;
+    const double* counts;         // (postings) how often the document has one of the terms
+};
+
 // A question to one segment.
 struct Question {
     const int64_t* terms;   // rarest first, at most kTerms; -1: the segment does not have it
+    const United* const* united; // (count) in place of a term; null where there is none
     const double* weights;  // of each term: its inverse document frequency
     int64_t count;
     const double* norms;    // by length: what is added to a frequency
@@ -42,6 +53,12 @@ constexpr double kSaturation = 1.2 + 1.0; // k1 + 1 of BM25
 // summed in the order of the terms. Throws std::bad_alloc.
 int64_t best_by_words(const Postings& postings, const Question& question, int64_t* rows,
                       double* scores);
+
+// The documents that have a term from `first` up to `last`, rising, and how often each has one.
+// `documents` and `counts` have room for all documents and a posting of each. Returns their number.
+// Throws std::bad_alloc.
+int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
+              double* counts);
 
 // How many documents that have a term have a row that may be found.
 int64_t count_documents(const Postings& postings, int64_t term, const uint8_t* mask);

@@ -139,6 +139,13 @@ class Changes:
         )
         self._place(ids, spans, first_passage)
 
+    def set_sources(self, sources: Mapping[str, str]) -> None:
+        """Store the metadata as last added (by key, as JSON), where an update has changed it."""
+        self._many(
+            "UPDATE documents SET source = ? WHERE key = ?",
+            ((source, key) for key, source in sources.items()),
+        )
+
     def cut_again(
         self,
         documents: Mapping[int, Document],

@@ -20,8 +20,16 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from searchengine.corpus.languages import UNSPACED_OR_KOREAN
 from searchengine.errors import QueryError
+from searchengine.storage.documents.questions import (
+    WORDS,
+    Word,
+    runs,
+    trigrams,
+    unfinished,
+    whole,
+    words,
+)
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 Scored = list[tuple[int, float]]
@@ -31,14 +39,14 @@ _In = TypeVar("_In", contravariant=True)
 TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/hybrid.md."""
 
-WORDS = 256
-"""Maximum distinct words of a query; the first ones are used."""
-
 TERMS = 64
 """Maximum words to search for; the rarest ones are used."""
 
 SHORT_TERMS = 16
 """The same, if every document is read."""
+
+ENDING = 4
+"""Maximum letters at the end of an unfinished word that may be part of an English ending."""
 
 CONTINUATIONS = 32
 """Maximum trigrams for a word of two letters; the most frequent ones are used."""
@@ -71,14 +79,18 @@ class Index(Protocol[_In]):
         """The k best documents with one of the terms, by (−score, id)."""
 
 
-class Ranker(Index[bytes], Protocol):
+Key = tuple[bytes, bool]
+"""A term of FTS5; or the beginning of terms, and True."""
+
+
+class Ranker(Index[Key], Protocol):
     """An Index that is not FTS5."""
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of its terms."""
 
-    def terms(self, words: Sequence[str]) -> Sequence[bytes] | None:
+    def terms(self, words: Sequence[Word]) -> Sequence[Key] | None:
         """FTS5's terms for words, without those that it drops; None: it must search itself."""
 
 
@@ -103,8 +115,10 @@ _TRIGGERS = {
     ),
 }
 
-# Takes 5 ms to compile, and is seldom needed.
-_PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
+_MISSING = (
+    "this collection has no index of words; search with mode='vector', or index into a "
+    "new collection with a tokenizer"
+)
 
 
 def create(connection: sqlite3.Connection, tokenizer: Tokenizer) -> None:
@@ -185,6 +199,8 @@ def search(
     condition: str = "1",
     parameters: Sequence[Any] = (),
     ranker: Ranker | None = None,
+    *,
+    as_you_type: bool = False,
 ) -> Scored:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
@@ -193,40 +209,57 @@ def search(
     and comparable within one result only. A question without words has no results. Raises
     QueryError if the collection has no index of words.
 
-    With a trigram index, a question that has only words of one or two letters may read every
-    document (see docs/hybrid.md).
-
     `ranker`: ranks instead of FTS5, with the same scores, documents that match the condition.
+    `as_you_type`: the last word may be unfinished, unless something follows it.
+
+    With a trigram index, short words are the beginnings of trigrams. FTS5 knows no such term: it
+    ranks by the most frequent of these trigrams, and if there are only short words and too few
+    documents, every document is read (see docs/hybrid.md).
     """
     kind = tokenizer(read) if ranker is None else ranker.tokenizer
     if kind is Tokenizer.NONE:
-        raise QueryError(
-            "this collection has no index of words; search with mode='vector', or index into a "
-            "new collection with a tokenizer"
-        )
+        raise QueryError(_MISSING)
     query = words(question)
-    candidates = (query if kind is not Tokenizer.TRIGRAM else _trigrams(read, query))[:WORDS]
+    cut = trigrams if kind is Tokenizer.TRIGRAM else whole
+    candidates = cut(query[:WORDS], unfinished(question) if as_you_type else None)[:WORDS]
+    fts5 = _Fts5(read, condition, parameters)
+    if kind is Tokenizer.PORTER:
+        candidates = [_begun(word, fts5, ranker) for word in candidates]
     terms = None if ranker is None else ranker.terms(candidates)
-    if ranker is None or terms is None:
-        quoted = [_quoted(word) for word in candidates]
-        scored = _ranked(_Fts5(read, condition, parameters), quoted, k)
-    else:
-        scored = _ranked(ranker, terms, k)
+    if ranker is not None and terms is not None:
+        return _ranked(ranker, terms, k)
+    quoted = [term for word in candidates for term in _for_fts5(read, kind, word)][:WORDS]
+    scored = _ranked(fts5, quoted, k)
     if len(scored) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in query):
         scored = _scan(read, query, k, condition, parameters)
     return scored
 
 
-def words(text: str) -> list[str]:
-    """The runs of letters, digits and marks, in order; of runs equal but for case, the last."""
-    spaced = "".join(c if _in_word(c) else " " for c in text)
-    # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
-    return list({word.casefold(): word for word in spaced.split()}.values())
+def containing(kind: Tokenizer, phrases: Sequence[str]) -> tuple[str, list[str]]:
+    """SQL over `documents` for those with all these phrases in title or text, and its parameters.
 
-
-def _in_word(character: str) -> bool:
-    category = unicodedata.category(character)
-    return category[0] in "LNM" or category == "Co"
+    The words of a phrase follow each other; what stands between them, case and endings count as
+    the tokenizer has it. With the tokenizer trigram a phrase is any part of the text. Raises
+    QueryError if the collection has no index of words.
+    """
+    if kind is Tokenizer.NONE:
+        raise QueryError(_MISSING)
+    conditions, parameters, matches = [], [], []
+    for phrase in phrases:
+        text = phrase if kind is Tokenizer.TRIGRAM else " ".join(runs(phrase))
+        text = "".join(c if c != "\0" and unicodedata.category(c) != "Cs" else " " for c in text)
+        if kind is Tokenizer.TRIGRAM and len(text) < 3:  # FTS5 has no term for it
+            columns = ("documents.title", "documents.text")
+            contained = " OR ".join(f"instr(lower({each}), lower(?))" for each in columns)
+            conditions.append(f"({contained})")
+            parameters += [text, text]
+        else:
+            matches.append(_quoted(text))
+    if matches:
+        sql = "documents.id IN (SELECT rowid FROM text_index WHERE text_index MATCH ?)"
+        conditions.append(sql)
+        parameters.append(" AND ".join(matches))
+    return " AND ".join(conditions), parameters
 
 
 def _quoted(term: str) -> str:
@@ -235,29 +268,16 @@ def _quoted(term: str) -> str:
     return f'"{doubled}"'
 
 
-def _trigrams(read: Read, query: Sequence[str]) -> list[str]:
-    """The terms to search a trigram index for: the words of three letters or more, unchanged.
-
-    In scripts without spaces, and in Korean, whose particles are attached to words, every three
-    letters are a term, because a whole run rarely occurs. Two such letters are a word; its terms
-    are the trigrams that begin with it.
-    """
-    terms: dict[str, None] = {}
-    for word in query[:WORDS]:
-        for piece in re.finditer(_PIECES, word):
-            run = piece[0]
-            if piece[1] and len(run) == 2:
-                sql = (
-                    "SELECT term FROM text_terms WHERE term >= ? AND term < ? "
-                    "ORDER BY doc DESC, term LIMIT ?"
-                )
-                rows = read(sql, (run, run + chr(sys.maxunicode), CONTINUATIONS))
-                terms |= dict.fromkeys(term for (term,) in rows)
-            elif piece[1]:
-                terms |= dict.fromkeys(run[i : i + 3] for i in range(len(run) - 2))
-            elif len(run) >= 3:
-                terms[run] = None
-    return list(terms)
+def _for_fts5(read: Read, kind: Tokenizer, word: Word) -> list[str]:
+    """A word as terms of a query; with a trigram index, the most frequent that begin with it."""
+    if not word.unfinished:
+        return [_quoted(word.text)]
+    if kind is not Tokenizer.TRIGRAM:
+        return [f"{_quoted(word.text)} *"]
+    sql = "SELECT term FROM text_terms WHERE term >= ? AND term < ? ORDER BY doc DESC, term LIMIT ?"
+    beginning = word.text.lower()
+    rows = read(sql, (beginning, beginning + chr(sys.maxunicode), CONTINUATIONS))
+    return [_quoted(term) for (term,) in rows]
 
 
 def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Scored:
@@ -275,6 +295,25 @@ def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Scored:
     if len(scored) < k and len(rare) < len(taken):
         scored = index.best([term for _, term in taken], k)
     return scored
+
+
+def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:
+    """An unfinished word, without its last letters where no term begins with them.
+
+    Terms have no endings: none begins with "sleepi", though there may be "sleeping".
+    """
+    if not word.unfinished:
+        return word
+    for letters in range(len(word.text), max(len(word.text) - ENDING, 3) - 1, -1):
+        shorter = Word(word.text[:letters], unfinished=True)
+        terms = None if ranker is None else ranker.terms([shorter])
+        if ranker is not None and terms is not None:
+            counts = ranker.counts(terms, 1)
+        else:
+            counts = fts5.counts(_for_fts5(fts5.read, Tokenizer.PORTER, shorter), 1)
+        if any(counts):
+            return shorter
+    return word
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from itertools import islice
 from typing import Any
 
 from searchengine.corpus.documents import Document
-from searchengine.storage.documents.store import Ids, Store
-from searchengine.storage.filters.parser import field_name, field_named
-from searchengine.storage.filters.sql import json_path
+from searchengine.storage.documents.store import Store
+from searchengine.storage.documents.tables import Ids, Tables
 
 Value = str | int | float | bool | None
 Counts = dict[Value, int]
@@ -17,25 +16,23 @@ _IDS = 50_000  # ids read at a time: a filter on an indexed field is evaluated a
 _DOCUMENTS = 100  # documents read at a time
 
 
-def ids(store: Store, where: str | None = None) -> Iterator[Ids]:
+def ids(store: Tables, where: str | None = None) -> Iterator[Ids]:
     """Ids of the documents that match a filter (None: of all), ascending, in blocks (n,) int64."""
-    condition, parameters = store.condition(where)
-    sql = f"SELECT id FROM documents WHERE id > ? AND {condition} ORDER BY id LIMIT {_IDS}"
     after = -1
-    while (block := store.numbers(sql, (after, *parameters))).size:
+    while (block := store.ids_after(after, where, _IDS)).size:
         yield block
         after = int(block[-1])
 
 
 def documents(
-    store: Store, where: str | None = None, offset: int = 0, limit: int | None = None
+    store: Tables, where: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[Document]:
     """Documents that match a filter, in the order first added, read in small blocks."""
     for block in _blocks(store, where, offset, limit):
         yield from store.documents(block)
 
 
-def keys(store: Store, where: str | None = None) -> Iterator[str]:
+def keys(store: Tables, where: str | None = None) -> Iterator[str]:
     """Keys of the documents that match a filter, in the order first added."""
     for block in ids(store, where):
         yield from store.keys_of(block)
@@ -53,7 +50,7 @@ def keys_below(store: Store, root: str, prefix: str = "") -> Iterator[tuple[int,
         compared, after = ">", rows[-1][1]
 
 
-def at(store: Store, positions: list[int], where: str | None = None) -> Iterator[Document]:
+def at(store: Tables, positions: list[int], where: str | None = None) -> Iterator[Document]:
     """The documents at these positions of `documents`, in the order of the positions."""
     order = sorted(set(positions))
     found: dict[int, int] = {}
@@ -70,40 +67,14 @@ def at(store: Store, positions: list[int], where: str | None = None) -> Iterator
         yield from store.documents([found[position] for position in part])
 
 
-def count(store: Store, where: str | None = None) -> int:
-    """Number of documents that match a filter; None: of all."""
-    if where is not None:
-        return store.count(where)
-    return int(store.scan("SELECT count(*) FROM documents")[0][0])
-
-
-def facet(store: Store, name: str, where: str | None = None) -> Counts:
+def facet(store: Tables, name: str, where: str | None = None) -> Counts:
     """Value of a metadata field → number of documents that match a filter and have it.
 
     Of a list each distinct element counts; objects, and documents without the field, do not. The
     most frequent value comes first. Values that Python holds equal (1, 1.0 and True) are one.
     Reads the metadata of all documents, unless the field is indexed.
     """
-    field = field_named(name)
-    condition, parameters = store.condition(where)
-    if field_name(field) in store.fields():
-        matching = f" AND document IN (SELECT id FROM documents WHERE {condition})"
-        matching = "" if where is None else matching
-        kind = "replace(kind, 'item ', '')"
-        sql = (
-            f"SELECT {kind}, value, count(*) FROM field_values "
-            "WHERE field = (SELECT id FROM fields WHERE path = ?) "
-            f"AND {kind} NOT IN ('date', 'array', 'object'){matching} GROUP BY {kind}, value"
-        )
-        rows = store.scan(sql, (json_path(field), *parameters))
-    else:
-        sql = (
-            "SELECT item.type, item.atom, count(DISTINCT documents.id) "
-            "FROM documents CROSS JOIN json_each(documents.metadata, ?) AS item "
-            "WHERE ifnull(json_type(documents.metadata, ?), 'object') <> 'object' "
-            f"AND item.type NOT IN ('array', 'object') AND {condition} GROUP BY 1, 2"
-        )
-        rows = store.scan(sql, (json_path(field), json_path(field), *parameters))
+    rows = store.value_counts(name, where)
     counts: Counts = {}
     for kind, atom, number in sorted(rows, key=lambda row: (row[0], row[1])):
         value = _value(kind, atom)
@@ -118,7 +89,9 @@ def _value(kind: str, value: Any) -> Value:
     return None if kind == "null" else value
 
 
-def _blocks(store: Store, where: str | None, offset: int, limit: int | None) -> Iterator[list[int]]:
+def _blocks(
+    store: Tables, where: str | None, offset: int, limit: int | None
+) -> Iterator[list[int]]:
     numbers = (int(i) for block in ids(store, where) for i in block)
     stop = None if limit is None else min(offset + limit, sys.maxsize)
     chosen = islice(numbers, min(offset, sys.maxsize), stop)

@@ -16,7 +16,8 @@ from enum import StrEnum
 from typing import Any
 
 from searchengine.storage.documents.changes import Span
-from searchengine.storage.documents.store import Ids, SegmentRow, Store
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.tables import Ids
 
 
 class Kind(StrEnum):

@@ -4,14 +4,14 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from searchengine.corpus.documents import Document
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.database import Database
+from searchengine.storage.documents.tables import Ids, Passage
 from searchengine.storage.filters import fields
 from searchengine.storage.filters.parser import field_name, field_named, parse
 from searchengine.storage.filters.sql import compile_sql, json_path
@@ -19,7 +19,6 @@ from searchengine.storage.filters.sql import compile_sql, json_path
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 
-Ids = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -41,15 +40,6 @@ class SegmentRow:
         """The row numbers of those passage ids (ascending) that are in this segment."""
         low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
         return passages[low:high] - self.base
-
-
-class Passage(NamedTuple):
-    """A passage: its document's id, and its offsets in the document's text."""
-
-    id: int
-    document: int
-    start: int
-    end: int
 
 
 class Store(Database):
@@ -157,29 +147,67 @@ class Store(Database):
             for i, kind, value in rows
         }
 
-    def condition(self, where: str | None) -> tuple[str, list[Any]]:
-        """A filter as an SQL condition over `documents`, and its parameters."""
-        if where is None:
-            return "1", []
-        node = parse(where)  # before anything is read: a FilterError says nothing about the file
+    def condition(self, where: str | None, phrases: Sequence[str] = ()) -> tuple[str, list[Any]]:
+        """A filter as an SQL condition over `documents`, and its parameters.
+
+        `phrases`: texts that a document must contain, see lexical.containing.
+        """
+        node = None if where is None else parse(where)  # first: says nothing about the file
+        contains = None
+        if phrases:
+            contains = lexical.containing(lexical.tokenizer(self.read), phrases)
+        if node is None:
+            return contains or ("1", [])
         with self.named_errors(), self._pool.borrow() as connection:
             indexed = fields.indexed(connection)
-        return compile_sql(node, "documents.metadata", indexed)
+        sql, parameters = compile_sql(node, "documents.metadata", indexed)
+        if contains is None:
+            return sql, parameters
+        return f"({contains[0]}) AND ({sql})", [*contains[1], *parameters]
 
-    def matching(self, where: str) -> Ids:
-        """Ids of the passages whose document matches a filter, ascending, int64."""
-        condition, parameters = self.condition(where)
+    def matching(self, where: str | None, phrases: Sequence[str] = ()) -> Ids:
+        """Ids of the passages whose document matches, as for `condition`, ascending, int64."""
+        condition, parameters = self.condition(where, phrases)
         sql = (
             "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
             f"WHERE {condition} ORDER BY p.id"
         )
         return self.numbers(sql, parameters)
 
-    def count(self, where: str) -> int:
-        """The number of documents that match a filter."""
+    def count(self, where: str | None = None) -> int:
+        """The number of documents that match a filter; None: of all."""
         condition, parameters = self.condition(where)
-        sql = f"SELECT count(*) FROM documents WHERE {condition}"
-        return int(self.scan(sql, parameters)[0][0])
+        condition = "" if where is None else f" WHERE {condition}"
+        return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
+
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
+        condition, parameters = self.condition(where)
+        sql = f"SELECT id FROM documents WHERE id > ? AND {condition} ORDER BY id LIMIT {limit}"
+        return self.numbers(sql, (after, *parameters))
+
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        """Kind, value and number of documents, for each value of a field; see Tables."""
+        field = field_named(name)
+        condition, parameters = self.condition(where)
+        if field_name(field) in self.fields():
+            matching = f" AND document IN (SELECT id FROM documents WHERE {condition})"
+            matching = "" if where is None else matching
+            kind = "replace(kind, 'item ', '')"
+            sql = (
+                f"SELECT {kind}, value, count(*) FROM field_values "
+                "WHERE field = (SELECT id FROM fields WHERE path = ?) "
+                f"AND {kind} NOT IN ('date', 'array', 'object'){matching} GROUP BY {kind}, value"
+            )
+            return self.scan(sql, (json_path(field), *parameters))
+        sql = (
+            "SELECT item.type, item.atom, count(DISTINCT documents.id) "
+            "FROM documents CROSS JOIN json_each(documents.metadata, ?) AS item "
+            "WHERE ifnull(json_type(documents.metadata, ?), 'object') <> 'object' "
+            f"AND item.type NOT IN ('array', 'object') AND {condition} GROUP BY 1, 2"
+        )
+        paths = (json_path(field), json_path(field))
+        return self.scan(sql, (*paths, *parameters))
 
     def counts(self) -> tuple[int, int]:
         """The numbers of documents and passages; reads all ids."""

@@ -23,6 +23,7 @@ from searchengine.storage.documents.lexical import (
     Tokenizer,
     tokenizer,
 )
+from searchengine.storage.documents.questions import Word
 
 _LETTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
@@ -30,9 +31,14 @@ _IDS = 500  # documents read by a statement
 _CACHED = 1 << 16  # words whose terms are remembered
 
 
+_END = "\U0010fffd"  # a character of no text, by Unicode: for private use
+_ENDS = 2 * _END
+
+
 def notes(kind: Tokenizer) -> dict[str, str]:
     """What a words file notes: how its terms were made."""
-    return {"tokenizer": TOKENIZE[kind].replace("''", "'"), "title": repr(TITLE_WEIGHT)}
+    made = {"tokenizer": TOKENIZE[kind].replace("''", "'"), "title": repr(TITLE_WEIGHT)}
+    return made | {"ends": _ENDS} if kind is Tokenizer.TRIGRAM else made
 
 
 class _Table:
@@ -85,24 +91,37 @@ class Terms:
     """Words to terms. Safe to use from several threads."""
 
     def __init__(self, kind: Tokenizer) -> None:
-        self._table = _Table(kind)
-        self._known: dict[str, tuple[bytes, ...]] = {}
+        self._table, self._kind = _Table(kind), kind
+        self._known: dict[Word, tuple[bytes, ...]] = {}
 
-    def of(self, words: Sequence[str]) -> list[tuple[bytes, ...]]:
-        """The terms of each word: one, but for words that the tokenizer cuts or leaves out."""
-        missing = [word for word in words if word not in self._known]
+    def of(self, words: Sequence[Word]) -> list[tuple[bytes, ...]]:
+        """The terms of each word: one, but for words that the tokenizer cuts or leaves out.
+
+        Of an unfinished word, the beginnings of terms.
+        """
+        known = self._known  # another thread may begin a new one
+        missing = [word for word in words if word not in known]
         if missing:
             cut = self._cut(missing)
-            if len(self._known) > _CACHED:
-                self._known = {word: self._known[word] for word in words if word in self._known}
-            self._known.update(cut)
-        return [self._known[word] for word in words]
+            if len(known) > _CACHED:
+                known = {word: known[word] for word in words if word in known}
+            known.update(cut)
+            self._known = known
+        return [known[word] for word in words]
 
-    def _cut(self, words: Sequence[str]) -> dict[str, tuple[bytes, ...]]:
-        texts = ((i, "", word) for i, word in enumerate(words))
+    def _cut(self, words: Sequence[Word]) -> dict[Word, tuple[bytes, ...]]:
+        begins = self._kind is Tokenizer.TRIGRAM  # with fewer letters than a term has
+        ended = [begins and word.unfinished for word in words]
+        texts = (
+            (i, "", word.text + _ENDS * end)
+            for i, (word, end) in enumerate(zip(words, ended, strict=True))
+        )
         terms: list[list[bytes]] = [[] for _ in words]
         for i, term in self._table.rows(texts, "SELECT doc, term FROM terms ORDER BY doc, offset"):
             terms[i].append(term or b"")
+        for i, end in enumerate(ended):
+            if end:
+                terms[i] = [term.rstrip(_END.encode()) for term in terms[i][:1]]
         return {word: tuple(each) for word, each in zip(words, terms, strict=True)}
 
 
@@ -123,7 +142,7 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
         scratch: list[Path] = []
         try:
             with closing(_Table(kind)) as table:
-                chunks = _counted(read, table, ids[first].tolist(), first)
+                chunks = _counted(read, table, ids[first].tolist(), first, kind)
                 counted = next(chunks)
                 for following in chunks:
                     scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
@@ -138,8 +157,15 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
     return write
 
 
-def _counted(read: Read, table: _Table, ids: Sequence[int], first: RowNumbers) -> Iterator[Counted]:
-    """The terms of documents, some at a time; `first`: the first row of each."""
+def _counted(
+    read: Read, table: _Table, ids: Sequence[int], first: RowNumbers, kind: Tokenizer
+) -> Iterator[Counted]:
+    """The terms of documents, some at a time; `first`: the first row of each.
+
+    With trigrams, every letter begins one: the last two letters of a text begin terms that end
+    with _END, so that what begins with one or two letters is found wherever they stand.
+    """
+    end = _ENDS if kind is Tokenizer.TRIGRAM else ""
     held: list[tuple[int, str, str]] = []
     rows: list[int] = []
     letters = 0
@@ -151,7 +177,7 @@ def _counted(read: Read, table: _Table, ids: Sequence[int], first: RowNumbers) -
         for i, document in enumerate(chunk, start=start):
             if document in texts:
                 title, text = texts[document]
-                held.append((len(held), title, text))
+                held.append((len(held), title and title + end, text and text + end))
                 rows.append(int(first[i]))
                 letters += len(title) + len(text)
         if letters > _LETTERS:
@@ -167,8 +193,10 @@ def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[
     for term, listed in table.rows(texts, sql):
         terms.append(term or b"")  # a lone accent is a term without letters
         places.append(listed)
+    counted = np.array([not term.endswith(_END.encode()) for term in terms], bool)
     sizes = np.fromiter((listed.count(b",") + 1 for listed in places), np.int64, len(places))
     every = np.fromstring(b",".join(places), np.int64, sep=",") if places else sizes
+    inside = every[np.repeat(counted, sizes)]  # FTS5 has no terms that end with _END
     keys = np.repeat(np.arange(sizes.size), sizes) * len(texts) + every // 2
     order = np.argsort(keys, kind="stable")  # FTS5 gives them in order, but promises nothing
     keys, counts = keys[order], np.where(every[order] % 2, TITLE_WEIGHT, 1.0)
@@ -178,7 +206,7 @@ def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[
     term_of = numbers // max(1, len(texts))
     return Counted(
         rows=np.array(rows, np.int64),
-        lengths=np.bincount(every // 2, minlength=len(texts)).astype(np.uint32),
+        lengths=np.bincount(inside // 2, minlength=len(texts)).astype(np.uint32),
         terms=terms,
         starts=np.searchsorted(term_of, np.arange(len(terms) + 1)),
         documents=numbers % max(1, len(texts)),

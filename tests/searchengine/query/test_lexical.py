@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from searchengine.errors import QueryError
 from searchengine.query.fusion import reciprocal_rank, weighted
-from searchengine.storage.documents import lexical
+from searchengine.storage.documents import lexical, questions
 from searchengine.storage.documents.lexical import Scored, Tokenizer
 
 TEXTS = [
@@ -129,7 +129,7 @@ def test_of_a_long_question_the_rarest_words_are_sought() -> None:
     connection = database(texts, Tokenizer.UNICODE)
     assert ids(found(connection, f"{common} unknown far scarce")) == [0, 1, 2, 3]
     assert ids(found(connection, "x " * 300 + "y far")) == [3]
-    distinct = " ".join(f"unknown{i}" for i in range(lexical.WORDS))
+    distinct = " ".join(f"unknown{i}" for i in range(questions.WORDS))
     assert ids(found(connection, f"far {distinct}")) == [3]
     assert ids(found(connection, f"{distinct} far")) == []  # beyond the words that are looked up
 
@@ -182,7 +182,7 @@ def test_no_question_is_an_error(question: str, tokenizer: str) -> None:
 def test_words_of_other_scripts_are_whole() -> None:
     texts = [("", "नमस्ते दुनिया"), ("", "नमक"), ("", "ΟΔΟΣ"), ("", "สวัสดี ครับ")]
     connection = database(texts, Tokenizer.UNICODE)
-    assert lexical.words("नमस्ते, दुनिया!") == ["नमस्ते", "दुनिया"]
+    assert questions.words("नमस्ते, दुनिया!") == ["नमस्ते", "दुनिया"]
     assert ids(found(connection, "नमस्ते")) == [0]
     assert ids(found(connection, "ΟΔΟΣ")) == [2]
     assert ids(found(connection, "สวัสดี")) == [3]

@@ -24,13 +24,14 @@ def remote(client: TestClient) -> Iterator[Client]:
 
 
 def test_it_returns_what_the_engine_does(remote: Client, words: Path) -> None:
-    options: dict[str, Any] = {"where": "year > 2000", "facets": ("lang",)}
+    options: dict[str, Any] = {"where": "year > 2000", "facets": ("lang",), "as_you_type": True}
     vector = WordLengths().encode(["a bee"])[0]
     with SearchEngine.open(words) as engine:
-        expected = engine.search("a bee", 2, **options)
+        expected = engine.search("a be", 2, **options)
         batch = engine.search_batch(["a bee", "the cat sat"], 1)
         by_vector = engine.search(vector, 1, exact=True)
-    hits = remote.search("a bee", 2, **options)
+    hits = remote.search("a be", 2, **options)
+    assert "text" in hits[0].scores
     assert hits == expected and hits.facets == expected.facets and hits.exact == expected.exact
     assert hits[0].snippet == expected[0].snippet and hits.timing is not None
     assert remote.search_batch(["a bee", "the cat sat"], 1) == batch

@@ -37,6 +37,8 @@ def test_options_reach_the_engine(client: TestClient) -> None:
         return [hit["key"] for hit in response.json()["hits"]]
 
     assert keys(query="bee", mode="text") == ["bee"]
+    assert keys(query="be", mode="text") == []
+    assert keys(query="be", mode="text", as_you_type=True) == ["bee"]
     assert keys(query="a bee", mode="hybrid", k=1) == ["bee"]
     assert keys(query="a bee", sort_by="-year", k=3) == ["a/b c", "bee", "cat"]
     assert keys(query="a bee", k=1, offset=1) == keys(query="a bee", k=2)[1:]

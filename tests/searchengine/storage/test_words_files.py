@@ -14,33 +14,50 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, WordLengths
 from cut_documents import Words
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.search.words import weight
 from searchengine import SearchEngine
 from searchengine.ingest.passages import PassageConfig
 from searchengine.storage.documents import lexical, terms
+from searchengine.storage.documents.questions import Word, phrases
 
 WORDS = "whale whales sleep sleeping dolphin half a brain of the sea straße e\u0301t\u00e9 \u0301"
 VOCABULARY = {
     "porter": WORDS.split(),
     "unicode": WORDS.split(),
-    "trigram": ["鯨は海で", "海の中", "眠る", "고래는", "고래가", "잠을", "a", "abc", "bca"],
+    "trigram": [
+        "鯨は海で",
+        "海の中",
+        "眠るか",
+        "고래는",
+        "고래가",
+        "잠을자",
+        "abc",
+        "bca",
+        "abcab",
+    ],
 }
 
 
-def both(engine: SearchEngine, question: str, k: int, where: str | None) -> list[list[Any]]:
+def both(
+    engine: SearchEngine, question: str, k: int, where: str | None, typed: bool
+) -> list[list[Any]]:
     """The results of the words files and of FTS5."""
     with engine.collection.reading() as snapshot:
         assert snapshot.words is not None
-        condition = snapshot.store.condition(where)
-        by_fts5 = lexical.search(snapshot.store.read, question, k, *condition)
-        return [snapshot.by_words(question, k, where), by_fts5]
+        condition = snapshot.store.condition(where, phrases(question))
+        read = snapshot.store.read
+        by_fts5 = lexical.search(read, question, k, *condition, as_you_type=typed)
+        return [snapshot.by_words(question, k, where, as_you_type=typed), by_fts5]
 
 
-def agree(engine: SearchEngine, question: str, k: int, where: str | None = None) -> None:
+def agree(
+    engine: SearchEngine, question: str, k: int, where: str | None = None, typed: bool = False
+) -> None:
     """Equal to the last bit, but for which of several equals comes last."""
-    ours, expected = both(engine, question, k, where)
+    ours, expected = both(engine, question, k, where, typed)
     assert [score for _, score in ours] == [score for _, score in expected]
     last = expected[-1][1] if len(expected) == k else -1.0
     assert [i for i, s in ours if s != last] == [i for i, s in expected if s != last]
@@ -72,24 +89,36 @@ def cases(draw: st.DrawFn) -> tuple[str, list[Any], str]:
     document = st.tuples(st.integers(0, 30), text, text)
     added = st.lists(document, min_size=1, max_size=8)
     steps = draw(st.lists(added | st.integers(0, 3), min_size=1, max_size=4))
-    return tokenizer, steps, draw(text)
+    question = draw(text)
+    if draw(st.booleans()):
+        question += f' "{draw(words)}" {draw(words)}'
+    if tokenizer != "trigram" and draw(st.booleans()):
+        question += f" {draw(st.sampled_from(['w', 'wha', 'sl', 'sleepi', 'é', 'stra', 'zz']))}"
+    return tokenizer, steps, question
 
 
-@given(cases(), st.booleans(), st.integers(1, 12), st.sampled_from([None, "n > 0", "n = 7"]))
+@given(
+    cases(),
+    st.booleans(),
+    st.integers(1, 12),
+    st.sampled_from([None, "n > 0", "n = 7"]),
+    st.booleans(),
+)
 def test_words_files_rank_as_fts5(
     tmp_path_factory: pytest.TempPathFactory,
     case: tuple[str, list[Any], str],
     passages: bool,
     k: int,
     where: str | None,
+    typed: bool,
 ) -> None:
     """Whatever was added, changed and deleted, in however many segments."""
     tokenizer, steps, question = case
     path = tmp_path_factory.mktemp("words") / "c"
     with build(path, tokenizer, steps, passages) as engine:
-        agree(engine, question, k, where)
+        agree(engine, question, k, where, typed)
         engine.optimize()
-        agree(engine, question, k, where)
+        agree(engine, question, k, where, typed)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +151,67 @@ def test_windows_are_left_out_without_a_loss(
     monkeypatch.setenv("SEARCHENGINE_KERNEL", level)
     with SearchEngine.open(large.collection.path) as engine:
         for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 90)):
-            agree(engine, " ".join(f"w{word}" for word in words), k)
+            question = " ".join(f"w{word}" for word in words)
+            agree(engine, question, k)
+            agree(engine, question, k, typed=True)  # "w2" begins 111 terms
+        agree(engine, "w398 w", k, typed=True)
+
+
+letters = st.text(alphabet="鯨海 北aB", max_size=6)
+pieces = ["鯨", "鯨海", "海北", "北鯨海", "北鯨海鯨", "a", "ab", "bA", "B"]
+
+
+def occurrences(document: tuple[str, str], piece: str) -> float:
+    """How often a piece occurs in title and text; in the title twice."""
+    return sum(
+        times * sum(column.lower().startswith(piece, i) for i in range(len(column)))
+        for times, column in zip((lexical.TITLE_WEIGHT, 1.0), document, strict=True)
+    )
+
+
+@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
+@given(
+    st.lists(st.tuples(letters, letters), min_size=1, max_size=8),
+    st.integers(0, 8),
+    st.lists(st.sampled_from(pieces), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_short_words_are_found_wherever_they_stand(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, str]],
+    first: int,
+    question: list[str],
+    typed: bool,
+) -> None:
+    """Words of one and two letters by trigrams, against BM25 written out."""
+    path = tmp_path_factory.mktemp("short") / "c"
+    documents = [{"_id": str(i), "title": a, "text": b} for i, (a, b) in enumerate(texts)]
+    with SearchEngine.create(path, None, dim=2, tokenizer="trigram") as engine:
+        for part in (documents[:first], documents[first:]):
+            if part:
+                engine.add(part, np.ones((len(part), 2), np.float32))
+        engine.delete(["1"])
+        left = {i: text for i, text in enumerate(texts) if i != 1}
+        hits = engine.search(" ".join(question), 20, mode="text", as_you_type=typed)
+    wanted: dict[str, None] = {}
+    for word in dict.fromkeys(each.lower() for each in question):
+        if len(word) > 2:
+            wanted |= dict.fromkeys(word[i : i + 3] for i in range(len(word) - 2))
+        elif word[0] > "z" or all(len(w) < 3 for w in question):
+            wanted[word] = None
+        elif typed and word == question[-1].lower():
+            wanted[word] = None
+    lengths = {i: sum(max(0, len(each) - 2) for each in text) for i, text in left.items()}
+    average = sum(lengths.values()) / max(1, len(left)) or 1.0
+    expected: dict[str, float] = {}
+    for piece in wanted:
+        having = [i for i, text in left.items() if occurrences(text, piece)]
+        for i in having:
+            often = occurrences(left[i], piece)
+            norm = 1.2 * (0.25 + 0.75 * lengths[i] / average)
+            score = weight(len(left), len(having)) * often * 2.2 / (often + norm)
+            expected[str(i)] = expected.get(str(i), 0.0) + score
+    assert {hit.key: hit.score for hit in hits} == pytest.approx(expected, rel=1e-9)
 
 
 def test_texts_are_counted_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +255,25 @@ def test_segments_of_an_older_version_get_words_files_when_merged(tmp_path: Path
         assert before
         engine.optimize()
         assert engine.stats().words == "words files" and keys_of(engine, question) == before
+
+
+def test_words_that_another_thread_drops_are_known_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(terms, "_CACHED", 0)
+    table = terms.Terms(lexical.Tokenizer.PORTER)
+    whales, owls, bees = (Word(each) for each in ("whales", "owls", "bees"))
+    table.of([whales])
+    cut = table._cut
+
+    def meanwhile(words: Any) -> Any:
+        monkeypatch.setattr(table, "_cut", cut)
+        assert table.of([bees]) == [(b"bee",)]
+        return cut(words)
+
+    monkeypatch.setattr(table, "_cut", meanwhile)
+    assert table.of([whales, owls]) == [(b"whale",), (b"owl",)]
+    assert len(table._known) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

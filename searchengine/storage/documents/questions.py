@@ -1,0 +1,90 @@
+"""A question as text: its words, the one that may be unfinished, its phrases in quotation marks."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from searchengine.corpus.languages import UNSPACED_OR_KOREAN
+
+WORDS = 256
+"""Maximum distinct words of a query; the first ones are used."""
+
+PHRASES = 16
+"""Maximum phrases that are required; of further ones only the words count."""
+
+
+_MARKS = str.maketrans(dict.fromkeys("“”„", '"'))
+# Takes 5 ms to compile, and is seldom needed.
+_PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
+
+
+class Word(NamedTuple):
+    """A word to search for; `unfinished`: every word that begins with it, as one."""
+
+    text: str
+    unfinished: bool = False
+
+
+def runs(text: str) -> list[str]:
+    """The runs of letters, digits and marks, in order."""
+    return "".join(c if _in_word(c) else " " for c in text).split()
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters, digits and marks, in order; of runs equal but for case, the last."""
+    # FTS5 folds case its own way (it knows no final sigma), so the words stay as they were written.
+    return list({word.casefold(): word for word in runs(text)}.values())
+
+
+def unfinished(question: str) -> str | None:
+    """The last word, if nothing follows it, not even a space: it may be the beginning of one."""
+    return runs(question)[-1] if question and _in_word(question[-1]) else None
+
+
+def phrases(question: str) -> tuple[str, ...]:
+    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
+
+    A mark without a second one has no meaning.
+    """
+    quoted = question.translate(_MARKS).split('"')[1:-1:2]
+    distinct = dict.fromkeys(" ".join(text.split()) for text in quoted if runs(text))
+    return tuple(distinct)[:PHRASES]
+
+
+def unquoted(question: str) -> str:
+    """The question with spaces in place of quotation marks."""
+    return question.translate(_MARKS).replace('"', " ").strip()
+
+
+def whole(query: Sequence[str], last: str | None) -> list[Word]:
+    """The words to search for; `last`: an unfinished one."""
+    return [Word(word, word == last) for word in query]
+
+
+def trigrams(query: Sequence[str], last: str | None) -> list[Word]:
+    """The words to search a trigram index for: those of three letters or more, unchanged.
+
+    In scripts without spaces, and in Korean, whose particles are attached to words, every three
+    letters are a word, because a whole run rarely occurs. One or two such letters are the beginning
+    of trigrams. So are those of other scripts, at the end of an unfinished word (`last`), or if the
+    question has no longer words.
+    """
+    short = all(len(word) < 3 for word in query)
+    found: dict[Word, None] = {}
+    for word in query:
+        for piece in re.finditer(_PIECES, word):
+            run = piece[0]
+            ends = word == last and piece.end() == len(word)
+            if len(run) < 3 and (piece[1] or short or ends):
+                found[Word(run, unfinished=True)] = None
+            elif piece[1]:
+                found |= dict.fromkeys(Word(run[i : i + 3]) for i in range(len(run) - 2))
+            elif len(run) >= 3:
+                found[Word(run)] = None
+    return list(found)
+
+
+def _in_word(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LNM" or category == "Co"

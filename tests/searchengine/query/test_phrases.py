@@ -1,0 +1,231 @@
+"""Quoted phrases: how they are read, and that only documents with all of them are found."""
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import WordLengths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchengine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.storage.documents import questions
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ('"deep learning" of whales', ["deep learning"]),
+        ('a "b  c\n" d "e"', ["b c", "e"]),
+        ("“deep learning” and „tief lernen“", ["deep learning", "tief lernen"]),
+        ('"deep learning', []),
+        ('"a b" c "d', ["a b"]),
+        ('""" a" "', ["a"]),
+        ('"" " " "?!" "🙂" "*"', []),
+        ('"a b" "c" "a b"', ["a b", "c"]),
+        ('"whales" AND "NEAR(bread"', ["whales", "NEAR(bread"]),
+        ("what's 5' 'so called'", []),
+        ('"', []),
+        ('"' * 10_000, []),
+        (" ".join(f'"p{i}"' for i in range(10_000)), [f"p{i}" for i in range(questions.PHRASES)]),
+    ],
+)
+def test_what_a_phrase_is(question: str, expected: list[str]) -> None:
+    assert list(questions.phrases(question)) == expected
+
+
+@given(st.text(alphabet='ab "“”*(', max_size=30))
+def test_marks_without_a_second_one_are_no_phrase(question: str) -> None:
+    plain = re.sub("[“”]", '"', question)
+    expected = [" ".join(each.split()) for each in re.findall('"([^"]*)"', plain)]
+    expected = [each for each in expected if re.search("[ab]", each)]
+    assert list(questions.phrases(question)) == list(dict.fromkeys(expected))[: questions.PHRASES]
+
+
+TEXTS = [
+    ("Deep", "learning is not here, deep down"),  # never across title and text
+    ("", "Deep-learning of whales; half asleep"),
+    ("On Deep Learning", "nothing about whales"),
+    ("", "learning deep whales"),
+    ("", "deep learned nets and sleeping whales"),
+    ("", "whales"),
+    ("北京", "我在北京大学学习"),
+    ("", "he writes C++ in 東京"),
+]
+
+
+def made(path: Path, tokenizer: str) -> SearchEngine:
+    """The texts in two segments; one document, which has every phrase, is deleted."""
+    engine = SearchEngine.create(path / "c", WordLengths(), tokenizer=tokenizer)
+    documents = [{"_id": str(i), "title": a, "text": b, "n": i} for i, (a, b) in enumerate(TEXTS)]
+    everything = " ".join(text for text, _ in map(reversed, TEXTS))
+    engine.add([*documents[:3], {"_id": "gone", "text": f"deep learning {everything}", "n": 1}])
+    engine.add(documents[3:])
+    engine.delete(["gone"])
+    return engine
+
+
+def keys(engine: SearchEngine, question: str, **options: Any) -> list[str]:
+    return sorted(hit.key for hit in engine.search(question, **options))
+
+
+@pytest.mark.parametrize("mode", ["text", "hybrid"])
+@pytest.mark.parametrize(
+    ("tokenizer", "question", "expected"),
+    [
+        ("porter", '"deep learning" whales', "124"),
+        ("porter", 'whales "DEEP, learn!"', "124"),
+        ("unicode", '"deep learning" whales', "12"),
+        ("unicode", '"deep" "whales"', "1234"),
+        ("unicode", '"deep learning" "half asleep"', "1"),
+        ("unicode", '"not anywhere" whales', ""),
+        ("unicode", '"whales AND (deep"', ""),
+        ("unicode", '"the whales"', ""),
+        ("trigram", '"deep learning" whales', "2"),  # as it is written, but for case
+        ("trigram", '"eep learn"', "24"),
+        ("trigram", '"c++ in"', "7"),
+        ("trigram", '"京大学"', "6"),
+        ("trigram", '"北京"', "6"),
+        ("trigram", '"京"', "67"),
+        ("trigram", '"C+"', "7"),
+        ("trigram", '"京" "whales"', ""),
+    ],
+)
+def test_only_documents_with_the_phrases_are_found(
+    tmp_path: Path, tokenizer: str, question: str, expected: str, mode: str
+) -> None:
+    with made(tmp_path, tokenizer) as engine:
+        assert keys(engine, question, mode=mode) == list(expected)
+        found = [key for key in expected if int(key) > 1]
+        assert keys(engine, question, mode=mode, where="n > 1") == found
+        with engine.collection.reading() as snapshot:
+            assert snapshot.words is not None
+            snapshot._words = (None,)  # FTS5 ranks
+        assert keys(engine, question, mode=mode) == list(expected)
+
+
+def test_by_vectors_quotes_have_no_meaning(tmp_path: Path) -> None:
+    with made(tmp_path, "unicode") as engine:
+        assert len(engine.search('"not anywhere"', mode="vector")) == len(TEXTS)
+    with SearchEngine.create(tmp_path / "none", WordLengths(), tokenizer="none") as engine:
+        engine.add([{"_id": "a", "text": "whales"}])
+        assert keys(engine, '"not anywhere"') == ["a"]
+        with pytest.raises(QueryError, match="has no index of words"):
+            engine.search('"not anywhere"', mode="hybrid")
+
+
+def test_the_encoder_reads_no_quotation_marks(tmp_path: Path) -> None:
+    encoder = WordLengths()
+    with SearchEngine.create(tmp_path / "c", encoder) as engine:
+        engine.add([{"_id": "a", "text": "deep learning"}])
+        engine.search("“deep learning” whales")
+        assert encoder.calls[-1] == ["deep learning  whales"]
+        engine.search('an inch is 1"')
+        assert encoder.calls[-1] == ['an inch is 1"']
+        engine.search('"deep learning" whales', mode="vector")
+        assert encoder.calls[-1] == ['"deep learning" whales']
+
+
+def test_each_question_of_a_batch_has_its_phrases(tmp_path: Path) -> None:
+    questions = ["whales", '"deep learning"', "deep", '"half asleep" whales', '"deep learning" net']
+    with made(tmp_path, "porter") as engine:
+        for mode in ("text", "hybrid"):
+            together = engine.search_batch(questions, 8, mode=mode)
+            for question, hits in zip(questions, together, strict=True):
+                alone = engine.search(question, 8, mode=mode)
+                assert [hit.key for hit in hits] == [hit.key for hit in alone]
+                assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in alone])
+
+
+def test_a_change_is_found_by_its_phrase(tmp_path: Path) -> None:
+    """Filters of a snapshot are kept, those of another commit are not taken."""
+    with made(tmp_path, "porter") as engine:
+        assert keys(engine, '"deep learning"') == ["1", "2", "4"]
+        engine.add([{"_id": "new", "text": "of deep learning"}, {"_id": "1", "text": "learning"}])
+        assert keys(engine, '"deep learning"') == ["2", "4", "new"]
+        engine.optimize()
+        assert keys(engine, '"deep learning"') == ["2", "4", "new"]
+
+
+def test_while_another_writes(tmp_path: Path) -> None:
+    """Phrases, unfinished words and short ones, of one commit each, in segments that merge."""
+    path = tmp_path / "c"
+    SearchEngine.create(path, WordLengths(), tokenizer="trigram").close()
+    ended = threading.Event()
+
+    def write() -> None:
+        try:
+            with SearchEngine.open(path, WordLengths()) as writer:
+                for i in range(8):
+                    texts = (f"北京 deep sea {i}", f"deep {i} sea 北", f"深 whale {i}")
+                    writer.add([{"_id": f"{i}-{n}", "text": each} for n, each in enumerate(texts)])
+                    writer.delete([f"{i // 2}-1"])
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with SearchEngine.open(path, WordLengths()) as reader:
+        while not ended.is_set():
+            reader.refresh()
+            for question, text in (('"deep sea" 北', "deep sea"), ("深", "深"), ("wh", "whale")):
+                hits = reader.search(question, 100, mode="text", as_you_type=True)
+                assert all(text in hit.text for hit in hits)
+                assert len({hit.key for hit in hits}) == len(hits)
+        thread.join()
+        reader.refresh()
+        for question, count in (('"deep sea"', 8), ("北京", 8), ("北", 12), ("wh", 8)):
+            found = reader.search(question, 100, mode="text", as_you_type=True)
+            assert len(found) == count, question
+            both = reader.search(question, 100, mode="hybrid", as_you_type=True)
+            assert len([hit for hit in both if "text" in hit.scores]) == count
+
+
+word = st.sampled_from(["ash", "birch", "elm", "oak"])
+line = st.lists(word, max_size=8).map(" ".join)
+
+
+@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
+@given(st.lists(st.tuples(line, line), min_size=1, max_size=8), st.lists(word, min_size=1), line)
+def test_phrases_are_those_of_plain_texts(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, str]],
+    phrase: list[str],
+    others: str,
+) -> None:
+    documents = [
+        {"_id": str(i), "title": title, "text": text or "-"}
+        for i, (title, text) in enumerate(texts)
+    ]
+    quoted = " ".join(phrase[:3])
+    path = tmp_path_factory.mktemp("phrases") / "c"
+    with SearchEngine.create(path, WordLengths(), tokenizer="unicode") as engine:
+        engine.add(documents)
+        hits = engine.search(f'{others} "{quoted}"', mode="text", k=20)
+        expected = {
+            str(i)
+            for i, pair in enumerate(texts)
+            if any(f" {quoted} " in f" {each} " for each in pair)
+        }
+        assert {hit.key for hit in hits} == expected
+        with engine.collection.reading() as snapshot:
+            rows = snapshot.by_words(f'{others} "{quoted}"', 20)
+            asked = " OR ".join(f'"{each}"' for each in questions.words(f"{others} {quoted}"))
+            sql = (
+                "SELECT rowid, -bm25(text_index, 2.0, 1.0) AS score FROM text_index WHERE "
+                "text_index MATCH ? AND rowid IN (SELECT rowid FROM text_index WHERE "
+                "text_index MATCH ?) ORDER BY score DESC, rowid"
+            )
+            by_fts5 = dict(snapshot.store.read(sql, (asked, f'"{quoted}"')))
+        for document, score in rows:  # words in half of the documents may be left out
+            assert score == pytest.approx(by_fts5[document], abs=1e-5)
+
+
+def test_a_phrase_of_ten_thousand_words(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="porter") as engine:
+        long = " ".join(f"w{i}" for i in range(10_000))
+        engine.add([{"_id": "a", "text": long}, {"_id": "b", "text": long[:-1]}])
+        assert keys(engine, f'"{long}"', mode="text") == ["a"]
