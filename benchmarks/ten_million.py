@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ef_construction": 64,
     },
 }
+SHORTLISTS = (32, 64, 128)
 EFFORTS = {"ivf": (2, 4, 8, 16, 32, 64, 128), "hnsw": (64, 128, 256, 512, 1024)}
 
 
@@ -89,7 +91,8 @@ def build(path: Path, rows: int, structure: str) -> dict[str, Any]:
         engine.add(vectors=vectors[:rows], building=progress)
         seconds = time.perf_counter() - begin
         steps[step] = steps.get(step, 0.0) + time.perf_counter() - last
-        return {"seconds": seconds, "steps": steps, "bytes": engine.stats().bytes, **peak()}
+        figures = {"seconds": seconds, "processor, s": time.process_time(), "steps": steps}
+        return figures | {"bytes": engine.stats().bytes, **peak()}
 
 
 def opened(path: Path) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def searched(path: Path, structure: str) -> dict[str, Any]:
-    """Recall, single and batch, by effort; then one question with its documents."""
+    """Recall, single and batch, by shortlist and effort; then one question with its documents."""
     queries = Synthetic().queries(QUERIES)
     with SearchEngine.open(path / "c") as engine:
         (segment,) = engine.collection.segments.values()
@@ -112,25 +115,32 @@ def searched(path: Path, structure: str) -> dict[str, Any]:
         exact = time.perf_counter() - begin
         curve: list[dict[str, Any]] = []
         stored = segment.config.as_dict()
-        for effort in EFFORTS[structure]:
-            view = segment.over(SegmentConfig.from_dict({**stored, "effort": effort}))
+        for shortlist, effort in product(SHORTLISTS, EFFORTS[structure]):
+            point = {"shortlist": shortlist, "effort": effort}
+            view = segment.over(SegmentConfig.from_dict(stored | point))
             view.search(queries, K)
             begin = time.perf_counter()
             found = view.search(queries, K).rows
             batch = QUERIES / (time.perf_counter() - begin)
             alone = one_by_one(lambda query, view=view: view.search(query[None], K), queries)
-            point = {"effort": effort, "recall": recall(found, truth), "batch queries/s": batch}
+            point |= {"recall": recall(found, truth), "batch queries/s": batch}
             curve.append(point | alone)
             click.echo(f"{curve[-1]}", err=True)
         whole = one_by_one(lambda query: engine.search(query, K), queries)
         return {
             "curve": curve,
-            "ms alone at": {str(target): read_off(curve, target) for target in TARGETS},
+            "ms alone at": {str(target): alone_at(curve, target) for target in TARGETS},
             f"exact, {QUERIES} questions, s": exact,
             "with documents, ms": whole,
             "resident, MiB": resident(),
             **peak(),
         }
+
+
+def alone_at(curve: list[dict[str, Any]], target: float) -> dict[int, float | None]:
+    """Median milliseconds of one question at a recall, by shortlist."""
+    by_shortlist = {size: [p for p in curve if p["shortlist"] == size] for size in SHORTLISTS}
+    return {size: read_off(points, target) for size, points in by_shortlist.items()}
 
 
 def one_by_one(search: Callable[[Any], object], queries: Any) -> dict[str, float]:

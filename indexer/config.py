@@ -250,8 +250,10 @@ class SegmentConfig:
             SegmentConfigError: as `check_width`.
         """
         self.check_width(dim)
-        if rows >= FLAT_BELOW:
-            return self
+        return self if rows >= FLAT_BELOW else self.scanned()
+
+    def scanned(self) -> "SegmentConfig":
+        """The config of a flat structure that needs no training, over the same prefix."""
         if self.structure is Structure.FLAT and self.code in _UNTRAINED:
             return replace(self, bounds=0) if self.bounds else self
         return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0, bounds=0)

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from indexer.building.build import Progress
@@ -34,7 +34,7 @@ class Collection(WritableView):
     @classmethod
     def create(
         cls, path: Path, settings: dict[str, Any], tokenizer: Tokenizer | None, wait: float = 0
-    ) -> "Collection":
+    ) -> Self:
         """Create an empty collection, whole or not at all, and open it; `wait` as for opening.
 
         `tokenizer`: None lets the first documents decide (searchengine.ingest.languages).

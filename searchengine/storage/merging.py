@@ -33,7 +33,8 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.pending import Kind, Work
-from searchengine.storage.documents.store import Ids, SegmentRow, Store
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.tables import Ids
 from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
 from searchengine.storage.pending import Owner, alive, here, remove_abandoned, who
 from searchengine.storage.writer import WritableView

@@ -15,13 +15,16 @@ from indexer.search.rotating import Queries
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError
 from searchengine.storage.documents import lexical
-from searchengine.storage.documents.store import Ids, SegmentRow, Store
+from searchengine.storage.documents.questions import phrases as quoted
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.tables import Ids
 from searchengine.storage.words import WordIndex
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
+_Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
@@ -66,7 +69,7 @@ class Snapshot:
         self.path = path
         self.readers = 0
         self._lock = Lock()
-        self._filters: OrderedDict[str, Mapping[SegmentRow, Allowed]] = OrderedDict()
+        self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
         self.store = Store(path / "documents.db", readers=READERS)
         try:
@@ -118,17 +121,18 @@ class Snapshot:
         *,
         shortlist: int | None = None,
         where: str | None = None,
+        phrases: tuple[str, ...] = (),
         exact: bool = False,
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
-        before the shortlist is counted; each segment has a shortlist. `exact` returns the true best
-        and needs no shortlist.
+        before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
+        documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
-        matching = None if where is None else self._matching(where)
+        matching = self._matching(where, phrases)
         rotatable = Queries(queries)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
@@ -158,23 +162,41 @@ class Snapshot:
                 self._words = (WordIndex.of(self.store, self.segments, self.live),)
             return self._words[0]
 
-    def by_words(self, question: str, k: int, where: str | None = None) -> lexical.Scored:
-        """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical."""
-        words = self.words
-        matching = None if words is None or where is None else self._matching(where)
-        ranker = None if words is None else words.ranker(self.store, matching)
-        return lexical.search(self.store.scan, question, k, *self.store.condition(where), ranker)
+    def by_words(
+        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+    ) -> lexical.Scored:
+        """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
 
-    def _matching(self, where: str) -> Mapping[SegmentRow, Allowed]:
-        """The rows of each segment whose document matches a filter; the last filters are kept."""
+        They contain the phrases in quotation marks of the question. `as_you_type`: its last word
+        may be unfinished.
+        """
+        words, phrases = self.words, quoted(question)
+        ranker = None
+        if words is not None:
+            ranker = words.ranker(self.store, self._matching(where, phrases))
+        condition = self.store.condition(where, phrases)
+        return lexical.search(
+            self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
+        )
+
+    def _matching(
+        self, where: str | None, phrases: tuple[str, ...]
+    ) -> Mapping[SegmentRow, Allowed] | None:
+        """The rows of each segment whose document matches; None for all.
+
+        Those of the last filters are kept.
+        """
+        if where is None and not phrases:
+            return None
+        key = where, phrases
         with self._lock:
-            if where in self._filters:
-                self._filters.move_to_end(where)
-                return self._filters[where]
-        passages = self.store.matching(where)  # only live rows have a passage
+            if key in self._filters:
+                self._filters.move_to_end(key)
+                return self._filters[key]
+        passages = self.store.matching(where, phrases)  # only live rows have a passage
         rows = {row: Allowed.of(row.part_of(passages), row.rows) for row in self.segments}
         with self._lock:
-            self._filters[where] = rows
+            self._filters[key] = rows
             while len(self._filters) > max(1, min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))):
                 self._filters.popitem(last=False)
         return rows

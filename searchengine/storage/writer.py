@@ -47,6 +47,7 @@ OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
 _LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
+SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _log = logging.getLogger(__name__)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see maintenance.guarantee."""
@@ -76,17 +77,26 @@ class Writer:
         # Beyond the folders that no commit names, too: see folders.remove_unnamed.
         self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
-    def append(self, vectors: Blocks, progress: Progress | None = None) -> None:
-        """Add a segment of vectors (n, D), of passages `changes.next_passage` and on."""
+    def append(
+        self, vectors: Blocks, progress: Progress | None = None, rows: int | None = None
+    ) -> None:
+        """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
+
+        `rows`: n, if known. Beside a larger segment, a few thousand get no graph or lists until
+        they are merged: building those would take most of the time that others wait for the lock.
+        """
         base = self.changes.next_passage()
         committed = self.store.segments()
         largest = max(committed, key=lambda row: row.rows, default=None)
+        config = self._config()
+        if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
+            config = config.scanned()
 
         def build(path: Path) -> Segment:
             return Segment.build(
                 path,
                 vectors,
-                self._config(),
+                config,
                 provenance=self._provenance(),
                 progress=progress,
                 rotation_of=None if largest is None else self._open_segment(largest),

@@ -115,7 +115,10 @@ def test_a_tuned_collection_holds_what_was_asked(engine: SearchEngine, path: Pat
     assert engine.stats().bytes == everything - shared.st_size
 
 
-def test_what_is_added_later_is_built_by_the_recipe(engine: SearchEngine, path: Path) -> None:
+def test_what_is_added_later_is_built_by_the_recipe(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.storage.writer.SCANNED", 1000)  # fewer rows are scanned
     with SearchEngine.open(path, WordLengths(WIDTH)) as other:
         tuning = engine.tune(texts(150, 9), GOAL)
         other.add(documents(1100, 3))  # opened before, and yet by the new recipe

@@ -1,13 +1,15 @@
-"""The tree of a filter, and its meaning in SQL.
+"""The tree of a filter, and its meaning in SQL: for all databases (Dialect), and for SQLite.
 
-A test is read either from the JSON of `documents.metadata`, or, where the field is indexed, from
-the rows that filters.fields keeps; both give the same result. All values of the user are bound as
-parameters, none is written into the statement. A condition is 1 or 0 and never null.
+In SQLite a test is read either from the JSON of `documents.metadata`, or, where the field is
+indexed, from the rows that filters.fields keeps; both give the same result. All values of the user
+are bound as parameters, none is written into the statement. A condition is 1 or 0 and never null.
 """
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from searchengine.storage.filters.dates import Date, moment_sql
 
@@ -100,19 +102,26 @@ _LETTERS = 0x1F000  # no letter beyond this has cases
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
-    """One way for a test to hold: the value has one of these kinds and meets `test`.
+class Check:
+    """One way for a test to hold: the value has one of these kinds and meets `operator`.
 
-    The kinds are SQLite's json_type, or a date. `test` is SQL that follows the value, if any.
+    The kinds are SQLite's json_type, or a date, whose value is a number of microseconds. The
+    operator is one of = < <= > >=, between, in, like, or truthy (neither 0 nor an empty text); ""
+    if the kind suffices. `values` are what follows it; of like, the pattern.
     """
 
     kinds: tuple[str, ...]
-    test: str = ""
-    parameters: tuple[Value, ...] = ()
+    operator: str = ""
+    values: tuple[Value, ...] = ()
+
+    @property
+    def is_date(self) -> bool:
+        """Whether the value must be a date."""
+        return self.kinds == (_DATE,)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sql:
+class Condition:
     """A condition and its parameters.
 
     `stack`: the places in the stack of SQLite's parser, which has 100, that the text around its
@@ -120,95 +129,136 @@ class _Sql:
     """
 
     text: str
-    parameters: tuple[Value, ...]
+    parameters: tuple[Any, ...]
     stack: int = 0
     loose: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The column and the indexed fields that values are read from."""
+class Dialect(ABC):
+    """How a database reads the values of metadata fields; the meaning of a tree is common to all.
 
-    column: str
-    indexed: Mapping[Field, int]
+    Attributes:
+        nothing: a condition that is always false.
+        negation: the opposite of a condition, which stands for {}.
+    """
 
-    def sql(self, node: Filter, holds: bool = True) -> _Sql:
+    nothing: str
+    negation: str
+
+    @abstractmethod
+    def value(self, field: Field, check: Check) -> Condition:
+        """A check of a field's own value."""
+
+    @abstractmethod
+    def item(self, field: Field, check: Check) -> Condition:
+        """A check of the elements of an array."""
+
+    @abstractmethod
+    def existence(self, field: Field) -> Condition:
+        """Whether a field exists, even if it is null."""
+
+    def condition(self, node: Filter, holds: bool = True) -> Condition:
         """The condition that a node holds, or that it does not."""
         match node:
             case Not(operand):
-                return self.sql(operand, not holds)
+                return self.condition(operand, not holds)
             case And(operands) | Or(operands):
-                parts = [self.sql(operand, holds) for operand in operands]
+                parts = [self.condition(operand, holds) for operand in operands]
                 return _joined(parts, loose=isinstance(node, And) is not holds)
             case Compare(field, "!=", value):
-                return self.sql(Compare(field, "=", value), not holds)
+                return self.condition(Compare(field, "=", value), not holds)
             case Exists(field):
-                checks = [self._existence(field)]
+                checks = [self.existence(field)]
             case Contains(field, value):
-                checks = [self._item(field, _compared("=", value))]
+                checks = [self.item(field, compared("=", value))]
             case _:
-                checks = [self._value(node.field, check) for check in _checks(node)]
-        text = " OR ".join(text for text, _ in checks) or "0"
-        parameters = tuple(value for _, values in checks for value in values)
-        return _Sql(f"({text})" if holds else f"(NOT ({text}))", parameters)
+                checks = [self.value(node.field, check) for check in checks_of(node)]
+        text = " OR ".join(check.text for check in checks) or self.nothing
+        parameters = tuple(value for check in checks for value in check.parameters)
+        return Condition(f"({text})" if holds else self.negation.format(text), parameters)
 
-    def _value(self, field: Field, check: _Check) -> tuple[str, tuple[Value, ...]]:
-        """A check of a field's own value."""
+
+@dataclass(frozen=True, slots=True)
+class _Sqlite(Dialect):
+    """The column and the indexed fields that values are read from."""
+
+    nothing, negation = "0", "(NOT ({}))"
+    column: str
+    indexed: Mapping[Field, int]
+
+    def value(self, field: Field, check: Check) -> Condition:
         if field in self.indexed:
             return self._row(field, check)
         path = json_path(field)
-        is_date = check.kinds == (_DATE,)
-        kind = f"json_type({self.column}, ?) IN ({_quoted(['text'] if is_date else check.kinds)})"
-        if not check.test:
-            return f"ifnull({kind}, 0)", (path,)
+        kinds = _quoted(["text"] if check.is_date else check.kinds)
+        kind = f"json_type({self.column}, ?) IN ({kinds})"
+        test, parameters = _test(check)
+        if not test:
+            return Condition(f"ifnull({kind}, 0)", (path,))
         value = f"json_extract({self.column}, ?)"
-        if is_date:
+        if check.is_date:
             value = moment_sql(value)
-        test = f"ifnull({kind} AND {value} {check.test}, 0)"
-        return test, (path, path, *check.parameters)
+        return Condition(f"ifnull({kind} AND {value} {test}, 0)", (path, path, *parameters))
 
-    def _item(self, field: Field, check: _Check) -> tuple[str, tuple[Value, ...]]:
-        """A check of the elements of an array."""
+    def item(self, field: Field, check: Check) -> Condition:
         if field in self.indexed:
             return self._row(field, check, "item ")
         path = json_path(field)
-        is_date = check.kinds == (_DATE,)
-        value = moment_sql("item.atom") if is_date else "item.atom"
-        test = f" AND {value} {check.test}" if check.test else ""
-        kinds = _quoted(["text"] if is_date else check.kinds)
-        return (
+        value = moment_sql("item.atom") if check.is_date else "item.atom"
+        test, parameters = _test(check)
+        test = f" AND {value} {test}" if test else ""
+        kinds = _quoted(["text"] if check.is_date else check.kinds)
+        return Condition(
             f"ifnull(json_type({self.column}, ?) = 'array', 0) AND EXISTS (SELECT 1 FROM "
             f"json_each({self.column}, ?) AS item WHERE item.type IN ({kinds}){test})",
-            (path, path, *check.parameters),
+            (path, path, *parameters),
         )
 
-    def _row(self, field: Field, check: _Check, prefix: str = "") -> tuple[str, tuple[Value, ...]]:
-        """A check of the rows of an indexed field."""
-        kinds = _quoted(prefix + kind for kind in check.kinds)
-        test = f" AND value {check.test}" if check.test else ""
-        return (
-            "documents.id IN (SELECT document FROM field_values "
-            f"WHERE field = ? AND kind IN ({kinds}){test})",
-            (self.indexed[field], *check.parameters),
-        )
-
-    def _existence(self, field: Field) -> tuple[str, tuple[Value, ...]]:
+    def existence(self, field: Field) -> Condition:
         if field in self.indexed:
             rows = "SELECT document FROM field_values WHERE field = ?"
-            return f"documents.id IN ({rows})", (self.indexed[field],)
-        return f"json_type({self.column}, ?) IS NOT NULL", (json_path(field),)
+            return Condition(f"documents.id IN ({rows})", (self.indexed[field],))
+        return Condition(f"json_type({self.column}, ?) IS NOT NULL", (json_path(field),))
+
+    def _row(self, field: Field, check: Check, prefix: str = "") -> Condition:
+        """A check of the rows of an indexed field."""
+        kinds = _quoted(prefix + kind for kind in check.kinds)
+        test, parameters = _test(check)
+        test = f" AND value {test}" if test else ""
+        return Condition(
+            "documents.id IN (SELECT document FROM field_values "
+            f"WHERE field = ? AND kind IN ({kinds}){test})",
+            (self.indexed[field], *parameters),
+        )
 
 
 def compile_sql(
     node: Filter, column: str = "metadata", indexed: Mapping[Field, int] | None = None
 ) -> tuple[str, list[Value]]:
-    """An SQL condition, 1 or 0 and never null, and its parameters.
+    """An SQL condition of SQLite, 1 or 0 and never null, and its parameters.
 
     column: the JSON, as the statement around it names it.
     indexed: indexed fields → their numbers, see filters.fields; the statement reads `documents`.
     """
-    compiled = _Source(column, indexed or {}).sql(node)
+    compiled = _Sqlite(column, indexed or {}).condition(node)
     return f"({compiled.text})", list(compiled.parameters)
+
+
+def _test(check: Check) -> tuple[str, tuple[Value, ...]]:
+    """What follows the value in SQLite, and its parameters; "" if the kind suffices."""
+    match check.operator:
+        case "truthy":
+            return "NOT IN (0, '')", ()
+        case "like":
+            return "GLOB ?", (_glob(str(check.values[0])),)
+        case "between":
+            return "BETWEEN ? AND ?", check.values
+        case "in":
+            return f"IN ({', '.join('?' * len(check.values))})", check.values
+        case "":
+            return "", ()
+        case operator:
+            return f"{operator} ?", check.values
 
 
 def json_path(field: Field) -> str:
@@ -216,18 +266,18 @@ def json_path(field: Field) -> str:
     return "$" + "".join(f'."{name}"' for name in field)
 
 
-def _joined(parts: list[_Sql], *, loose: bool) -> _Sql:
+def _joined(parts: list[Condition], *, loose: bool) -> Condition:
     """Parts joined by AND, or if `loose` by OR: few parentheses, and the deepest part first.
 
     So a level takes at most one place of the parser's stack; after `x AND (` it would take three.
     """
     if not loose:
         parts = [
-            _Sql(f"({part.text})", part.parameters, part.stack + 1) if part.loose else part
+            Condition(f"({part.text})", part.parameters, part.stack + 1) if part.loose else part
             for part in parts
         ]
     parts = sorted(parts, key=lambda part: -part.stack)
-    return _Sql(
+    return Condition(
         (" OR " if loose else " AND ").join(part.text for part in parts),
         tuple(value for part in parts for value in part.parameters),
         max(part.stack + (2 if i else 0) for i, part in enumerate(parts)),
@@ -235,37 +285,38 @@ def _joined(parts: list[_Sql], *, loose: bool) -> _Sql:
     )
 
 
-def _checks(node: Compare | Between | In | Like | Truthy) -> list[_Check]:
+def checks_of(node: Compare | Between | In | Like | Truthy) -> list[Check]:
     """The ways for a test of a field's own value to hold."""
     match node:
         case Truthy():
-            return [_Check(("true", *_NUMBER, "text"), "NOT IN (0, '')")]
+            return [Check(("true", *_NUMBER, "text"), "truthy")]
         case Like(_, pattern):
-            return [_Check(("text",), "GLOB ?", (_glob(pattern),))]
+            return [Check(("text",), "like", (pattern,))]
         case In(_, values):
             return _membership(values)
         case Between(_, Date() as low, Date() as high):
-            return [_Check((_DATE,), "BETWEEN ? AND ?", (low.first, high.last))]
+            return [Check((_DATE,), "between", (low.first, high.last))]
         case Between(_, low, high):
             assert not isinstance(low, Date) and not isinstance(high, Date)
-            return [_Check(_kinds(low), "BETWEEN ? AND ?", (low, high))]
+            return [Check(_kinds(low), "between", (low, high))]
         case Compare(_, operator, value):
-            return [_compared(operator, value)]
+            return [compared(operator, value)]
 
 
-def _compared(operator: str, value: Value | Date) -> _Check:
+def compared(operator: str, value: Value | Date) -> Check:
+    """The way for a comparison to hold."""
     if isinstance(value, Date):
         if operator == "=":
-            return _Check((_DATE,), "BETWEEN ? AND ?", (value.first, value.last))
+            return Check((_DATE,), "between", (value.first, value.last))
         # A date is a period: later begins at its end, earlier ends at its start.
         bound = value.first if operator in ("<", ">=") else value.last
-        return _Check((_DATE,), f"{operator} ?", (bound,))
+        return Check((_DATE,), operator, (bound,))
     if value is None or isinstance(value, bool):
-        return _Check(_kinds(value))
-    return _Check(_kinds(value), f"{operator} ?", (value,))
+        return Check(_kinds(value))
+    return Check(_kinds(value), operator, (value,))
 
 
-def _membership(values: Iterable[Value | Date]) -> list[_Check]:
+def _membership(values: Iterable[Value | Date]) -> list[Check]:
     """`in`: null, true and false by kind; numbers and texts together (never equal); dates."""
     words: dict[str, None] = {}
     plain: dict[Value, None] = {}
@@ -277,11 +328,10 @@ def _membership(values: Iterable[Value | Date]) -> list[_Check]:
             words |= dict.fromkeys(_kinds(value))
         else:
             plain[value] = None
-    checks = [_Check(tuple(words))] if words else []
+    checks = [Check(tuple(words))] if words else []
     if plain:
-        marks = ", ".join("?" * len(plain))
-        checks.append(_Check((*_NUMBER, "text"), f"IN ({marks})", tuple(plain)))
-    return checks + [_compared("=", value) for value in dates]
+        checks.append(Check((*_NUMBER, "text"), "in", tuple(plain)))
+    return checks + [compared("=", value) for value in dates]
 
 
 def _kinds(value: Value) -> tuple[str, ...]:
@@ -297,29 +347,34 @@ def _quoted(kinds: Iterable[str]) -> str:
     return ", ".join(f"'{kind}'" for kind in kinds)
 
 
-def _glob(pattern: str) -> str:
-    """A LIKE pattern as one of GLOB, in which every letter is a set of its cases.
+def like_parts(pattern: str) -> Iterator[tuple[str, bool]]:
+    """A LIKE pattern in parts: a letter with its cases, or a wildcard ("%" or "_"), marked True.
 
-    SQLite's LIKE knows the cases of ASCII only.
+    No database knows the cases of all letters in every locale, so they are listed.
     """
-    parts, at = [], 0
+    at, before = 0, ""
     while at < len(pattern):
         character = pattern[at]
+        wildcard = character in "%_"
         if character == "\\" and pattern[at + 1 : at + 2] in ("%", "_", "\\"):
             at += 1
-            parts.append(pattern[at])
-        elif character == "%":
-            if parts[-1:] != ["*"]:  # two in a row mean the same as one
-                parts.append("*")
-        elif character == "_":
-            parts.append("?")
-        elif character in "*?[":
-            parts.append(f"[{character}]")
+            character = pattern[at]
+        if wildcard:
+            if not character == before == "%":  # two in a row mean the same as one
+                yield character, True
         else:
-            cases = _cases().get(character)
-            parts.append(f"[{cases}]" if cases else character)
+            yield _cases().get(character, character), False
+        before = character if wildcard else ""
         at += 1
-    return "".join(parts)
+
+
+def _glob(pattern: str) -> str:
+    """A LIKE pattern as one of GLOB, in which every letter is a set of its cases."""
+    wildcards = {"%": "*", "_": "?"}
+    return "".join(
+        wildcards[part] if wildcard else f"[{part}]" if len(part) > 1 or part in "*?[" else part
+        for part, wildcard in like_parts(pattern)
+    )
 
 
 @cache

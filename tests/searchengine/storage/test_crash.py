@@ -56,6 +56,7 @@ def test_a_power_cut_loses_no_acknowledged_commit(scenario: str, points: int) ->
     assert tally["kinds"].keys() == {lost.value for lost in Lost}
 
 
+@pytest.mark.long  # it tests the campaign, not the product
 def test_the_campaign_notices_a_change_in_two_commits() -> None:
     tally = campaign("kill", "--scenario", "broken", "--points", "40")
     assert any("none of what it may" in problem for problem in tally["problems"])
@@ -66,6 +67,7 @@ def test_the_campaign_notices_that_nothing_is_synced() -> None:
     assert any("manifest.json" in problem for problem in tally["problems"])
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_where_it_ended(tmp_path: Path) -> None:
     results = tmp_path / "found.jsonl"
 

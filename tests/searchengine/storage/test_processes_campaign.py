@@ -64,6 +64,7 @@ def test_the_campaign_notices(sabotage: str, steps: str, kinds: set[str] | None)
 
 
 @needs_faults
+@pytest.mark.long
 def test_finished_seeds_are_left_out(tmp_path: Path) -> None:
     results = tmp_path / "found.jsonl"
     arguments = ["--steps", "2", "--only", "add", "--results", str(results)]

@@ -295,7 +295,7 @@ print(library.count())
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
-@pytest.mark.parametrize("salvaging", [False, True])
+@pytest.mark.parametrize("salvaging", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_repair_that_is_killed_can_be_repeated(
     path: Path, expected: list[Any], tmp_path: Path, salvaging: bool
 ) -> None:

@@ -83,7 +83,9 @@ def test_a_filter_is_worked_out_once_for_a_commit(
     statements: list[str] = []
     matching = Store.matching
     monkeypatch.setattr(
-        Store, "matching", lambda s, where: statements.append(where) or matching(s, where)
+        Store,
+        "matching",
+        lambda s, where, texts: statements.append(where) or matching(s, where, texts),
     )
     engine.update({"a": {"year": 1}, "bb": {"year": 2}})
     for _ in range(3):
@@ -100,7 +102,9 @@ def test_the_filters_used_last_are_kept(
     statements: list[str] = []
     matching = Store.matching
     monkeypatch.setattr(
-        Store, "matching", lambda s, where: statements.append(where) or matching(s, where)
+        Store,
+        "matching",
+        lambda s, where, texts: statements.append(where) or matching(s, where, texts),
     )
     monkeypatch.setattr("searchengine.storage.snapshot._FILTERS", 2)
     for year in (1, 2, 1, 3, 1, 2):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 from searchengine.storage.documents.changes import Changes, as_json
-from searchengine.storage.documents.store import Passage, SegmentRow, Store
+from searchengine.storage.documents.store import SegmentRow, Store
+from searchengine.storage.documents.tables import Passage
 
 DOCUMENTS = [
     Document(f"k{i}", f"text {i}", f"title {i}", {"n": i, "tags": ["ü"]}) for i in range(8)
