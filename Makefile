@@ -22,7 +22,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,formats,http,int8,plots,tensorboard,posthoc,serve,watch,dev]"
+	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,formats,http,int8,plots,postgresql,qdrant,tensorboard,posthoc,serve,watch,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.

@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from indexer.building.build import Progress
 from indexer.config import SegmentConfig
-from indexer.tuning.tune import Goal, Tuning
+from searchengine.backends.contract import Backend
+from searchengine.backends.embedded import Embedded
+from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.encoders.checks import as_array, check_questions
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new
-from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
@@ -29,17 +30,16 @@ from searchengine.ingest.mirrors import Mirrors
 from searchengine.ingest.passages import PassageConfig
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument, add_with_vectors
-from searchengine.maintenance import check, copies, stats
+from searchengine.ingest.upserting import upsert_documents
+from searchengine.maintenance import stats
 from searchengine.maintenance.reindex import Reindexes
-from searchengine.maintenance.repair import repair
 from searchengine.maintenance.stats import Stats
-from searchengine.maintenance.tuning import stored_goal, tune_collection
+from searchengine.maintenance.upkeep import Upkeep
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
-from searchengine.storage.collection import Collection
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.mode import Mode
 from trainer.runtimes.config import RuntimeConfig
@@ -47,7 +47,7 @@ from trainer.runtimes.config import RuntimeConfig
 __all__ = ["Hit", "Hits", "HitsBatch", "SearchEngine", "Stats", "TextEncoder"]
 
 
-class SearchEngine(Documents, Mirrors, Reindexes):
+class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     """A collection and the encoder that built it. Safe to use from several threads.
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
@@ -56,7 +56,7 @@ class SearchEngine(Documents, Mirrors, Reindexes):
 
     def __init__(
         self,
-        collection: Collection,
+        collection: Backend,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
     ) -> None:
@@ -68,9 +68,11 @@ class SearchEngine(Documents, Mirrors, Reindexes):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
-        options: dict[str, Any] = {"wait": self.collection.wait, "device": self.collection.device}
-        reopen = partial(SearchEngine.open, runtime=self._encoder.runtime, **options)
-        return reopen, (self.collection.path, encoder)
+        collection = self.collection
+        options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
+        if isinstance(collection, Embedded):
+            options["device"] = collection.device
+        return partial(SearchEngine.open, **options), (collection.address, encoder)
 
     @classmethod
     def create(
@@ -96,7 +98,7 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         loaded = load_new(encoder, dim, runtime)
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)
-        collection = Collection.create(Path(path), stored, settings.tokenizer, wait)
+        collection = create_backend(path, stored, settings.tokenizer, wait)
         return cls(collection, None if encoder is None else loaded)
 
     @classmethod
@@ -109,13 +111,16 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
     ) -> "SearchEngine":
-        """Open a collection. Loads its encoder on first use, from `encoder` if that is not None.
+        """Open the collection in a folder, or on a server: postgresql://USER@HOST/DATABASE#NAME
+        or qdrant://HOST:6333#NAME.
+
+        Loads its encoder on first use, from `encoder` if that is not None.
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
-        collection = Collection(Path(path), wait, device)
+        collection = open_backend(path, wait, device)
         try:
             layers = collection.settings["encoder"].get("layers")
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
@@ -143,8 +148,7 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         `dim`: if `encoder` is None, create it without an encoder, for vectors of this width. Of
         several processes at the same time, one creates it and the others open it. `wait`: as for
         `open`. Raises CollectionError if the collection there has other settings."""
-        database = Path(path) / "documents.db"
-        if not database.exists():
+        if not exists(path):
             encoder = "starter" if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
             cut = True if passages is None else passages
@@ -153,11 +157,12 @@ class SearchEngine(Documents, Mirrors, Reindexes):
                     path, loaded, config, dim=dim, passages=cut, tokenizer=tokenizer, wait=wait
                 )
             except CollectionError:
-                if not database.exists():  # else another process has created it just now
+                if not exists(path):  # else another process has created it just now
                     raise
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
-            engine._settings().check_compatible(path, config, passages, tokenizer, layers)
+            place = engine.collection.path  # a URL without its password
+            engine._settings().check_compatible(place, config, passages, tokenizer, layers)
         except BaseException:
             engine.close()
             raise
@@ -198,7 +203,8 @@ class SearchEngine(Documents, Mirrors, Reindexes):
 
         They are encoded, unless they come with `vectors`. A document replaces the one stored under
         its key. If only its metadata has changed, or nothing, it is not encoded again. All
-        documents can be found when this returns.
+        documents can be found when this returns. On a server, each block of 2,000 documents (or
+        `commit_every`) is a commit.
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
@@ -216,14 +222,17 @@ class SearchEngine(Documents, Mirrors, Reindexes):
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit."""
-        options = AddOptions(skip_bad, commit_every, progress, building)
-        if vectors is not None:
-            return add_with_vectors(self.collection, documents, vectors, passages, options)
-        if documents is None:
+        if documents is None and vectors is None:
             raise QueryError("add takes documents, vectors or both, got neither")
-        if passages is not None:
+        options = AddOptions(skip_bad, commit_every, progress, building)
+        if not isinstance(self.collection, Embedded) and passages is None:
+            reader = None if vectors is not None else self._reader()
+            return upsert_documents(self.collection, documents, vectors, reader, options)
+        if vectors is not None:
+            return add_with_vectors(self.local, documents, vectors, passages, options)
+        if passages is not None or documents is None:
             raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
-        return add(self.collection, documents, self._reader(), options)
+        return add(self.local, documents, self._reader(), options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
@@ -241,19 +250,6 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         is added again, until the source changes that field. All or none: raises QueryError on an
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
         self.collection.update(checked_patches(metadata))
-
-    def index_fields(self, *names: str) -> None:
-        """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
-        self.collection.index_fields(names)
-
-    def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
-        """Merge all segments into one, without deleted rows and with a new rotation.
-
-        `retune`: tune again, for the same goal as before, or the default one. Readers go on
-        meanwhile. `progress` as `building` of `add`."""
-        self.collection.optimize(progress)
-        if retune:
-            self.tune(goal=stored_goal(self.collection), building=progress)
 
     def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
@@ -302,7 +298,8 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         while True:
             encoder, times = self._encoder, [perf_counter()]
             if questions and not request.by_words:
-                vectors = encoder.questions(request.layers).encode(questions)
+                asked = request.to_encode(questions)
+                vectors = encoder.questions(request.layers).encode(asked)
             times.append(perf_counter())
             with self.collection.reading() as snapshot:
                 if self._is_current(encoder, snapshot.settings):  # else `reindex` has replaced it
@@ -320,44 +317,9 @@ class SearchEngine(Documents, Mirrors, Reindexes):
             rankings = nearest_to(snapshot, request, checked_key(key))
             return hits(snapshot, request, rankings, None)[0]
 
-    def tune(
-        self,
-        queries: Sequence[str] | None = None,
-        goal: Goal | None = None,
-        *,
-        on_step: Callable[[str], None] | None = None,
-        building: Progress | None = None,
-    ) -> Tuning:
-        """Find the cheapest index config that meets a recall target, and use it from now on.
-
-        All segments are replaced in one commit, or nothing changes; later ones use it too.
-
-        Args:
-            queries: a random sample of the queries to expect, at least
-                indexer.tuning.tune.queries_needed; None takes documents as queries.
-            goal: the recall target, and what to minimize; see indexer.tuning.tune.
-            on_step: progress callback: a message for each step.
-            building: as for `add`, while the segments are rebuilt.
-
-        Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
-        target that cannot be shown), CollectionError (changed by another process meanwhile)."""
-        if isinstance(queries, str):
-            raise QueryError("tune takes a list of questions, got one text")
-        self.refresh()
-        encoder = self._encoder
-        return tune_collection(self.collection, encoder, queries, goal, on_step, building)
-
     def stats(self) -> Stats:
         """Size and settings of the collection."""
-        with self.collection.reading() as snapshot:
-            return stats.stats(snapshot)
-
-    def warm(self) -> int:
-        """Load the encoder and read all files, so that no search waits; returns bytes."""
-        if not isinstance(self.encoder, NoEncoder):
-            self.encoder.encode(["warm"], role="query")
-        with self.collection.reading() as snapshot:
-            return check.warm(snapshot)
+        return stats.stats(self.collection)
 
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.
@@ -365,23 +327,6 @@ class SearchEngine(Documents, Mirrors, Reindexes):
         Raises EncoderMismatch (another encoder built it) and CollectionError (missing); then the
         present state stays."""
         self.collection.refresh()
-
-    def verify(self) -> None:
-        """Check files, checksums and tables. Raises CollectionError on the first error."""
-        check.verify(self.collection)
-
-    repair = staticmethod(repair)
-
-    def backup(self, path: str | Path) -> None:
-        """Copy the last commit to a new folder, while others read and write."""
-        copies.backup(self.collection, Path(path))
-
-    def export(self, path: str | Path) -> int:
-        """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
-
-        Returns the number of documents. Raises CollectionError if the folder exists."""
-        with self.collection.reading() as snapshot:
-            return copies.export(snapshot, Path(path))
 
     def close(self) -> None:
         """Close the files."""

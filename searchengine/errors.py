@@ -13,6 +13,7 @@ SearchEngineError
 ├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
 └── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
+    ├── BackendUnavailable  the server of a collection cannot be reached, or went away
     └── EncoderMismatch    built by a different encoder
 
 LanguageWarning       documents in a language that the encoder does not read
@@ -71,6 +72,10 @@ class CollectionError(SearchEngineError):
 
 class CollectionBusy(CollectionError):
     """Another process is writing to the collection."""
+
+
+class BackendUnavailable(CollectionError):
+    """The server that keeps the collection cannot be reached, or went away; it may be back soon."""
 
 
 class EncoderMismatch(CollectionError):

@@ -196,14 +196,18 @@ def test_keys_page(tmp_path: Path) -> None:
     assert f"{json.dumps(names['record'])}`: `{document.key}`" in page
 
 
-def test_encoding_page(tmp_path: Path) -> None:
-    """Its commands and its code, on a collection as the README makes it."""
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.long)])
+def test_encoding_page(tmp_path: Path, precision: str) -> None:
+    """Its commands and its code, on a collection as the README makes it; int8 takes long."""
     pytest.importorskip("openvino", reason="the extra `fast` is not installed")
     pytest.importorskip("nncf", reason="the extra `int8` is not installed")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
     assert run_commands("```sh\nsearchengine index notes/ notes.index\n```", tmp_path) == 1
     page = (REPOSITORY / "docs" / "encoding.md").read_text()
+    assert page.count('precision="int8"') == 1 and page.count("--precision int8") >= 1
+    page = page.replace('precision="int8"', f'precision="{precision}"')
+    page = page.replace("--precision int8", f"--precision {precision}")
     # Without instructions for 8 bits OpenVINO's sums overflow, and the check refuses them.
     assert run_commands(page, tmp_path, "openvino in int8 is not accurate enough") == 5
     (program,) = blocks(page, "python")

@@ -71,12 +71,12 @@ def collection_dataset(
         questions = judged(questions, qrels)
     keys = list(questions)
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
-    with engine.collection.reading() as snapshot:
+    with engine.local.reading() as snapshot:
         if not snapshot.rows:
-            raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
+            raise QueryError(f"{engine.local.path} is empty; add documents before measuring")
         texts = [questions[key] for key in keys]
         yield Dataset(
-            engine.collection.path.name,
+            engine.local.path.name,
             tuple(snapshot.segments.values()),
             tuple(snapshot.live[row] for row in snapshot.segments),
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),

@@ -19,7 +19,7 @@ from searchengine.errors import QueryError
 @WAIT
 @AS_JSON
 def delete(
-    collection: Path,
+    collection: Path | str,
     keys: tuple[str, ...],
     where: str | None,
     dry_run: bool,
@@ -33,6 +33,7 @@ def delete(
         searchengine delete notes.index whales.txt
         searchengine delete notes.index --where "year < 2010"
     """
+    from searchengine.backends.opening import name_of
     from searchengine.cli.console import counted, note, show_json
     from searchengine.engine import SearchEngine
 
@@ -59,7 +60,7 @@ def delete(
         show_json({"deleted": deleted, "matched": count, "found": count, "missing": missing})
         return
     would_be = "would be " if dry_run else ""
-    note(f"{counted(count, 'document')} {would_be}deleted from {collection}")
+    note(f"{counted(count, 'document')} {would_be}deleted from {name_of(collection)}")
     for key in missing:
         note(f"no document {key!r}")
 
@@ -70,7 +71,9 @@ def delete(
 @click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
 @WAIT
 @AS_JSON
-def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_json: bool) -> None:
+def update(
+    collection: Path | str, key: str, values: tuple[str, ...], wait: float, as_json: bool
+) -> None:
     """Update metadata of the document KEY without encoding it again.
 
     A VALUE is read as JSON if it is valid JSON, else as text; null removes the
@@ -80,6 +83,7 @@ def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_
     Example:
         searchengine update notes.index whales.txt year=2016 draft=null
     """
+    from searchengine.backends.opening import name_of
     from searchengine.cli.console import note, show_json
     from searchengine.engine import SearchEngine
 
@@ -90,9 +94,9 @@ def update(collection: Path, key: str, values: tuple[str, ...], wait: float, as_
             store = snapshot.store
             (document,) = store.documents(store.ids_of([key]).values())
     if as_json:
-        show_json({"collection": str(collection), "key": key, "metadata": document.metadata})
+        show_json({"collection": name_of(collection), "key": key, "metadata": document.metadata})
     else:
-        note(f"{key} updated in {collection}")
+        note(f"{key} updated in {name_of(collection)}")
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -133,7 +137,7 @@ def _no_constant(name: str) -> float:
 @WAIT
 @AS_JSON
 def reindex(
-    collection: Path,
+    collection: Path | str,
     encoder: str | None,
     compare: Path | None,
     asked: tuple[str, ...],
@@ -207,7 +211,7 @@ def reindex(
             )
 
 
-def _show_previews(collection: Path, previews: Any, as_json: bool) -> None:
+def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None:
     from itertools import zip_longest
     from statistics import mean
 

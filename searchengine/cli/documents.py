@@ -20,7 +20,7 @@ _SHOWN = 80  # characters of a text in a line of `list`
 @click.argument("keys", nargs=-1, required=True)
 @AS_JSON
 @click.pass_context
-def get(ctx: click.Context, collection: Path, keys: tuple[str, ...], as_json: bool) -> None:
+def get(ctx: click.Context, collection: Path | str, keys: tuple[str, ...], as_json: bool) -> None:
     """Print documents by key.
 
     The exit status is 1 if a key is unknown.
@@ -60,7 +60,7 @@ def get(ctx: click.Context, collection: Path, keys: tuple[str, ...], as_json: bo
 )
 @AS_JSON
 def list_documents(
-    collection: Path,
+    collection: Path | str,
     where: str | None,
     offset: int,
     limit: int | None,
@@ -98,7 +98,7 @@ def list_documents(
 @COLLECTION
 @_WHERE
 @AS_JSON
-def count(collection: Path, where: str | None, as_json: bool) -> None:
+def count(collection: Path | str, where: str | None, as_json: bool) -> None:
     """Count the documents, or those that match a filter.
 
     \b

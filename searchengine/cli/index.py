@@ -135,7 +135,7 @@ COMMIT_EVERY = 5000
 @AS_JSON
 def index(
     corpus: str,
-    collection: Path,
+    collection: Path | str,
     encoder: str | None,
     **options: Any,
 ) -> None:
@@ -180,10 +180,11 @@ def index(
     mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     config = {name: value for name, value in options.items() if value is not None}
-    _check_apart(check_corpus(corpus), collection)
+    if isinstance(collection, Path):
+        _check_apart(check_corpus(corpus), collection)
     wait = patience(mirror, corpus, vectors, wait)
     started = time.monotonic()
-    is_new = not collection.exists()
+    is_new = isinstance(collection, Path) and not collection.exists()
     settings["dim"] = None if vectors is None else vectors.shape[1]
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
@@ -210,7 +211,7 @@ def index(
                         documents, vectors, passages=passages, commit_every=every, **how
                     )
         except BaseException as error:
-            _clean_up(engine, collection, error, is_new)
+            _clean_up(engine, error, is_new)
             if vectors is None and not skip_bad and _skippable(error):
                 raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
             raise
@@ -219,7 +220,9 @@ def index(
     for message in summary.bad.first:
         malformed.add(message)
     malformed.count += summary.bad.count - len(summary.bad.first)
-    show_summary(collection, summary, malformed, unread, documents_now, seconds, as_json)
+    show_summary(
+        engine.collection.path, summary, malformed, unread, documents_now, seconds, as_json
+    )
 
 
 def _documents(
@@ -330,7 +333,7 @@ def _check_apart(corpus: Path, collection: Path) -> None:
         )
 
 
-def _clean_up(engine: Any, collection: Path, error: BaseException, is_new: bool) -> None:
+def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
     from searchengine.cli.console import note
 
@@ -339,7 +342,7 @@ def _clean_up(engine: Any, collection: Path, error: BaseException, is_new: bool)
     if is_new:
         engine.collection.remove_if_empty()
     if stopped:
-        note(_interrupted(collection, kept))
+        note(_interrupted(engine.collection.path, kept))
         status = error.status if isinstance(error, Terminated) else 1
         raise click.exceptions.Exit(status) from None
 
@@ -350,7 +353,7 @@ def _committed(engine: Any) -> int:
     return int(engine.stats().documents)
 
 
-def _interrupted(collection: Path, kept: int) -> str:
+def _interrupted(collection: Path | str, kept: int) -> str:
     """Describe the state after Ctrl-C or a signal ended the run."""
     from searchengine.cli.console import counted
 

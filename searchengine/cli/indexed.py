@@ -13,7 +13,7 @@ _COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchange
 
 
 def show_summary(
-    collection: Path,
+    collection: Path | str,
     summary: Any,
     malformed: LeftOut,
     unread: "Unread",

@@ -24,7 +24,7 @@ _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 @COLLECTION
 @runs
 @AS_JSON
-def info(collection: Path, runtime: Any, as_json: bool) -> None:
+def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     """Show what a collection contains and how it is searched.
 
     \b
@@ -79,7 +79,7 @@ def verify(collection: Path, as_json: bool) -> None:
 @click.pass_context
 def repair(
     ctx: click.Context,
-    collection: Path,
+    collection: Path | str,
     dry_run: bool,
     encoder: str | None,
     runtime: Any,
@@ -97,9 +97,13 @@ def repair(
         searchengine repair notes.index --dry-run
         searchengine repair notes.index
     """
+    from searchengine.backends.embedded import folders_only
+    from searchengine.backends.opening import name_of
     from searchengine.cli.console import counted, say, show_json, steps
     from searchengine.maintenance.repair import repair as mend
 
+    if isinstance(collection, str):
+        raise folders_only(name_of(collection))
     with steps() as report:
         done = mend(
             collection, encoder, dry_run=dry_run, wait=wait, runtime=runtime, progress=report

@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,20 @@ class Bytes(click.ParamType[int]):
         return int(float(number) * (1024 if binary else 1000) ** power)
 
 
+class Count(click.ParamType[int]):
+    """A number of things: 1000000, 1e9."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if number >= 1 and number == int(number):
+                return int(number)
+        self.fail(f"expected a whole number of 1 or more, such as 1e9, got {value!r}", param, ctx)
+
+
 class FieldName(click.ParamType[str]):
     """Name of a metadata field, as in filters: year, author.name, `two words`."""
 
@@ -115,7 +130,19 @@ class FieldName(click.ParamType[str]):
         return str(value)
 
 
-COLLECTION = click.argument("collection", type=click.Path(path_type=Path))
+class Address(click.ParamType[Path | str]):
+    """A collection: a folder, or the URL of a server."""
+
+    name = "COLLECTION"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | str:
+        """Return a path as Path, and a URL as it is: two slashes of it would become one."""
+        return str(value) if "://" in str(value) else Path(value)
+
+
+COLLECTION = click.argument("collection", type=Address())
 ENCODER = click.option(
     "--encoder",
     metavar="PATH",
@@ -215,9 +242,7 @@ def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:
         return
     with engine.collection.reading() as snapshot:
         for name in dict.fromkeys(map(field_name, _fields(parse(filter_)))):
-            condition, parameters = snapshot.store.condition(f"exists({name})")
-            sql = f"SELECT EXISTS (SELECT 1 FROM documents WHERE {condition})"
-            if not snapshot.store.read(sql, parameters)[0][0]:
+            if not snapshot.store.ids_after(-1, f"exists({name})", 1).size:
                 note(f"no document has a field {name}; is it misspelt?")
 
 

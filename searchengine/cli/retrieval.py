@@ -245,9 +245,10 @@ def _compared(
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
     from searchengine.evaluate.runs import check_names
+    from searchengine.storage.documents import listing
 
     with engine.collection.reading() as snapshot:
-        keys = [key for (key,) in snapshot.store.read("SELECT key FROM documents")]
+        keys = list(listing.keys(snapshot.store))
     check_names(folder, task.queries, keys)
 
 

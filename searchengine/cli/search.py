@@ -72,12 +72,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     default=Mode.AUTO.value,
     help="Ranking by vectors, by words, by both, or as the collection was made for.",
 )
+@click.option(
+    "--as-you-type", is_flag=True, help="Find words that begin with the last word of QUESTION, too."
+)
 @_options
 @ENCODER
 @LAYERS
 @runs
 def search(
-    collection: Path,
+    collection: Path | str,
     question: str,
     k: int,
     encoder: str | None,
@@ -105,7 +108,7 @@ def search(
 @COLLECTION
 @click.argument("key")
 @_options
-def similar(collection: Path, key: str, k: int, as_json: bool, **options: Any) -> None:
+def similar(collection: Path | str, key: str, k: int, as_json: bool, **options: Any) -> None:
     """Print the documents nearest to the document KEY, best first.
 
     \b

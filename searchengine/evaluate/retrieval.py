@@ -72,7 +72,7 @@ def task(
     """
     questions = judgements.judged(queries, qrels)
     judged = {key: qrels[key] for key in questions}
-    with engine.collection.reading() as snapshot:
+    with engine.local.reading() as snapshot:
         notes = list(_left_out(snapshot, queries, qrels, judged))
         detected = exclude_self is None and _are_documents(snapshot, questions, judged)
         if detected:
@@ -146,7 +146,7 @@ def ndcg_10(
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
     """The prefix lengths below the full width, without repeats."""
-    full = engine.collection.settings["encoder"]["dim"]
+    full = engine.local.settings["encoder"]["dim"]
     for dim in dims:
         if not 1 <= dim <= full:
             raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
@@ -162,7 +162,7 @@ def _by_vector(
     def setting(name: str, run: Run, **fields: Any) -> Setting:
         return Setting.of(name, run, task.keys, task.qrels, **fields)
 
-    with engine.collection.reading() as snapshot:
+    with engine.local.reading() as snapshot:
         depth, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
         exact = _run(snapshot, task, result)
         full = setting(EXACT, exact, dim=engine.encoder.dim, exact_recall_10=1.0)

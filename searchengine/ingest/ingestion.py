@@ -345,7 +345,8 @@ class Ingestion:
                     rows.append((start, each.row + len(cut)))
                 self._summarize(comparison, stored)
             if rows:
-                writer.append(self._vectors(rows), self._options.building)
+                count = sum(stop - start for start, stop in rows)
+                writer.append(self._vectors(rows), self._options.building, count)
             self._made.update(writer.opened)
 
     def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:

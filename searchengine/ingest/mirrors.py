@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from searchengine.backends.embedded import Local
 from searchengine.corpus.columns import Columns
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import check_corpus, read_corpus
@@ -16,8 +17,6 @@ from searchengine.ingest.folder_state import RECENT, FolderState, Listing
 from searchengine.ingest.mirror import Mirroring, Scope
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
-from searchengine.storage.collection import Collection
-from searchengine.storage.documents import listing
 
 RETRY = 1.0
 """Seconds to wait after a pass that failed."""
@@ -66,10 +65,9 @@ class Pass:
         return {name: count for name, count in counts.items() if count}
 
 
-class Mirrors:
+class Mirrors(Local):
     """Keeps an open collection equal to a folder of files."""
 
-    collection: Collection
     _encoder: CollectionEncoder
 
     def _reader(self) -> PassageReader:
@@ -158,7 +156,7 @@ class Mirrors:
 
     def _count(self) -> int:
         with self.collection.reading() as snapshot:
-            return listing.count(snapshot.store)
+            return snapshot.store.count()
 
     def _pass(
         self,
@@ -187,7 +185,7 @@ class Mirrors:
             options.allow_empty,
         )
         reader = self._reader()
-        with Mirroring(self.collection, documents, reader, options.add, scope) as mirroring:
+        with Mirroring(self.local, documents, reader, options.add, scope) as mirroring:
             return mirroring.run()
 
 

@@ -113,6 +113,13 @@ class Rows(NamedTuple):
                 yield self.array[first : min(first + BLOCK_ROWS, end)].astype(np.float32)
 
 
+def checksum_of(spans: Sequence[Span], vectors: Vectors) -> bytes:
+    """The checksum of a document's passages and their vectors (n, D) float32; empty for none."""
+    if not spans:
+        return b""
+    return hashlib.sha256(repr(spans).encode() + vectors.tobytes()).digest()
+
+
 class SuppliedIngestion(Ingestion):
     """Ingestion of documents that come with their vectors."""
 

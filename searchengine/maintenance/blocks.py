@@ -23,7 +23,8 @@ from searchengine.ingest.passages import PassageReader
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.changes import Span
 from searchengine.storage.documents.pending import Work
-from searchengine.storage.documents.store import Ids, Store
+from searchengine.storage.documents.store import Store
+from searchengine.storage.documents.tables import Ids
 from searchengine.storage.folders import os_errors
 
 DOCUMENTS, CHARACTERS = 2048, 1 << 19

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from indexer.building.build import Progress
+from searchengine.backends.embedded import Local
 from searchengine.encoders.checks import check_questions
 from searchengine.encoders.loading import EncoderArgument, load_built_by, load_given, title
 from searchengine.encoders.none import NoEncoder
@@ -18,7 +19,6 @@ from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing, current, discard
-from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import Store
 from trainer.runtimes.config import RuntimeConfig
 
@@ -47,10 +47,9 @@ class Preview:
         return asdict(self) | {"overlap": self.overlap}
 
 
-class Reindexes:
+class Reindexes(Local):
     """Changes the encoder of an open collection."""
 
-    collection: Collection
     _encoder: CollectionEncoder
     _replacing = False  # the state shown and `_encoder` may differ for a moment
 
@@ -80,7 +79,7 @@ class Reindexes:
             CollectionError: a document has vectors and no text, or another reindex is pending.
         """
         chosen = self._chosen(encoder, runtime)
-        path, wait = self.collection.path, self.collection.wait
+        path, wait = self.local.path, self.local.wait
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
             reindexing.swap()
@@ -122,7 +121,7 @@ class Reindexes:
         search(list(questions[:1]))  # raises now, not when everything is encoded
         chosen = self._chosen(encoder, runtime)
         vectors = QuestionEncoder(chosen).encode(questions)
-        path, wait = self.collection.path, self.collection.wait
+        path, wait = self.local.path, self.local.wait
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
             after = _nearest(reindexing.blocks, reindexing.store, vectors, k)
@@ -134,7 +133,7 @@ class Reindexes:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex with all that it has encoded; False if there is none."""
-        return discard(self.collection)
+        return discard(self.local)
 
     def _is_current(self, encoder: CollectionEncoder, settings: Mapping[str, Any]) -> bool:
         """Whether an encoder is that of a state; False if `reindex` has replaced it just now.
@@ -154,13 +153,13 @@ class Reindexes:
     ) -> TextEncoder:
         if encoder is not None:
             return load_given(encoder, runtime)
-        with self.collection.own_store() as store:
+        with self.local.own_store() as store:
             work = current(store)
         if work is None:
             raise QueryError(
                 f"no reindex of {self.collection.path} is pending; name the encoder to change to"
             )
-        path, identity = self.collection.path, work.details["settings"]["encoder"]
+        path, identity = self.local.path, work.details["settings"]["encoder"]
         try:
             return load_built_by(identity, path, runtime)
         except CollectionError as error:

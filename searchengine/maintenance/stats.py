@@ -10,6 +10,10 @@ from warnings import warn
 
 from indexer.config import SegmentConfig
 from indexer.tuning.cost import footprint
+from searchengine.backends.contract import Backend
+from searchengine.backends.embedded import Embedded
+from searchengine.backends.postgresql.collection import PostgresCollection
+from searchengine.backends.qdrant.collection import QdrantCollection
 from searchengine.maintenance.guarantee import Guarantee, guarantee
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.lexical import Tokenizer
@@ -25,8 +29,8 @@ class Stats:
     """Size and settings of a collection.
 
     Attributes:
-        path: its folder.
-        documents, passages, segments: counts.
+        path: its folder, or its URL without the password.
+        documents, passages, segments: counts. A server has no segments, tombstones or commits.
         tombstones: rows of passages that were deleted, until a merge drops them.
         commit: number of commits.
         cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
@@ -95,8 +99,51 @@ def tuned_for(snapshot: Snapshot) -> Mapping[str, Any] | None:
     return next((manifest.tuning for manifest in manifests if manifest.tuning is not None), None)
 
 
-def stats(snapshot: Snapshot) -> Stats:
-    """Read the statistics of a snapshot."""
+def stats(collection: Backend) -> Stats:
+    """Read the statistics of the commit that is shown."""
+    if isinstance(collection, PostgresCollection | QdrantCollection):
+        return _of_server(collection)
+    assert isinstance(collection, Embedded)
+    with collection.reading() as snapshot:
+        return of_snapshot(snapshot)
+
+
+def _of_server(collection: PostgresCollection | QdrantCollection) -> Stats:
+    with collection.reading() as snapshot:
+        settings, shortlist = snapshot.settings, snapshot.shortlist
+        documents, passages = snapshot.store.counts()
+    indexed = collection.is_indexed()
+    return Stats(
+        path=collection.path,
+        documents=documents,
+        passages=passages,
+        segments=0,
+        tombstones=0,
+        commit=0,
+        cut=settings.get("passages"),
+        tokenizer=settings["tokenizer"],
+        mode=settings.get("mode", Mode.VECTOR),
+        words=collection.capabilities.words,
+        fields=collection.fields(),
+        dim=settings["encoder"]["dim"],
+        index_config=settings["index"],
+        shortlist=shortlist,
+        exact=not indexed or shortlist >= passages,
+        scanned=0,
+        hot_row=None,
+        cold_row=None,
+        tuning=None,
+        guarantee=None,
+        encoder=settings["encoder"]["source"] or settings["encoder"].get("name"),
+        layers=settings["encoder"].get("layers"),
+        fingerprint=settings["encoder"]["fingerprint"],
+        bytes=collection.stored_bytes(),
+        pending=() if indexed else ("the index of vectors is not built; searches read all rows",),
+    )
+
+
+def of_snapshot(snapshot: Snapshot) -> Stats:
+    """The statistics of a snapshot of a folder."""
     settings, segments = snapshot.settings, snapshot.segments.values()
     config = SegmentConfig.from_dict(settings["index"])
     rows = sum(segment.rows for segment in segments)
@@ -119,7 +166,7 @@ def stats(snapshot: Snapshot) -> Stats:
         index_config=config.as_dict(),
         shortlist=snapshot.shortlist() if segments else None,
         exact=all(segment.config.shortlist >= segment.rows for segment in segments),
-        scanned=sum(config.fitting(s.rows, s.dim) != config for s in segments),
+        scanned=sum(s.config.structure is not config.structure for s in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,
         cold_row=sum(size.cold for size in sizes) / rows if rows else None,
         tuning=tuning,

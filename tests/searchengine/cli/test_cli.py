@@ -307,7 +307,10 @@ def interrupted(
     return stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 1), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+)
 def test_interrupted_index_leaves_what_was_there(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

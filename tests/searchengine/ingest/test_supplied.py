@@ -664,3 +664,36 @@ def test_a_record_with_a_vector_needs_no_text_field(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "d", WordLengths()) as engine:
         with pytest.raises(CorpusError, match="no field 'text' or 'title'"):
             engine.add(records)
+
+
+def test_few_rows_beside_many_are_scanned_until_they_are_merged(path: Path) -> None:
+    config = {"structure": "hnsw", "prefix": 8, "code": "int8"}
+    vectors = random(12_000, dim=16)
+    counts = (2000, 1500, 3000, 2999)
+
+    def structures() -> list[tuple[int, str]]:
+        segments = engine.collection.segments.values()
+        return [(segment.rows, segment.config.structure) for segment in segments]
+
+    with SearchEngine.create(path, encoder=None, dim=16, config=config) as engine:
+        for i, (start, count) in enumerate(zip((0, *np.cumsum(counts)), counts, strict=False)):
+            names = [{"_id": f"{i}-{j}"} for j in range(count)]
+            engine.add(names, vectors[start : start + count])
+            if i == 2:
+                assert structures() == [(2000, "hnsw"), (1500, "flat"), (3000, "hnsw")]
+                assert engine.stats().scanned == 1
+        assert engine.search(vectors[2500], 1)[0].key == "1-500"
+        engine.optimize()
+        assert structures() == [(sum(counts), "hnsw")] and engine.stats().scanned == 0
+
+
+def test_rows_beside_many_get_the_structure_where_they_are_not_few(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.storage.writer.SCANNED", 1200)
+    config = {"structure": "ivf", "prefix": 8, "code": "int8"}
+    with SearchEngine.create(path, encoder=None, dim=16, config=config) as engine:
+        for i, count in enumerate((2000, 1201, 1200)):
+            engine.add([{"_id": f"{i}-{j}"} for j in range(count)], random(count, i, dim=16))
+        found = [segment.config.structure for segment in engine.collection.segments.values()]
+    assert found == ["ivf", "ivf", "flat"]

@@ -289,7 +289,14 @@ def test_peers_of_a_folder(tmp_path: Path) -> None:
         requires(tmp_path / "c.py")
 
 
-@pytest.mark.parametrize("file", peer_files(PEERS), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [  # sentence-transformers takes seconds to import, in a process of its own
+        pytest.param(file, marks=[pytest.mark.long] * (file.stem == "sentence_transformers"))
+        for file in peer_files(PEERS)
+    ],
+    ids=lambda file: file.stem,
+)
 def test_the_peers_that_come_with_us(file: Path, data: Path, tmp_path: Path) -> None:
     """300 rows, of which each finds most of the nearest ones, and exact ones all."""
     for name in requires(file):

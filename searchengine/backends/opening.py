@@ -1,0 +1,95 @@
+"""Opens and creates a collection by its path or URL."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from searchengine.backends.contract import Backend
+from searchengine.backends.embedded import Embedded
+from searchengine.backends.postgresql import connections as postgresql
+from searchengine.backends.qdrant import connections as qdrant
+from searchengine.errors import CollectionError
+from searchengine.storage.documents.lexical import Tokenizer
+
+if TYPE_CHECKING:
+    from searchengine.backends.postgresql.collection import PostgresCollection
+    from searchengine.backends.qdrant.collection import QdrantCollection
+
+_POSTGRESQL = ("postgresql", "postgres")
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a collection is on a server."""
+    return "://" in str(path)
+
+
+def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Backend:
+    """Open the collection in a folder, or on the server of a URL.
+
+    Raises CollectionError and, if an extra is missing, ImportError.
+    """
+    if not is_url(path):
+        return Embedded(Path(path), wait, device)
+    _check(path)
+    if device != "cpu":
+        raise CollectionError(
+            f"{name_of(path)}: a server scans vectors itself; leave the device out"
+        )
+    return _server_backend(path)(str(path), wait)
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is a collection. Raises as `open_backend` if a server cannot be asked."""
+    if not is_url(path):
+        return (Path(path) / "documents.db").exists()
+    return _server_backend(path).exists(str(path))
+
+
+def name_of(path: str | Path) -> str:
+    """The path, or the URL without its password or API key, for messages."""
+    return _shown(str(path)) if is_url(path) else str(path)
+
+
+def create_backend(
+    path: str | Path,
+    settings: dict[str, Any],
+    tokenizer: Tokenizer | None,
+    wait: float = 0,
+    carried: Mapping[str, Any] | None = None,
+) -> Backend:
+    """Create an empty collection in a folder, or on the server of a URL.
+
+    `carried`: what a server takes over of the collection that is copied (Backend.carried).
+    """
+    if not is_url(path):
+        return Embedded.create(Path(path), settings, tokenizer, wait)
+    return _server_backend(path).create(str(path), settings, tokenizer, wait, carried)
+
+
+def _server_backend(path: str | Path) -> "type[PostgresCollection] | type[QdrantCollection]":
+    """The backend of a URL, loaded only if it is used."""
+    _check(path)
+    if _scheme(path) in qdrant.SCHEMES:
+        from searchengine.backends.qdrant.collection import QdrantCollection
+
+        return QdrantCollection
+    from searchengine.backends.postgresql.collection import PostgresCollection
+
+    return PostgresCollection
+
+
+def _shown(url: str) -> str:
+    return postgresql.shown(url) if _scheme(url) in _POSTGRESQL else qdrant.shown(url)
+
+
+def _scheme(path: str | Path) -> str:
+    return str(path).partition("://")[0]
+
+
+def _check(path: str | Path) -> None:
+    if _scheme(path) not in (*_POSTGRESQL, *qdrant.SCHEMES):
+        raise CollectionError(
+            f"{_shown(str(path))}: no backend has this scheme; a collection is a folder, or a URL "
+            "of PostgreSQL (postgresql://USER@HOST/DATABASE#COLLECTION) or Qdrant "
+            "(qdrant://HOST:6333#COLLECTION)"
+        )

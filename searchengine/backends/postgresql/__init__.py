@@ -1,0 +1,1 @@
+"""Collections in PostgreSQL with the extension pgvector: one schema for each collection."""

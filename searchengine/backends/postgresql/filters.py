@@ -1,0 +1,152 @@
+"""Filters as conditions of PostgreSQL, over the JSONB columns `fields` and `dates`.
+
+`fields` is the metadata. `dates` is its shadow: in place of every text that is a date, the
+microsecond that it begins with (storage.filters.dates), and nothing else. So dates are read by one
+function, in Python, when a document is stored. All values of the user are bound as parameters.
+
+Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
+"""
+
+import json
+import re
+from typing import Any
+
+from searchengine.errors import FilterError
+from searchengine.storage.filters.dates import Date
+from searchengine.storage.filters.parser import parse
+from searchengine.storage.filters.sql import Check, Condition, Dialect, Field, Filter, like_parts
+
+_TYPES = {
+    "true": "boolean",
+    "false": "boolean",
+    "null": "null",
+    "text": "string",
+    "integer": "number",
+    "real": "number",
+    "date": "number",
+}
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def condition(where: str | None) -> tuple[str, list[Any]]:
+    """A filter as a condition over `documents`, and its parameters. Raises FilterError."""
+    if where is None:
+        return "true", []
+    if "\0" in where:
+        raise FilterError("PostgreSQL stores no character U+0000; leave it out of the filter")
+    return compiled(parse(where))
+
+
+def compiled(node: Filter) -> tuple[str, list[Any]]:
+    """The condition of a filter's tree, and its parameters."""
+    found = _Jsonb().condition(node)
+    return f"({found.text})", list(found.parameters)
+
+
+def dates_of(metadata: Any) -> Any:
+    """The shadow of metadata: dates as microseconds; None for what holds no date."""
+    if isinstance(metadata, str):
+        if not metadata[:4].isdigit():
+            return None
+        try:
+            return Date.parse(metadata).first
+        except ValueError:
+            return None
+    if isinstance(metadata, dict):
+        parts = {name: dates_of(value) for name, value in metadata.items()}
+        return {name: part for name, part in parts.items() if part is not None} or None
+    if isinstance(metadata, list):  # only the elements themselves are tested
+        return [m for m in map(dates_of, metadata) if isinstance(m, int)] or None
+    return None
+
+
+class _Jsonb(Dialect):
+    """Values are read from documents.fields and documents.dates."""
+
+    # In a WHERE clause null is as good as false, and an index serves a comparison that may be null.
+    nothing, negation = "false", "(NOT coalesce({}, false))"
+
+    def value(self, field: Field, check: Check) -> Condition:
+        at, names = _at(field, check)
+        types = sorted({_TYPES[kind] for kind in check.kinds})
+        words = [_WORDS[kind] for kind in check.kinds if kind in _WORDS]
+        if check.operator == "truthy":
+            empty = """'0', '""', 'false', 'null'"""
+            text = f"({at} NOT IN ({empty}) AND {_kind(at)})"
+            return Condition(text, (*names, *names, types))
+        if not check.operator:
+            return _equal(field, "fields", words)
+        if check.operator in ("=", "in") and not check.is_date:
+            return _equal(field, "fields", list(check.values))
+        if check.operator == "like":
+            text = f"({_kind(at)} AND ({at} #>> '{{}}') ~ %s)"
+            return Condition(text, (*names, types, *names, _regex(str(check.values[0]))))
+        test, values = _compared(at, check)
+        text = f"({_kind(at)} AND {test})"
+        return Condition(text, (*names, types, *names, *values))
+
+    def item(self, field: Field, check: Check) -> Condition:
+        if not check.is_date:
+            words = [_WORDS[kind] for kind in check.kinds if kind in _WORDS]
+            return _equal(field, "fields", [[value] for value in (check.values or words)])
+        at, names = _at(field, check)
+        test, values = _compared("item", check)
+        text = (
+            f"EXISTS (SELECT 1 FROM jsonb_array_elements(CASE jsonb_typeof({at}) WHEN 'array' "
+            f"THEN {at} ELSE '[]' END) AS item WHERE {test})"
+        )
+        return Condition(text, (*names, *names, *values))
+
+    def existence(self, field: Field) -> Condition:
+        at, names = _at(field, Check(()))
+        return Condition(f"{at} IS NOT NULL", names)
+
+
+def _at(field: Field, check: Check) -> tuple[str, tuple[str, ...]]:
+    """The value of a field, JSONB or null, and its parameters. A text never indexes an array."""
+    column = "dates" if check.is_date else "fields"
+    return f"(documents.{column}{' -> %s::text' * len(field)})", field
+
+
+def _kind(at: str) -> str:
+    return f"jsonb_typeof({at}) = ANY(%s::text[])"
+
+
+def _equal(field: Field, column: str, values: list[Any]) -> Condition:
+    """One of the values is at the field; for a value in a list, the field is a list with it."""
+    if len(values) == 1:
+        nested: Any = values[0]
+        for name in reversed(field):
+            nested = {name: nested}
+        return Condition(f"documents.{column} @> %s::jsonb", (_json(nested),))
+    at = f"(documents.{column}{' -> %s::text' * len(field)})"
+    return Condition(f"({at} = ANY(%s::jsonb[]))", (*field, [_json(value) for value in values]))
+
+
+def _compared(at: str, check: Check) -> tuple[str, tuple[Any, ...]]:
+    """A comparison of numbers as JSONB, which compares them exactly, or of texts by code point."""
+    if isinstance(check.values[0], str):
+        at, cast, values = f"({at} #>> '{{}}') COLLATE \"C\"", "", check.values
+    else:
+        cast, values = "::jsonb", tuple(map(_json, check.values))
+    if check.operator == "between":
+        return f"{at} BETWEEN %s{cast} AND %s{cast}", values
+    return f"{at} {check.operator} %s{cast}", values
+
+
+def _regex(pattern: str) -> str:
+    """A LIKE pattern as a regular expression of PostgreSQL over the whole text."""
+    wildcards = {"%": ".*", "_": "."}
+    parts = (
+        wildcards[part]
+        if wildcard
+        else f"[{part}]"
+        if len(part) > 1
+        else re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", part)
+        for part, wildcard in like_parts(pattern)
+    )
+    return f"***:^(?:{''.join(parts)})$"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

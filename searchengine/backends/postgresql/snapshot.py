@@ -1,0 +1,225 @@
+"""One commit of a collection in PostgreSQL, searched coarse to fine in one statement.
+
+    inner   the rows that match, by the cosine of the prefix, up to the shortlist: an HNSW index
+            over the prefix, in an iterative scan, which goes on until enough rows match
+    outer   those by the full-width cosine
+
+An HNSW scan may end too soon, behind a filter that few rows meet. Where it returns fewer rows than
+the shortlist, all rows that match are compared at full width instead. So `shortlist` is a lower
+bound, and a filter never under-fills.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from indexer.arrays import Floats, unit_rows
+from indexer.search.cascade import SearchResult
+from indexer.search.rotating import Rotation
+from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql.filters import condition
+from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.backends.stored import shortlist as shortlist_of
+from searchengine.errors import QueryError
+from searchengine.storage.documents.lexical import Scored
+from searchengine.storage.documents.questions import phrases as phrases_of
+from searchengine.storage.documents.questions import unfinished
+from searchengine.storage.documents.tables import Ids
+
+if TYPE_CHECKING:
+    from searchengine.backends.postgresql.connections import Connection
+
+_MAX_EF = 1000  # the limit of pgvector
+_Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
+
+
+class PostgresSnapshot:
+    """One commit. Attributes: `connection`, and those of backends.contract.Snapshot."""
+
+    def __init__(
+        self,
+        connection: "Connection",
+        name: str,
+        settings: Mapping[str, Any],
+        rotation: Rotation | None,
+    ) -> None:
+        """`connection` is in a transaction, which the caller ends."""
+        self.path = name
+        self.settings = settings
+        self.tables = PostgresTables(connection, name)
+        self.connection = connection
+        self._rotation = rotation
+        self._dim = int(settings["encoder"]["dim"])
+        self._prefix = int(settings["index"]["prefix"])
+
+    @property
+    def store(self) -> PostgresTables:
+        """The tables."""
+        return self.tables
+
+    @property
+    def rows(self) -> int:
+        """At least the number of passages, and 0 if there are none; counting reads the table."""
+        sql = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages"
+        return int(self.tables.read(sql)[0][0])
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a document may have several passages."""
+        return self.settings.get("passages") is not None
+
+    @property
+    def commit_id(self) -> object:
+        """Differs between two states of the database."""
+        return self.tables.read("SELECT pg_current_snapshot()::text")[0][0]
+
+    @property
+    def shortlist(self) -> int:
+        """The configured shortlist, or the one that the copied collection measured."""
+        return shortlist_of(self.settings)
+
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        *,
+        shortlist: int | None = None,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+        exact: bool = False,
+    ) -> SearchResult:
+        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id)."""
+        matches = self._matches(where, phrases)
+        size = max(k, shortlist or self.shortlist)
+        if not exact:
+            self._prepare(size)
+        found = [self._search(query, k, size, matches, exact) for query in self._rotated(queries)]
+        rows = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        for i, each in enumerate(found):
+            rows[i, : len(each)] = [row for row, _ in each]
+            scores[i, : len(each)] = [score for _, score in each]
+        return SearchResult(rows, scores, exact)
+
+    def _prepare(self, size: int) -> None:
+        """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
+        effort = max(size, int(self.settings["index"].get("effort") or 0))
+        if self.settings.get(schema.CITUS):  # else they stay on the coordinator of a cluster
+            self.connection.execute("SET LOCAL citus.propagate_set_commands = 'local'")
+        self.connection.execute(
+            f"SET LOCAL hnsw.ef_search = {min(effort, _MAX_EF)}; "
+            "SET LOCAL hnsw.iterative_scan = relaxed_order"
+        )
+
+    def _search(
+        self, query: Floats, k: int, size: int, matches: _Matches, exact: bool
+    ) -> list[tuple[int, float]]:
+        """The k best passages for one rotated query (D,)."""
+        if not exact:
+            sql, parameters = self._statement(query, k, size, matches)
+            rows = self.tables.read(sql, parameters)
+            if rows and rows[0][2] >= size:
+                return [(i, score) for i, score, _ in rows]
+        source, holds, values = matches
+        sql = (
+            f"SELECT passages.id, {self._score} FROM {source} "
+            f"WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+        )
+        return [(i, score) for i, score in self.tables.read(sql, (_vector(query), *values, k))]
+
+    def explain(self, query: Floats, k: int, where: str | None) -> str:
+        """The server's plan of a search for a vector (D,) in the encoder's basis."""
+        size = max(k, self.shortlist)
+        self._prepare(size)
+        matches = self._matches(where, ())
+        sql, parameters = self._statement(self._rotated(query[None])[0], k, size, matches)
+        return "\n".join(row[0] for row in self.tables.read(f"EXPLAIN {sql}", parameters))
+
+    def _statement(
+        self, query: Floats, k: int, size: int, matches: _Matches
+    ) -> tuple[str, tuple[Any, ...]]:
+        """The statement for a rotated query (D,), and its parameters.
+
+        Its rows: id, full-width cosine, number of rows that were scored.
+        """
+        source, holds, values = matches
+        heads = [schema.prefix_sql(vector, self._prefix) for vector in ("embedding", "%s::vector")]
+        sql = (
+            "SELECT id, score, count(*) OVER () FROM ("
+            f"SELECT passages.id, {self._score} AS score FROM {source} WHERE {holds} "
+            f"ORDER BY {heads[0]} <=> {heads[1]} LIMIT %s"
+            ") AS shortlist ORDER BY score DESC, id LIMIT %s"
+        )
+        vector = _vector(query)
+        return sql, (vector, *values, vector, size, k)
+
+    @property
+    def _score(self) -> str:
+        """The full-width cosine of a row; the query is not rounded to float16."""
+        return f"-(embedding::vector({self._dim}) <#> %s::vector)"
+
+    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
+        sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
+        found = self.tables.read(sql, (_vector(self._rotated(query[None])[0]), passages.tolist()))
+        rows = np.array([[row for row, _ in found]], np.int64)
+        return SearchResult(rows, np.array([[score for _, score in found]], np.float32))
+
+    def vectors(self, passages: Ids) -> Floats:
+        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
+        sql = "SELECT id, embedding FROM passages WHERE id = ANY(%s)"
+        cursor = self.connection.cursor(binary=True)
+        found: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
+        rows = np.array([found[int(i)].to_numpy() for i in passages], np.float32)
+        return rows if self._rotation is None else self._rotation.undo(rows)
+
+    def by_words(
+        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+    ) -> Scored:
+        """The k best documents with any word of the question: (id, ts_rank), by (−score, id)."""
+        config = self._words_config
+        _, holds, values = self._matches(where, phrases_of(question))
+        last = unfinished(question) if as_you_type else None
+        # The words that plainto_tsquery demands together; one is enough here, as in FTS5.
+        asked = f"replace(plainto_tsquery('pg_catalog.{config}', %s)::text, ' & ', ' | ')::tsquery"
+        if last is not None:
+            asked += f" || to_tsquery('pg_catalog.{config}', quote_literal(%s) || ':*')"
+        sql = (
+            f"SELECT id, ts_rank(words, query, 1) FROM documents, (SELECT {asked} AS query) "
+            f"AS asked WHERE words @@ query AND {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+        )
+        words = (question,) if last is None else (question, last)
+        return [(i, float(score)) for i, score in self.tables.read(sql, (*words, *values, k))]
+
+    @property
+    def _words_config(self) -> str:
+        """The text search configuration. Raises QueryError if there is none."""
+        config = schema.words_config(self.settings)
+        if config is None:
+            raise QueryError(
+                f"{self.path} has no index of words, because its tokenizer is "
+                f"{self.settings['tokenizer']}; search by vectors: mode='vector'"
+            )
+        return config
+
+    def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
+        """The condition that a filter and phrases set."""
+        if where is None and not phrases:
+            return "passages", "true", ()
+        holds, values = condition(where)
+        if phrases:
+            phrase = f"words @@ phraseto_tsquery('pg_catalog.{self._words_config}', %s)"
+            holds = " AND ".join([holds, *[phrase] * len(phrases)])
+        return "passages JOIN documents ON documents.id = document", holds, (*values, *phrases)
+
+    def _rotated(self, queries: Floats) -> Floats:
+        """Unit queries (q, D) in the basis of the stored rows."""
+        unit = unit_rows(queries, dim=self._dim)
+        return unit if self._rotation is None else self._rotation.apply(unit)
+
+
+def _vector(query: Floats) -> Any:
+    from pgvector import Vector
+
+    return Vector(query)

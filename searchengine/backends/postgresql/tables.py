@@ -1,0 +1,134 @@
+"""The documents and passages of one commit, read from PostgreSQL; see storage.documents.tables."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from searchengine.backends.postgresql.filters import condition
+from searchengine.corpus.documents import Document
+from searchengine.errors import CollectionError
+from searchengine.storage.documents.changes import Known
+from searchengine.storage.documents.tables import Ids, Passage
+from searchengine.storage.filters.parser import field_named
+
+if TYPE_CHECKING:
+    from searchengine.backends.postgresql.connections import Connection
+
+
+class PostgresTables:
+    """The tables, as a connection in a transaction sees them."""
+
+    def __init__(self, connection: "Connection", name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages with these ids, in this order."""
+        order = [int(i) for i in ids]
+        sql = "SELECT id, document, first, last FROM passages WHERE id = ANY(%s)"
+        found = {row[0]: Passage(*row) for row in self.read(sql, (order,))}
+        return self._in_order(found, order, "passage")
+
+    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
+        sql = "SELECT id, document, first, last FROM passages WHERE document = ANY(%s) ORDER BY id"
+        return [Passage(*row) for row in self.read(sql, ([int(i) for i in documents],))]
+
+    def documents(self, ids: Iterable[int]) -> list[Document]:
+        """The documents with these ids, in this order."""
+        order = [int(i) for i in ids]
+        sql = "SELECT id, key, text, title, metadata FROM documents WHERE id = ANY(%s)"
+        found = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
+        return self._in_order(found, order, "document")
+
+    def keys_of(self, ids: Iterable[int]) -> list[str]:
+        """The keys of the documents of these ids, in their order."""
+        order = [int(i) for i in ids]
+        found = dict(self.read("SELECT id, key FROM documents WHERE id = ANY(%s)", (order,)))
+        return self._in_order(found, order, "document")
+
+    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id, for the keys that are stored."""
+        return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (_keys(keys),)))
+
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        """Key → stored state, for the keys that are stored."""
+        columns = "key, id, digest, metadata::text, source::text, root, vectors"
+        sql = f"SELECT {columns} FROM documents WHERE key = ANY(%s)"
+        return {row[0]: Known(*row[1:]) for row in self.read(sql, (_keys(keys),))}
+
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
+        matches, parameters = condition(where)
+        sql = f"SELECT id FROM documents WHERE id > %s AND {matches} ORDER BY id LIMIT %s"
+        rows = self.read(sql, (after, *parameters, limit))
+        return np.array([row[0] for row in rows], np.int64)
+
+    def count(self, where: str | None = None) -> int:
+        """The number of documents that match a filter; None: of all."""
+        matches, parameters = condition(where)
+        sql = f"SELECT count(*) FROM documents WHERE {matches}"
+        return int(self.read(sql, parameters)[0][0])
+
+    def counts(self) -> tuple[int, int]:
+        """The numbers of documents and passages."""
+        sql = "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
+        documents, passages = self.read(sql)[0]
+        return documents, passages
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, to group by; missing values differ."""
+        field = field_named(name)
+        at = f"(fields{' -> %s::text' * len(field)})"
+        sql = (
+            f"SELECT id, jsonb_typeof(value), value::text, value FROM (SELECT id, {at} AS value "
+            "FROM documents WHERE id = ANY(%s)) AS found"
+        )
+        rows = self.read(sql, (*field, [int(i) for i in documents]))
+        return {
+            i: ("missing", i)
+            if kind is None
+            else (kind, text if kind in ("array", "object") else value)
+            for i, kind, text, value in rows
+        }
+
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        """Kind, value and number of documents, for each value of a field; see Tables."""
+        matches, parameters = condition(where)
+        field = field_named(name)
+        at = f"(fields{' -> %s::text' * len(field)})"
+        sql = (
+            f"SELECT item, count(DISTINCT id) FROM (SELECT id, {at} AS at FROM documents "
+            f"WHERE {matches}) AS found CROSS JOIN LATERAL jsonb_array_elements(CASE "
+            "jsonb_typeof(at) WHEN 'array' THEN at ELSE jsonb_build_array(at) END) "
+            "AS items (item) WHERE jsonb_typeof(at) <> 'object' "
+            "AND jsonb_typeof(item) NOT IN ('array', 'object') GROUP BY item"
+        )
+        rows = self.read(sql, (*field, *parameters))
+        return [(_kind(value), value, number) for value, number in rows]
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement."""
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def _in_order(self, found: dict[int, Any], order: Sequence[int], what: str) -> list[Any]:
+        for i in order:
+            if i not in found:
+                raise CollectionError(
+                    f"{self._name}: {what} {i} is missing; the tables were changed by hand, "
+                    "restore them from a backup"
+                )
+        return [found[i] for i in order]
+
+
+def _keys(keys: Iterable[str]) -> list[str]:
+    """The keys that PostgreSQL can store."""
+    return [key for key in keys if "\0" not in key]
+
+
+def _kind(value: Any) -> str:
+    """The kind of a scalar, as SQLite's json_type names it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "text" if isinstance(value, str) else type(value).__name__

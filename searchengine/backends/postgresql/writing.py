@@ -1,0 +1,205 @@
+"""Writes documents and passages to PostgreSQL, in a transaction; many rows at once, by COPY."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from indexer.arrays import Floats, unit_rows
+from indexer.search.rotating import Rotation
+from searchengine.backends.contract import Entry
+from searchengine.backends.postgresql.filters import condition, dates_of
+from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.errors import CorpusError, QueryError
+from searchengine.storage.documents.changes import as_json
+
+if TYPE_CHECKING:
+    from searchengine.backends.postgresql.connections import Connection
+
+_COLUMNS = "id, key, title, text, metadata, fields, dates, source, root, digest, vectors"
+_TYPES = [
+    "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
+]  # fmt: skip
+_BATCH = 5000  # vectors rotated at a time
+
+
+def upsert(
+    connection: "Connection", name: str, entries: Sequence[Entry], rotation: Rotation | None
+) -> None:
+    """Store entries in place of those of the same keys; the later of two with one key stays."""
+    last = {entry.document.key: entry for entry in entries}
+    for entry in last.values():
+        _check(entry)
+    known = PostgresTables(connection, name).known(last)
+    ids = {key: state.id for key, state in known.items()}
+    new = [key for key in last if key not in ids]
+    ids |= dict(zip(new, _numbers(connection, "documents", len(new)), strict=True))
+    rows = {key: _row(ids[key], entry) for key, entry in last.items()}
+    _copy(connection, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
+    if known:
+        # Passages refer to their document, so its row is changed and not replaced.
+        names = _COLUMNS.split(", ")[2:]
+        assignments = ", ".join(f"{column} = %s" for column in names)
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                f"UPDATE documents SET {assignments} WHERE id = %s",
+                [(*rows[key][2:], rows[key][0]) for key in known],
+            )
+        connection.execute(
+            "DELETE FROM passages WHERE document = ANY(%s)", ([s.id for s in known.values()],)
+        )
+    _insert_passages(connection, [(ids[key], entry) for key, entry in last.items()], rotation)
+
+
+def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
+    """Delete documents and their passages; returns how many documents."""
+    if keys is not None:
+        stored = [key for key in keys if "\0" not in key]
+        return connection.execute("DELETE FROM documents WHERE key = ANY(%s)", (stored,)).rowcount
+    matches, parameters = condition(where)
+    return connection.execute(f"DELETE FROM documents WHERE {matches}", parameters).rowcount
+
+
+def update(connection: "Connection", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:
+    """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
+    known = PostgresTables(connection, name).known(patches)
+    unknown = [key for key in patches if key not in known]
+    if unknown:
+        raise QueryError(
+            f"{name} has no document {unknown[0]!r}; nothing was changed, add it first or leave it "
+            "out"
+        )
+    with connection.cursor() as cursor:
+        for key, patch in patches.items():
+            metadata = _merge_patch(json.loads(known[key].metadata), patch)
+            cursor.execute(
+                "UPDATE documents SET metadata = %s, fields = %s, dates = %s, "
+                "source = coalesce(source, metadata) WHERE id = %s",
+                (*_metadata(metadata), known[key].id),
+            )
+
+
+def rotate(connection: "Connection", before: Rotation | None, after: Rotation) -> None:
+    """Replace the rotation of all stored vectors."""
+    connection.execute("LOCK TABLE passages IN EXCLUSIVE MODE")
+    connection.execute(
+        "CREATE TEMPORARY TABLE rotated (id bigint PRIMARY KEY, embedding halfvec) ON COMMIT DROP"
+    )
+    last = -1
+    sql = "SELECT id, embedding FROM passages WHERE id > %s ORDER BY id LIMIT %s"
+    while rows := connection.cursor(binary=True).execute(sql, (last, _BATCH)).fetchall():
+        vectors = np.array([vector.to_numpy() for _, vector in rows], np.float32)
+        vectors = vectors if before is None else before.undo(vectors)
+        new = _stored(vectors, after)
+        pairs = [(row[0], vector) for row, vector in zip(rows, new, strict=True)]
+        _copy(connection, "rotated", "id, embedding", ["int8", "halfvec"], pairs)
+        last = rows[-1][0]
+    connection.execute(
+        "UPDATE passages SET embedding = rotated.embedding FROM rotated "
+        "WHERE rotated.id = passages.id"
+    )
+
+
+def _insert_passages(
+    connection: "Connection", entries: Sequence[tuple[int, Entry]], rotation: Rotation | None
+) -> None:
+    placed = [(i, *span) for i, entry in entries for span in entry.spans]
+    if not placed:
+        return
+    vectors = _stored(np.concatenate([entry.vectors for _, entry in entries]), rotation)
+    numbers = _numbers(connection, "passages", len(placed))
+    rows = [(n, *row, v) for n, row, v in zip(numbers, placed, vectors, strict=True)]
+    types = ["int8", "int8", "int4", "int4", "halfvec"]
+    _copy(connection, "passages", "id, document, first, last, embedding", types, rows)
+
+
+def _stored(vectors: Floats, rotation: Rotation | None) -> list[Any]:
+    """Unit rows in the basis of the collection, float16."""
+    from pgvector import HalfVector
+
+    rows = unit_rows(vectors)
+    if rotation is not None:
+        rows = unit_rows(rows.astype(np.float64) @ rotation.matrix.astype(np.float64))
+    return [HalfVector(row) for row in rows.astype(np.float16)]
+
+
+def _row(number: int, entry: Entry) -> tuple[Any, ...]:
+    from psycopg.types.json import Json
+
+    document = entry.document
+    source = None if entry.source is None else Json(entry.source, dumps=str)
+    return (
+        number, document.key, document.title, document.text, *_metadata(document.metadata), source,
+        document.root or None, document.digest, entry.supplied,
+    )  # fmt: skip
+
+
+def _metadata(metadata: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Metadata as JSON, as JSONB, and the shadow of its dates."""
+    from psycopg.types.json import Json, Jsonb
+
+    text, dates = as_json(metadata), dates_of(dict(metadata))
+    return (
+        Json(text, dumps=str),
+        Jsonb(text, dumps=str),
+        None if dates is None else Jsonb(dates),
+    )
+
+
+def _check(entry: Entry) -> None:
+    """Raise CorpusError for the only text that PostgreSQL cannot hold."""
+    document = entry.document
+    written = as_json(document.metadata) + (entry.source or "")
+    parts = {"key": document.key, "title": document.title, "text": document.text}
+    for name, text in parts.items():
+        if "\0" in text:
+            raise _unstorable(document.key, name)
+    if "\\u0000" in written.replace("\\\\", ""):
+        raise _unstorable(document.key, "metadata")
+
+
+def _unstorable(key: str, part: str) -> CorpusError:
+    return CorpusError(
+        f"document {key!r:.80}: the {part} holds the character U+0000, which PostgreSQL cannot "
+        "store; remove it, nothing was changed"
+    )
+
+
+def _numbers(connection: "Connection", table: str, count: int) -> list[int]:
+    """New ids, ascending."""
+    sql = (
+        "SELECT nextval(sequence) FROM (SELECT pg_get_serial_sequence(%s, 'id')::regclass AS "
+        "sequence) AS of_table, generate_series(1, %s)"
+    )
+    rows = connection.execute(sql, (table, count)).fetchall() if count else []
+    return sorted(int(row[0]) for row in rows)
+
+
+def _copy(
+    connection: "Connection",
+    table: str,
+    columns: str,
+    types: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    """Insert many rows."""
+    if not rows:
+        return
+    sql = f"COPY {table} ({columns}) FROM STDIN WITH (FORMAT binary)"
+    with connection.cursor() as cursor, cursor.copy(sql) as copy:
+        copy.set_types(types)
+        for row in rows:
+            copy.write_row(row)
+
+
+def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch, RFC 7396: None removes."""
+    merged = dict(metadata) if isinstance(metadata, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            inner = isinstance(value, Mapping)
+            merged[name] = _merge_patch(merged.get(name), value) if inner else value
+    return merged

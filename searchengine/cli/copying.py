@@ -1,0 +1,42 @@
+"""searchengine copy."""
+
+from pathlib import Path
+
+import click
+
+from searchengine.cli.options import AS_JSON, Address
+
+
+@click.command()
+@click.argument("source", type=Address())
+@click.argument("target", type=Address())
+@AS_JSON
+def copy(source: Path | str, target: Path | str, as_json: bool) -> None:
+    """Copy the collection SOURCE to TARGET, a folder or a URL.
+
+    A URL is postgresql://USER@HOST/DATABASE#NAME or qdrant://HOST:6333#NAME.
+
+    Nothing is encoded again. Both sides are compared at the end. After an
+    interruption, or when SOURCE has changed, the same command copies the rest.
+
+    \b
+    Examples:
+        searchengine copy papers.index "postgresql://me@localhost/search#papers"
+        searchengine copy "postgresql://me@localhost/search#papers" papers.index
+        searchengine copy papers.index "qdrant://localhost:6333#papers"
+    """
+    from searchengine.backends.opening import name_of
+    from searchengine.cli.console import counted, note, show_json, steps
+    from searchengine.maintenance.copying import copy as copy_collection
+
+    with steps() as report:
+        copied = copy_collection(source, target, report)
+    names = {"source": name_of(source), "target": name_of(target)}
+    if as_json:
+        show_json(names | copied.as_dict())
+    else:
+        note(
+            f"{counted(copied.written, 'document')} of {counted(copied.documents, 'document')} "
+            f"copied to {names['target']}; both sides are equal (checksum {copied.checksum[:12]}, "
+            f"vectors within {copied.farthest:.5f})"
+        )

@@ -1,0 +1,84 @@
+"""What an engine offers to keep a collection fast and safe: optimize, tune, verify, copies."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from indexer.building.build import Progress
+from indexer.tuning.tune import Goal, Tuning
+from searchengine.backends.embedded import Local
+from searchengine.encoders.none import NoEncoder
+from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.errors import QueryError
+from searchengine.maintenance import check, copies
+from searchengine.maintenance.repair import repair
+from searchengine.maintenance.tuning import stored_goal, tune_collection
+
+
+class Upkeep(Local):
+    """Keeps an open collection fast and safe."""
+
+    _encoder: CollectionEncoder
+
+    def index_fields(self, *names: str) -> None:
+        """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
+        self.collection.index_fields(names)
+
+    def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
+        """Merge all segments into one, without deleted rows and with a new rotation.
+
+        `retune`: tune again, for the same goal as before, or the default one. Readers go on
+        meanwhile. `progress` as `building` of `add`."""
+        self.local.optimize(progress)
+        if retune:
+            self.tune(goal=stored_goal(self.local), building=progress)
+
+    def tune(
+        self,
+        queries: Sequence[str] | None = None,
+        goal: Goal | None = None,
+        *,
+        on_step: Callable[[str], None] | None = None,
+        building: Progress | None = None,
+    ) -> Tuning:
+        """Find the cheapest index config that meets a recall target, and use it from now on.
+
+        All segments are replaced in one commit, or nothing changes; later ones use it too.
+
+        Args:
+            queries: a random sample of the queries to expect, at least
+                indexer.tuning.tune.queries_needed; None takes documents as queries.
+            goal: the recall target, and what to minimize; see indexer.tuning.tune.
+            on_step: progress callback: a message for each step.
+            building: as for `add`, while the segments are rebuilt.
+
+        Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
+        target that cannot be shown), CollectionError (changed by another process meanwhile)."""
+        if isinstance(queries, str):
+            raise QueryError("tune takes a list of questions, got one text")
+        self.local.refresh()
+        encoder = self._encoder
+        return tune_collection(self.local, encoder, queries, goal, on_step, building)
+
+    def warm(self) -> int:
+        """Load the encoder and read all files, so that no search waits; returns bytes."""
+        if not isinstance(encoder := self._encoder.load(), NoEncoder):
+            encoder.encode(["warm"], role="query")
+        with self.local.reading() as snapshot:
+            return check.warm(snapshot)
+
+    def verify(self) -> None:
+        """Check files, checksums and tables. Raises CollectionError on the first error."""
+        check.verify(self.local)
+
+    repair = staticmethod(repair)
+
+    def backup(self, path: str | Path) -> None:
+        """Copy the last commit to a new folder, while others read and write."""
+        copies.backup(self.local, Path(path))
+
+    def export(self, path: str | Path) -> int:
+        """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
+
+        Returns the number of documents. Raises CollectionError if the folder exists."""
+        with self.local.reading() as snapshot:
+            return copies.export(snapshot, Path(path))

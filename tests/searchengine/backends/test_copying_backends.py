@@ -1,0 +1,179 @@
+"""`searchengine copy`: between a folder and a server, in both directions."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run, run_json
+from conftest import WordLengths
+from cut_documents import DOCUMENTS, Words
+from postgres_server import new_url
+
+from searchengine import SearchEngine
+from searchengine.backends.contract import scan
+from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
+from searchengine.maintenance import copying
+from searchengine.maintenance.copying import copy
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Path]:
+    """Documents of one or several passages, one of them updated, one without a text."""
+    path = tmp_path / "source.index"
+    with SearchEngine.create(path, Words(), {"prefix": 4}) as engine:
+        engine.add(DOCUMENTS)
+        engine.add(
+            [{"_id": f"k{i}", "text": "a" * (i % 9 + 1) + " b", "x": i / 7} for i in range(40)]
+        )
+        engine.update({"near": {"seen": True}})
+        engine.delete(["other"])
+    yield path
+
+
+@pytest.fixture
+def url() -> str:
+    return new_url()
+
+
+def contents(where: Any) -> list[bytes]:
+    with SearchEngine.open(where) as engine:
+        return [entry.checksum for batch in scan(engine.collection) for entry in batch]
+
+
+def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:
+    there = copy(source, url)
+    assert (there.documents, there.passages, there.written) == (44, 46, 44)
+    assert there.farthest < 1e-3
+    back = copy(url, tmp_path / "back.index")
+    assert back.checksum == there.checksum
+    assert contents(source) == contents(url) == contents(tmp_path / "back.index")
+    answers = []
+    for place in (source, url, tmp_path / "back.index"):
+        with SearchEngine.open(place, Words()) as engine:
+            hits = engine.search_batch(["bb ccc", "a b", "dddd"], 6, mode="vector")
+            answers.append([[(hit.key, round(hit.score, 2)) for hit in h] for h in hits])
+            # The copy knows what was added before: nothing is encoded again.
+            assert engine.add(DOCUMENTS[:4]).unchanged == 4
+            assert engine["near"].metadata["seen"] is True
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_rotation_shortlist_and_index_config_travel(tmp_path: Path, url: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((1200, 32)) * np.arange(1, 33) ** -0.6
+    config = {"prefix": 16, "shortlist": 77}
+    with SearchEngine.create(tmp_path / "s", None, config, dim=32) as engine:
+        engine.add([{"_id": str(i), "text": ""} for i in range(1200)], rows.astype(np.float32))
+        rotation = engine.local.carried()["rotation"]
+    copy(tmp_path / "s", url)
+    with SearchEngine.open(url) as engine:
+        stats = engine.stats()
+        assert stats.index_config["prefix"] == 16 and stats.shortlist == 77
+        assert engine.collection.is_indexed()
+        np.testing.assert_array_equal(engine.collection.carried()["rotation"], rotation)
+        documents = [{"_id": str(i), "text": ""} for i in range(1200)]
+        assert engine.add(documents, rows.astype(np.float32)).unchanged == 1200
+
+
+def test_an_interrupted_copy_continues(
+    source: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 10)
+    steps: list[str] = []
+
+    def interrupt(step: str, done: int, total: int | None) -> None:
+        steps.append(step)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(source, url, interrupt)
+    assert len(contents(url)) == 30
+    assert copy(source, url).written == 14
+    with SearchEngine.open(source, Words()) as engine:
+        engine.add([{"_id": "k3", "text": "ccc"}, {"_id": "later", "text": "ccc"}])
+        engine.update({"k4": {"x": None}})
+    again = copy(source, url)
+    assert (again.documents, again.written) == (45, 3)
+    assert copy(source, url).written == 0
+
+
+def test_what_differs_is_found(source: Path, url: str) -> None:
+    copy(source, url)
+    with SearchEngine.open(url) as engine:
+        with engine.collection._connections.borrow() as connection:
+            connection.execute(
+                "UPDATE passages SET embedding = (SELECT embedding FROM passages "
+                "WHERE document <> 7 LIMIT 1) WHERE document = 7"
+            )
+        with pytest.raises(CollectionError, match=r"a vector of the document 'k\d+' is .* off"):
+            copy(source, url)
+        with engine.collection._connections.borrow() as connection:
+            connection.execute("UPDATE documents SET title = 'other' WHERE id = 7")
+        with pytest.raises(CollectionError, match=r"the document 'k\d+' is other"):
+            copy(source, url)
+        engine.collection.upsert([entry for batch in _open_scan(source) for entry in batch])
+        assert copy(source, url).written == 0
+        entry = engine.collection.entries(["k1"])[0]
+        engine.collection.upsert([_renamed(entry)])
+    with pytest.raises(CollectionError, match=r"holds 45 documents and .* 44; delete the others"):
+        copy(source, url)
+
+
+def _open_scan(path: Path) -> list[Any]:
+    with SearchEngine.open(path) as engine:
+        return list(scan(engine.collection))
+
+
+def _renamed(entry: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(entry, document=replace(entry.document, key="renamed"))
+
+
+def test_another_encoder_or_other_passages_are_refused(
+    source: Path, url: str, tmp_path: Path
+) -> None:
+    SearchEngine.create(url, WordLengths(16, "another")).close()
+    with pytest.raises(EncoderMismatch, match="encoder: "):
+        copy(source, url)
+    SearchEngine.create(tmp_path / "whole", Words(), passages=False).close()
+    with pytest.raises(CollectionError, match="passages: None instead of"):
+        copy(source, tmp_path / "whole")
+    with pytest.raises(CollectionError, match="no such collection"):
+        copy(tmp_path / "nothing", url)
+    with pytest.raises(BackendUnavailable):
+        copy(source, "postgresql://127.0.0.1:1/db")
+
+
+def test_commands_take_urls(tmp_path: Path, url: str) -> None:
+    """index, search, info, get, list, count, update, delete and copy."""
+    corpus = tmp_path / "notes.jsonl"
+    lines = [{"_id": f"k{i}", "text": f"note {i}", "year": 2000 + i} for i in range(5)]
+    corpus.write_text("\n".join(map(json.dumps, lines)))
+    np.save(tmp_path / "v.npy", np.eye(5, 8, dtype=np.float32))
+    secret = url.replace("postgres:@", "postgres:secret@")
+    indexed = run_json("index", corpus, secret, "--vectors", tmp_path / "v.npy")
+    assert indexed["added"] == indexed["documents"] == 5 and "secret" not in str(indexed)
+    other = run("index", corpus, secret, "--vectors", tmp_path / "v.npy", "--prefix", "4")
+    assert "has prefix 8, got 4" in other.stderr and "secret" not in other.stderr
+    assert run_json("search", url, "note 3", "--mode", "text")[0]["key"] == "k3"
+    stats = run_json("info", url)
+    assert (stats["documents"], stats["words"]) == (5, "ts_rank")
+    assert "documents    5" in run("info", secret).stdout
+    assert "secret" not in run("info", secret).stdout
+    assert run("count", url, "--where", "year > 2002").stdout.split() == ["2"]
+    run("update", secret, "k1", "year=1999")
+    assert run_json("get", url, "k1")[0]["year"] == 1999
+    assert "k4" in run("list", url).stdout
+    deleted = run("delete", secret, "k0")
+    assert "1 document deleted" in deleted.stderr and "secret" not in deleted.stderr
+    copied = run_json("copy", secret, tmp_path / "c")
+    assert copied["documents"] == 4 and "secret" not in str(copied)
+    assert "both sides are equal" in run("copy", url, tmp_path / "c").stderr
+    for command in ("verify", "repair", "optimize", "tune", "serve"):
+        refused = run(command, secret)
+        assert refused.returncode == 2 and "copy it to a folder first" in refused.stderr
+        assert "secret" not in refused.stderr

@@ -1,0 +1,510 @@
+"""PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
+
+import copy
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import postgres_server
+import pytest
+from conftest import WordLengths
+from filter_oracle import holds, records, trees
+from hypothesis import given
+from hypothesis import strategies as st
+from postgres_server import new_url
+
+from searchengine import Document, SearchEngine
+from searchengine.backends.contract import Entry
+from searchengine.backends.postgresql import connections as connecting
+from searchengine.backends.postgresql.filters import compiled, condition, dates_of
+from searchengine.errors import (
+    BackendUnavailable,
+    CollectionError,
+    CorpusError,
+    EncoderMismatch,
+    FilterError,
+    QueryError,
+)
+from searchengine.storage.documents.changes import as_json
+from searchengine.storage.filters.parser import parse
+from searchengine.storage.filters.sql import Filter
+
+DIM = 32
+DEADLINE = 30  # seconds
+
+
+@pytest.fixture
+def url() -> str:
+    return new_url()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[SearchEngine]:
+    with SearchEngine.create(url, None, {"prefix": 8}, dim=DIM, tokenizer="porter") as engine:
+        yield engine
+
+
+def units(n: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    rows = np.random.default_rng(seed).standard_normal((n, DIM)) * np.arange(1, DIM + 1) ** -0.6
+    rows = rows @ np.linalg.qr(np.random.default_rng(9).standard_normal((DIM, DIM)))[0]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def entries(n: int, seed: int = 0) -> list[Entry]:
+    return [
+        Entry(Document(f"k{i}", f"text {i}", metadata={"n": i}), ((0, 4),), vector[None])
+        for i, vector in enumerate(units(n, seed))
+    ]
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    import psycopg
+
+    url = new_url()
+    with psycopg.connect(url.partition("#")[0], autocommit=True) as connection:
+        connection.execute("CREATE TEMPORARY TABLE documents (id int, fields jsonb, dates jsonb)")
+        yield connection
+
+
+def select(connection: Any, node: Filter, rows: list[dict[str, Any]]) -> list[int]:
+    from psycopg.types.json import Jsonb
+
+    text, parameters = compiled(node)
+    connection.execute("TRUNCATE documents")
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO documents VALUES (%s, %s, %s)",
+            [
+                (i, Jsonb(as_json(row), dumps=str), Jsonb(dates_of(row)))
+                for i, row in enumerate(rows)
+            ],
+        )
+        sql = f"SELECT id FROM documents WHERE {text} ORDER BY id"
+        return [i for (i,) in cursor.execute(sql, parameters)]
+
+
+def storable(value: Any) -> bool:
+    return "\\u0000" not in as_json({"": value}).replace("\\\\", "")
+
+
+@given(trees, st.lists(records.filter(storable), max_size=5))
+def test_a_filter_means_what_its_tree_means(
+    connection: Any, tree: Filter, rows: list[dict[str, Any]]
+) -> None:
+    assert select(connection, tree, rows) == [i for i, row in enumerate(rows) if holds(tree, row)]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("tags contains 'a'", [0]),
+        ("tags = 'a'", [1]),
+        ("tags contains date('2020')", [0]),
+        ("at >= date('2020-02-29')", [1]),
+        ("o.p = 1", [0]),
+        ("o.p in (1, 'x', true)", [0, 1]),
+        ("not exists(o.p)", [2]),
+        ("s like 'ÄB%'", [0]),
+        (r"s like '100\%'", [1]),
+        ("s >= 'Z'", [0, 2]),
+    ],
+)
+def test_filters(connection: Any, source: str, expected: list[int]) -> None:
+    rows = [
+        {"tags": ["a", "2020-05-01", ["b"]], "o": {"p": 1.0}, "s": "äb\nc", "at": "2020-01-31"},
+        {"tags": "a", "o": {"p": True}, "s": "100%", "at": "2020-03-01T00:00+09:00"},
+        {"tags": [["a"]], "o": [{"p": 1}], "s": "é", "at": 2021},
+    ]
+    assert select(connection, parse(source), rows) == expected
+
+
+def test_a_long_filter_runs(connection: Any) -> None:
+    for source in (
+        " or ".join(["n >= 3"] * 400),
+        "n in (" + "3, " * 29_000 + "3)",
+        "not " * 48 + "n",
+    ):
+        assert select(connection, parse(source), [{"n": 3}, {"n": 0}])[:1] == [0]
+    with pytest.raises(FilterError, match=r"U\+0000"):
+        condition("n = 'a\0b'")
+
+
+# --- the index of vectors -------------------------------------------------------------------------
+
+
+def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
+    forced = url.replace("#", "&options=-c%20enable_seqscan%3Doff%20-c%20enable_sort%3Doff#")
+    config = {"prefix": 16, "shortlist": 60}
+    with SearchEngine.create(forced, None, config, dim=DIM) as engine:
+        stored = entries(1500)
+        engine.collection.upsert(stored[:900])
+        engine.collection.wait_ready(DEADLINE)
+        query = units(1, seed=5)[0]
+        assert "passages_prefix" not in engine.collection.explain(query)  # FLAT_BELOW
+        assert "not built" in engine.stats().pending[0] and engine.stats().exact
+        engine.collection.upsert(stored[900:])
+        engine.collection.wait_ready(DEADLINE)
+        plan = engine.collection.explain(query, 10, "n >= 700")
+        assert "Index Scan using passages_prefix" in plan and "Seq Scan" not in plan
+        assert engine.stats().pending == () and not engine.stats().exact
+        queries = units(40, seed=6)
+        agreed = filtered = 0
+        for query in queries:
+            true = {hit.key for hit in engine.search(query, 10, exact=True)}
+            agreed += len(true & {hit.key for hit in engine.search(query, 10)})
+            true = {hit.key for hit in engine.search(query, 10, exact=True, where="n >= 700")}
+            hits = engine.search(query, 10, where="n >= 700")
+            assert len(hits) == 10 and all(hit.metadata["n"] >= 700 for hit in hits)
+            filtered += len(true & {hit.key for hit in hits})
+        assert agreed >= 0.95 * 400 and filtered >= 0.95 * 400
+        for where, count in (("n = 3", 1), ("n in (3, 4, 1499)", 3), ("n < 12", 10)):
+            assert len(engine.search(queries[0], 10, where=where)) == count
+        every = engine.search(queries[0], 10, shortlist=1500)
+        assert [h.key for h in every] == [h.key for h in engine.search(queries[0], 10, exact=True)]
+        # Vectors come back in the encoder's basis, whatever the rotation.
+        (entry,) = engine.collection.entries(["k7"])
+        np.testing.assert_allclose(entry.vectors, stored[7].vectors, atol=2e-3)
+    # A scan that gives up soon is completed by comparing all rows that match.
+    soon = forced.replace("#", "%20-c%20hnsw.max_scan_tuples%3D1%20-c%20hnsw.ef_search%3D1#")
+    with SearchEngine.open(soon) as engine:
+        assert "passages_prefix" in engine.collection.explain(queries[0], 10, "n in (3, 4, 1499)")
+        for where, count in (("n in (3, 4, 1499)", 3), ("n < 12", 10), ("n >= 1400", 10)):
+            assert len(engine.search(queries[0], 10, where=where)) == count
+
+
+def test_fields_can_be_indexed(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(50))
+    engine.index_fields("n", "author.name")
+    engine.index_fields("n")
+    assert engine.stats().fields == ("n", "author.name")
+    with engine.collection._connections.borrow() as connection:
+        connection.execute("SET enable_seqscan = off")
+        text, parameters = condition("n > 47")
+        plan = connection.execute(f"EXPLAIN SELECT id FROM documents WHERE {text}", parameters)
+        assert "field n" in str(plan.fetchall())
+        text, parameters = condition("n = 47")
+        plan = connection.execute(f"EXPLAIN SELECT id FROM documents WHERE {text}", parameters)
+        assert "documents_fields" in str(plan.fetchall())
+        connection.execute("RESET enable_seqscan")
+    assert engine.count("n > 47") == 2
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    with pytest.raises(ImportError, match=r"pip install 'searchengine\[postgresql\]'"):
+        SearchEngine.open("postgresql://nowhere/db")
+
+
+def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
+    with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached"):
+        SearchEngine.open("postgresql://me:secret@127.0.0.1:1/db#x")
+    with pytest.raises(CollectionError, match="refuses the user or the password"):
+        SearchEngine.open(url.replace("postgres:@", "nobody:wrong@"))
+    with pytest.raises(CollectionError, match="createdb"):
+        SearchEngine.open(url.replace("/postgres?", "/nothing?"))
+    with pytest.raises(CollectionError, match="no such collection"):
+        SearchEngine.open(url)
+    with pytest.raises(CollectionError, match="must be a word"):
+        SearchEngine.open(url.partition("#")[0] + "#two words")
+    with pytest.raises(CollectionError, match="no backend has this scheme"):
+        SearchEngine.open("mysql://host/db")
+    with pytest.raises(CollectionError, match="leave the device out"):
+        SearchEngine.open(url, device="gpu")
+
+
+def test_a_wrong_password_is_refused(url: str) -> None:
+    rules = postgres_server._server().pgdata / "pg_hba.conf"
+    before = rules.read_text()
+    with SearchEngine.create(url, None, dim=DIM) as engine:
+        with engine.collection._connections.borrow() as connection:
+            connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+            rules.write_text("local all guarded scram-sha-256\n" + before)
+            connection.execute("SELECT pg_reload_conf()")
+            try:
+                deadline = time.monotonic() + DEADLINE
+                while True:
+                    with pytest.raises(CollectionError) as caught:
+                        SearchEngine.open(url.replace("postgres:@", "guarded:wrong@"))
+                    if "refuses" in str(caught.value) or time.monotonic() > deadline:
+                        break
+                assert "password" in str(caught.value) and "wrong" not in str(caught.value)
+            finally:
+                rules.write_text(before)
+                connection.execute("SELECT pg_reload_conf()")
+                connection.execute("DROP ROLE guarded")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "lacks the extension pgvector; install version 0.8"),
+        (
+            ("0.7.4", "0.7.4"),
+            "has pgvector 0.7.4, and 0.8 or later is needed; upgrade it on the server$",
+        ),
+        (("0.6.2", "0.8.1"), "has pgvector 0.6.2.*ALTER EXTENSION vector UPDATE"),
+    ],
+)
+def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None:
+    class Old:
+        def execute(self, _: str) -> "Old":
+            return self
+
+        def fetchone(self) -> Any:
+            return found
+
+    with pytest.raises(CollectionError, match=message):
+        connecting.Connections(url)._check_extension(Old())  # type: ignore[arg-type]
+
+
+def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -> None:
+    for version, way in ((99, "upgrade searchengine"), (0, "create it again")):
+        with engine.collection._connections.borrow() as connection:
+            sql = "UPDATE settings SET value = %s WHERE name = 'version'"
+            connection.execute(sql, (str(version),))
+        with pytest.raises(CollectionError, match=f"version {version}.*{way}"):
+            SearchEngine.open(url)
+
+
+def test_what_cannot_be_stored_is_named(engine: SearchEngine) -> None:
+    vector = units(1)
+    for bad in (
+        Document("a", "x\0y"),
+        Document("b", "", metadata={"m": ["\0"]}),
+        Document("c\0", ""),
+    ):
+        with pytest.raises(CorpusError, match=r"U\+0000"):
+            engine.collection.upsert(
+                [Entry(Document("ok", "x"), ((0, 1),), vector), Entry(bad, (), vector[:0])]
+            )
+    with pytest.raises(CorpusError, match="cannot store"):
+        noise = np.random.default_rng(0).bytes(4000).hex()
+        engine.collection.upsert([Entry(Document(noise, "x"), (), vector[:0])])
+    assert len(engine) == 0 and engine.get("c\0") is None
+    engine.collection.upsert([Entry(Document("d", "x", metadata={"m": "\\u0000"}), (), vector[:0])])
+    long = " ".join(f"word{i}" for i in range(300_000))
+    engine.collection.upsert([Entry(Document("long", long), ((0, 1),), vector)])
+    assert engine.search("word17", mode="text")[0].key == "long"
+
+
+def test_a_statement_may_not_run_for_ever(url: str) -> None:
+    SearchEngine.create(url, None, dim=DIM).close()
+    short = url.replace("#", "&options=-c%20statement_timeout%3D50#")
+    with SearchEngine.open(short) as engine:
+        with engine.collection.reading() as snapshot:
+            with pytest.raises(Exception, match="statement timeout"):
+                snapshot.store.read("SELECT pg_sleep(30)")
+        with pytest.raises(CollectionError, match="statement_timeout%3DMILLISECONDS"):
+            with engine.collection.reading() as snapshot:
+                snapshot.store.read("SELECT pg_sleep(30)")
+        assert len(engine) == 0
+
+
+def test_what_works_on_folders_only_says_so(engine: SearchEngine, tmp_path: Any) -> None:
+    for work in (
+        engine.verify,
+        engine.optimize,
+        engine.tune,
+        lambda: engine.export(tmp_path / "x"),
+    ):
+        with pytest.raises(CollectionError, match="copy it to a folder first"):
+            work()
+
+
+def test_words_need_a_tokenizer_that_the_server_has(url: str) -> None:
+    with SearchEngine.create(url, WordLengths(DIM), tokenizer="trigram") as engine:
+        engine.add([{"_id": "a", "text": "鯨は眠る"}])
+        assert engine.collection.capabilities.words is None
+        assert engine.search("鯨")[0].key == "a"
+        with pytest.raises(QueryError, match="has no index of words"):
+            engine.search("鯨", mode="text")
+
+
+def test_phrases(engine: SearchEngine) -> None:
+    texts = {"a": "whales sleep deep", "b": "sleep deep, whales", "c": "whales that sleep"}
+    engine.collection.upsert(
+        [Entry(Document(key, text), ((0, 6),), units(1)) for key, text in texts.items()]
+    )
+    assert {hit.key for hit in engine.search('"whales sleep"', mode="text")} == {"a"}
+    assert {hit.key for hit in engine.search('deep "sleep deep"', mode="text")} == {"a", "b"}
+
+
+def test_an_unfinished_last_word(engine: SearchEngine) -> None:
+    texts = {"a": "whales sleep", "b": "sleeping owls", "c": "the sea", "d": "it's slow"}
+    engine.collection.upsert(
+        [Entry(Document(key, text), ((0, 6),), units(1)) for key, text in texts.items()]
+    )
+    for question, expected in (  # PostgreSQL leaves out common words, and "s"
+        *(("sl", "abd"), ("sea sl", "abcd"), ("sl sea", "c"), ("sl ", ""), ("whal", "a")),
+        *(
+            ("sleeping", "ab"),
+            ("the", ""),
+            ("the sle", "ab"),
+            ("🙂", ""),
+            ("'", ""),
+            ("it's s", ""),
+        ),
+    ):
+        hits = engine.search(question, mode="text", as_you_type=True)
+        assert sorted(hit.key for hit in hits) == list(expected), question
+    assert not engine.search("whal", mode="text")
+
+
+# --- several at a time ----------------------------------------------------------------------------
+
+
+def test_a_pickled_engine_opens_again(url: str) -> None:
+    with SearchEngine.create(url, WordLengths(DIM)) as engine:
+        engine.add([{"_id": "a", "text": "bb"}])
+        with pickle.loads(pickle.dumps(engine)) as other:
+            assert other.search("bb")[0].key == "a"
+
+
+def test_two_creators(url: str) -> None:
+    outcomes: list[str] = []
+
+    def create() -> None:
+        try:
+            SearchEngine.create(url, None, dim=DIM).close()
+            outcomes.append("created")
+        except CollectionError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=create) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    assert outcomes.count("created") == 1
+    assert all("exists already" in outcome for outcome in outcomes if outcome != "created")
+
+
+def test_another_process_may_change_the_encoder_and_the_rotation(url: str) -> None:
+    with SearchEngine.create(url, WordLengths(DIM)) as engine, SearchEngine.open(url) as other:
+        with other.collection._connections.borrow() as connection:
+            from searchengine.backends.postgresql import schema
+
+            identity = copy.deepcopy(dict(engine.collection.settings["encoder"]))
+            identity["fingerprint"] = "another"
+            schema.set_value(connection, "encoder", identity)
+        with pytest.raises(EncoderMismatch):
+            engine.search("bb")
+
+
+def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str) -> None:
+    errors: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        try:
+            with SearchEngine.open(url) as mine:
+                for _ in range(8):
+                    order = entries(12, seed)
+                    mine.collection.upsert(order if seed % 2 else order[::-1])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    assert errors == []
+    with engine.collection.reading() as snapshot:
+        assert snapshot.store.counts() == (12, 12)
+    stored = [entry.vectors for entry in engine.collection.entries([f"k{i}" for i in range(12)])]
+    assert any(
+        np.allclose(np.concatenate(stored), units(12, seed), atol=2e-3) for seed in range(3)
+    )  # all of one writer's
+
+
+class Load:
+    """A writer and two readers, until `stop`; what was acknowledged, and what failed."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self.engine = engine
+        self.acknowledged: list[str] = []
+        self.failures: list[str] = []
+        self.unexpected: list[BaseException] = []
+        self._done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(work,))
+            for work in (self._write, self._read, self._read)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        number = len(self.acknowledged)
+        document = Document(f"w{number}", "x")
+        self.engine.collection.upsert([Entry(document, ((0, 1),), units(1, number))])
+        self.acknowledged.append(document.key)
+
+    def _read(self) -> None:
+        self.engine.search(units(1)[0], 5)
+
+    def _repeat(self, work: Any) -> None:
+        while not self._done.is_set():
+            try:
+                work()
+            except BackendUnavailable as error:
+                self.failures.append(str(error))
+            except BaseException as error:
+                self.unexpected.append(error)
+                return
+
+    def wait_for(self, condition: Any) -> None:
+        deadline = time.monotonic() + 2 * DEADLINE
+        while not condition() and not self.unexpected:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(2 * DEADLINE)
+
+
+def test_a_killed_server_is_used_again_and_has_lost_nothing(engine: SearchEngine) -> None:
+    load = Load(engine)
+    try:
+        load.wait_for(lambda: len(load.acknowledged) >= 20)
+        server = postgres_server._server()
+        postgres_server.kill(server)
+        load.wait_for(lambda: load.failures)
+        postgres_server.restart(server)
+        before = len(load.acknowledged)
+        load.wait_for(lambda: len(load.acknowledged) >= before + 20)
+    finally:
+        load.stop()
+    assert load.unexpected == []
+    assert all("again" in each or "cannot be reached" in each for each in load.failures)
+    assert set(load.acknowledged) <= set(engine.keys())
+    assert len(engine.search(units(1)[0], 5)) == 5
+
+
+# --- a cluster ------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_tables_are_spread_where_citus_is_installed(url: str) -> None:
+    """On the database of SEARCHENGINE_CLUSTER, or else on the server of the other tests."""
+    url = (
+        os.environ.get("SEARCHENGINE_CLUSTER", url.partition("#")[0]) + "#" + url.partition("#")[2]
+    )
+    with SearchEngine.create(url, None, {"prefix": 16}, dim=DIM) as engine:
+        if "citus" not in engine.collection.settings:
+            pytest.skip("the database has no Citus; SEARCHENGINE_CLUSTER names one that has")
+        engine.collection.upsert(entries(1500))
+        engine.collection.wait_ready(DEADLINE)
+        query = units(1, seed=5)[0]
+        assert "Custom Scan (Citus" in engine.collection.explain(query)
+        exact = [hit.key for hit in engine.search(query, 10, exact=True)]
+        assert [hit.key for hit in engine.search(query, 10, shortlist=1500)] == exact
