@@ -5,11 +5,12 @@
     cut       what is new or changed into passages
     encode    the passages, in a second thread
     spool     documents and vectors in temporary files, so that memory stays bounded
+    build     the segment of a large commit, with its graph and words (searchengine.storage.ahead)
     commit    compare again with what is stored by now, and write all of it in one transaction
 
 Only `commit` holds the write lock. What another process commits before that is seen by the second
 comparison: a document that it has stored meanwhile is not written again, and one that it has
-changed or deleted is encoded then.
+changed or deleted is encoded then. In both cases the segment is built anew.
 
 While the second thread encodes, this one reads, cuts and writes what comes next. So that there is
 something to encode while a commit is written, the first block of the next one is read before. If
@@ -34,7 +35,8 @@ from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
-from searchengine.ingest.spool import Spool, Spooled, Supplied
+from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
+from searchengine.storage.ahead import built_ahead
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Comparison, Known, Span, compare, known
 from searchengine.storage.documents.store import SegmentRow, Store
@@ -131,15 +133,8 @@ class Ingestion:
             finished = every is not None and not more
             if differs or finished:
                 self._merge(self._gone_through if finished else 0)
-        return AddSummary(
-            self._added,
-            self._changed,
-            self._metadata_updated,
-            self._unchanged,
-            self._without_text,
-            self._bad,
-            self._repeated,
-        )
+        counts = self._added, self._changed, self._metadata_updated, self._unchanged
+        return AddSummary(*counts, self._without_text, self._bad, self._repeated)
 
     # ------------------------------------------------------------------- read, compare, cut, encode
 
@@ -216,7 +211,7 @@ class Ingestion:
         assert self._reader is not None
         return self._reader.cut(documents)
 
-    def _vectors(self, rows: Sequence[tuple[int, int]]) -> npt.NDArray[Any] | Iterable[Vectors]:
+    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
         """The vectors in these ranges of rows."""
         return self._spool.vectors(rows)
 
@@ -321,13 +316,22 @@ class Ingestion:
         """Write the spooled documents that are not stored yet."""
         if not differs:
             return
+        expected = self._spool.ranges()
+        rows: Ranges = []  # of the spool's vectors
         with (
             self._collection.own_store(self._identity) as store,
+            built_ahead(
+                self._collection,
+                store,
+                number(expected),
+                lambda: self._vectors(expected),
+                self._spool.texts,
+                self._options.building,
+            ) as ahead,
             self._collection.writing(store) as writer,
         ):
             self._languages.settle(writer)
             passage = writer.changes.next_passage()
-            rows: list[tuple[int, int]] = []  # ranges of the spool's vectors
             for spooled in self._spool.documents():
                 stored = self._known(store, [each.document for each in spooled], writer)
                 replacing = [each for each in spooled if self._may_replace(each.document, stored)]
@@ -337,16 +341,12 @@ class Ingestion:
                 spans = [each.spans or [] for each in changed]
                 writer.changes.write(comparison.changed, spans, stored, passage, checksums)
                 writer.changes.set_metadata(comparison.metadata, stored)
-                for each, cut in zip(changed, spans, strict=True):
-                    if not cut:  # it came without a vector
-                        continue
-                    passage += len(cut)
-                    start = rows.pop()[0] if rows and rows[-1][1] == each.row else each.row
-                    rows.append((start, each.row + len(cut)))
+                passage += sum(map(len, spans))
+                extend(rows, ((each.row, len(each.spans or ())) for each in changed))
                 self._summarize(comparison, stored)
             if rows:
-                count = sum(stop - start for start, stop in rows)
-                writer.append(self._vectors(rows), self._options.building, count)
+                same = ahead if rows == expected else None
+                writer.append(self._vectors(rows), self._options.building, number(rows), same)
             self._made.update(writer.opened)
 
     def _encoded(self, spooled: Sequence[Spooled], changed: Sequence[Document]) -> list[Spooled]:

@@ -24,6 +24,10 @@ _BLOCK = 4096  # rows read back at a time
 _CHUNK = 500  # documents read back at a time
 
 
+Ranges = list[tuple[int, int]]
+"""Rows of vectors: first ones and ends."""
+
+
 class Supplied(NamedTuple):
     """Vectors that come with a document: the first row, the passage of each row, a checksum."""
 
@@ -64,7 +68,7 @@ class Spool:
                 self._run("CREATE TABLE seen (key TEXT PRIMARY KEY) WITHOUT ROWID")
                 self._run(
                     "CREATE TABLE documents (position INTEGER PRIMARY KEY, key, title, text, "
-                    "metadata, origin, root, file, spans, row, vectors)"
+                    "metadata, origin, root, file, spans, row, vectors, changed)"
                 )
         except BaseException:
             self.close()
@@ -84,7 +88,7 @@ class Spool:
         documents: Iterable[tuple[Document, Sequence[Span] | None]],
         supplied: Mapping[str, Supplied],
     ) -> None:
-        """Add documents; those with passages get the next rows of `add_vectors`.
+        """Add documents; those with passages have changed, and get the next rows of `add_vectors`.
 
         `supplied`: key → vectors that came with the document, which are not added.
         """
@@ -92,17 +96,17 @@ class Spool:
         for document, spans in documents:
             metadata = as_json(document.metadata)
             texts = (document.key, document.title, document.text, metadata)
-            row, checksum = self._expected, None
+            row, checksum, changed = self._expected, None, spans is not None
             if document.key in supplied:
                 row, spans, checksum = supplied[document.key]
             else:
                 self._expected += len(spans or ())
             written = None if spans is None else json.dumps(spans)
             source = (document.origin, document.root, document.file)
-            rows.append((*texts, *source, written, row, checksum))
+            rows.append((*texts, *source, written, row, checksum, changed))
         self._many(
             "INSERT INTO documents (key, title, text, metadata, origin, root, file, spans, row, "
-            "vectors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "vectors, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
 
@@ -111,7 +115,28 @@ class Spool:
         after = 0
         sql = "SELECT * FROM documents WHERE position > ? ORDER BY position LIMIT ?"
         while rows := self._run(sql, (after, _CHUNK)):
-            yield [_spooled(*row[1:]) for row in rows]
+            yield [_spooled(*row[1:-1]) for row in rows]
+            after = rows[-1][0]
+
+    def ranges(self) -> Ranges:
+        """The rows of the vectors of all documents that have changed, in their order."""
+        found: Ranges = []
+        sql = "SELECT row, json_array_length(spans) FROM documents WHERE changed ORDER BY position"
+        extend(found, self._run(sql))
+        return found
+
+    def texts(self) -> Iterator[tuple[int, str, str]]:
+        """The same documents: how many vectors come before, title and text."""
+        before = after = 0
+        sql = (
+            "SELECT position, json_array_length(spans), title, text FROM documents "
+            "WHERE position > ? AND changed AND json_array_length(spans) > 0 "
+            "ORDER BY position LIMIT ?"
+        )
+        while rows := self._run(sql, (after, _CHUNK)):
+            for _, count, title, text in rows:
+                yield before, title, text
+                before += count
             after = rows[-1][0]
 
     @property
@@ -128,7 +153,7 @@ class Spool:
             while left:
                 left = left[self._file.write(left) :]
 
-    def vectors(self, ranges: Sequence[tuple[int, int]]) -> Vectors | Iterator[Vectors]:
+    def vectors(self, ranges: Ranges) -> Vectors | Iterator[Vectors]:
         """The rows of ranges [start, end): one range mapped, several in blocks.
 
         A mapped range can be read twice, so fitting a rotation needs no copy of it.
@@ -187,6 +212,19 @@ def _spooled(
     document = Document(key, text, title, json.loads(metadata), origin, root, file)
     cut = None if spans is None else [(start, end) for start, end in json.loads(spans)]
     return Spooled(document, cut, row, vectors)
+
+
+def extend(ranges: Ranges, more: Iterable[tuple[int, int]]) -> None:
+    """Append rows, each a first one and a number; ranges that follow each other become one."""
+    for first, count in more:
+        if count:
+            start = ranges.pop()[0] if ranges and ranges[-1][1] == first else first
+            ranges.append((start, first + count))
+
+
+def number(ranges: Ranges) -> int:
+    """How many rows they have."""
+    return sum(end - start for start, end in ranges)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.settings import AddOptions, AddSummary
-from searchengine.ingest.spool import TEMPORARY, Supplied, room
+from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.changes import Span
@@ -216,7 +216,7 @@ class SuppliedIngestion(Ingestion):
     def _batches(self, documents: Any, spans: Any) -> Iterator[Any]:
         return iter(())
 
-    def _vectors(self, rows: Sequence[tuple[int, int]]) -> npt.NDArray[Any] | Iterable[Vectors]:
+    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
         if len(rows) == 1 and self._rows.array.dtype.kind == "f":
             return self._rows.array[slice(*rows[0])]
         return self._rows.blocks(rows)

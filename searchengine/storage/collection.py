@@ -15,9 +15,9 @@ from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
-from searchengine.storage.merging import Merging
+from searchengine.storage.merging import Merging, due, misfit
 from searchengine.storage.scratch import new_folder
-from searchengine.storage.writer import Measured, WritableView, due, misfit
+from searchengine.storage.writer import Measured, WritableView
 
 _log = logging.getLogger(__name__)
 

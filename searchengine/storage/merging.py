@@ -15,7 +15,7 @@ next writer goes on where a new segment is complete, and discards what is not.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,10 +26,13 @@ from typing import Any
 import numpy as np
 
 from indexer.building.build import Progress
+from indexer.building.merge import outgrown
+from indexer.config import FLAT_BELOW
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import sync_file
 from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.storage import tiers
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.pending import Kind, Work
@@ -310,6 +313,26 @@ class Merging:
             owner.clear()
         except (CollectionError, OSError) as error:
             _log.warning("replaced passages were not removed; the next change does it: %s", error)
+
+
+def due(
+    store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
+) -> list[SegmentRow]:
+    """The segments of these to merge by searchengine.storage.tiers: `made`, `finished` as there."""
+    sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
+    positions = [i for i, row in enumerate(committed) if row in made]
+    return [committed[i] for i in tiers.due(sizes, made=positions, finished=finished)]
+
+
+def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
+    """A segment whose rotation was fitted on far fewer rows; None if all fit.
+
+    With fewer than FLAT_BELOW rows, all are scored, whatever the rotation.
+    """
+    for row, segment in segments.items():
+        if row.rows >= FLAT_BELOW and outgrown(row.rows, segment.manifest.fitted_on):
+            return row
+    return None
 
 
 def free(path: Path, store: Store) -> list[SegmentRow]:

@@ -8,27 +8,26 @@ or nothing of it.
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from indexer.building.build import Blocks, Progress
-from indexer.building.merge import outgrown
 from indexer.building.postings import WriteWords
-from indexer.config import FLAT_BELOW, Device
+from indexer.config import Device
 from indexer.search.allowed import Allowed
 from indexer.segment import Segment, SegmentConfig
 from indexer.storage.durable import below, sync_folder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
-from searchengine.storage import tiers
 from searchengine.storage.documents import terms
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.forks import Identity
+from searchengine.storage.documents.lexical import Tokenizer, tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.folders import (
@@ -51,6 +50,26 @@ SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a g
 _log = logging.getLogger(__name__)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see maintenance.guarantee."""
+
+
+class Way(NamedTuple):
+    """What a new segment depends on, beside its rows and the rotation that it shares."""
+
+    config: SegmentConfig
+    encoder: str
+    tokenizer: Tokenizer
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"encoder": self.encoder}
+
+
+class Ahead(NamedTuple):
+    """A segment that was built before the transaction that adds it: see storage.ahead."""
+
+    path: Path
+    way: Way
 
 
 class Writer:
@@ -78,26 +97,29 @@ class Writer:
         self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
 
     def append(
-        self, vectors: Blocks, progress: Progress | None = None, rows: int | None = None
+        self,
+        vectors: Blocks,
+        progress: Progress | None = None,
+        rows: int | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
 
-        `rows`: n, if known. Beside a larger segment, a few thousand get no graph or lists until
-        they are merged: building those would take most of the time that others wait for the lock.
+        `rows`: n, if known. `ahead`: these vectors as a segment; it is taken unless it would be
+        built in another way by now.
         """
         base = self.changes.next_passage()
-        committed = self.store.segments()
-        largest = max(committed, key=lambda row: row.rows, default=None)
-        config = self._config()
-        if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
-            config = config.scanned()
+        way, largest = way_to_build(self.store, rows)
+        if ahead is not None and ahead.way == way:
+            self.adopt(ahead.path, base)
+            return
 
         def build(path: Path) -> Segment:
             return Segment.build(
                 path,
                 vectors,
-                config,
-                provenance=self._provenance(),
+                way.config,
+                provenance=way.provenance,
                 progress=progress,
                 rotation_of=None if largest is None else self._open_segment(largest),
                 words=self._words(base),
@@ -225,24 +247,18 @@ class Writer:
         return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
 
 
-def due(
-    store: Store, committed: Sequence[SegmentRow], made: Collection[SegmentRow], finished: int
-) -> list[SegmentRow]:
-    """The segments of these to merge by searchengine.storage.tiers: `made`, `finished` as there."""
-    sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
-    positions = [i for i, row in enumerate(committed) if row in made]
-    return [committed[i] for i in tiers.due(sizes, made=positions, finished=finished)]
+def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None]:
+    """How a segment of new rows is built, if their number is known, and the largest segment.
 
-
-def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
-    """A segment whose rotation was fitted on far fewer rows; None if all fit.
-
-    With fewer than FLAT_BELOW rows, all are scored, whatever the rotation.
+    Beside a larger segment, a few thousand rows get no graph or lists until they are merged:
+    building those would take most of the time of a commit.
     """
-    for row, segment in segments.items():
-        if row.rows >= FLAT_BELOW and outgrown(row.rows, segment.manifest.fitted_on):
-            return row
-    return None
+    largest = max(store.segments(), key=lambda row: row.rows, default=None)
+    settings = store.settings()
+    config = SegmentConfig.from_dict(settings["index"])
+    if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
+        config = config.scanned()
+    return Way(config, settings["encoder"]["fingerprint"], tokenizer(store.read)), largest
 
 
 @contextmanager

@@ -30,6 +30,8 @@ _LETTERS = 1 << 25
 _IDS = 500  # documents read by a statement
 _CACHED = 1 << 16  # words whose terms are remembered
 
+Text = tuple[int, str, str]
+"""The first row of a document, its title and its text."""
 
 _END = "\U0010fffd"  # a character of no text, by Unicode: for private use
 _ENDS = 2 * _END
@@ -131,23 +133,34 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
     The passages of a document follow each other. Documents that are not stored are left out. None:
     the collection has no index of words.
     """
-    kind = tokenizer(read)
+
+    def stored() -> tuple[int, Iterable[Text]]:
+        ids = documents()
+        first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
+        return ids.size, _stored(read, ids[first].tolist(), first.tolist())
+
+    return writer_of(tokenizer(read), stored)
+
+
+def writer_of(
+    kind: Tokenizer, texts: Callable[[], tuple[int, Iterable[Text]]]
+) -> WriteWords | None:
+    """Writes the words file of a segment: its number of rows, and the texts in them, by row."""
     if kind is Tokenizer.NONE:
         return None
 
     def write(path: Path) -> None:
-        ids = documents()
-        first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
+        rows, documents = texts()
         parts: list[Moved] = []
         scratch: list[Path] = []
         try:
             with closing(_Table(kind)) as table:
-                chunks = _counted(read, table, ids[first].tolist(), first, kind)
+                chunks = _counted(table, documents, kind)
                 counted = next(chunks)
                 for following in chunks:
                     scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
                     write_postings(scratch[-1], [moved(counted, None, 0)], notes(kind))
-                    parts.append(moved(Postings.open(scratch[-1], ids.size), None, 0))
+                    parts.append(moved(Postings.open(scratch[-1], rows), None, 0))
                     counted = following
             write_postings(path, [*parts, moved(counted, None, 0)], notes(kind))
         finally:
@@ -157,10 +170,20 @@ def writer(read: Read, documents: Callable[[], RowNumbers]) -> WriteWords | None
     return write
 
 
-def _counted(
-    read: Read, table: _Table, ids: Sequence[int], first: RowNumbers, kind: Tokenizer
-) -> Iterator[Counted]:
-    """The terms of documents, some at a time; `first`: the first row of each.
+def _stored(read: Read, ids: Sequence[int], first: Sequence[int]) -> Iterator[Text]:
+    """The texts of stored documents."""
+    for start in range(0, len(ids), _IDS):
+        chunk = ids[start : start + _IDS]
+        marks = ", ".join("?" * len(chunk))
+        sql = f"SELECT id, title, text FROM documents WHERE id IN ({marks})"
+        texts = {i: (title, text) for i, title, text in read(sql, chunk)}
+        for i, document in enumerate(chunk, start=start):
+            if document in texts:
+                yield first[i], *texts[document]
+
+
+def _counted(table: _Table, texts: Iterable[Text], kind: Tokenizer) -> Iterator[Counted]:
+    """The terms of documents, some at a time.
 
     With trigrams, every letter begins one: the last two letters of a text begin terms that end
     with _END, so that what begins with one or two letters is found wherever they stand.
@@ -169,17 +192,10 @@ def _counted(
     held: list[tuple[int, str, str]] = []
     rows: list[int] = []
     letters = 0
-    for start in range(0, len(ids), _IDS):
-        chunk = ids[start : start + _IDS]
-        marks = ", ".join("?" * len(chunk))
-        sql = f"SELECT id, title, text FROM documents WHERE id IN ({marks})"
-        texts = {i: (title, text) for i, title, text in read(sql, chunk)}
-        for i, document in enumerate(chunk, start=start):
-            if document in texts:
-                title, text = texts[document]
-                held.append((len(held), title and title + end, text and text + end))
-                rows.append(int(first[i]))
-                letters += len(title) + len(text)
+    for first, title, text in texts:
+        held.append((len(held), title and title + end, text and text + end))
+        rows.append(first)
+        letters += len(title) + len(text)
         if letters > _LETTERS:
             yield _count(table, held, rows)
             held, rows, letters = [], [], 0

@@ -19,7 +19,7 @@ from searchengine.storage.documents import database
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.connections import Pool
 from searchengine.storage.documents.store import SegmentRow, Store
-from searchengine.storage.writer import misfit
+from searchengine.storage.merging import misfit
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""A segment that is built before the transaction that adds it, while others go on writing.
+
+Its graph and its words file take most of the time of a large commit. They are built in a folder of
+pending work, from the rows that the commit is expected to add. Should another writer change what
+that depends on meanwhile, the segment is dropped, and the transaction builds its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from indexer.building.build import Blocks, Progress
+from indexer.segment import Segment
+from searchengine.errors import CollectionError
+from searchengine.storage.documents import terms
+from searchengine.storage.documents.store import Store
+from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
+from searchengine.storage.merging import IN_ONE
+from searchengine.storage.pending import Owner
+from searchengine.storage.writer import Ahead, WritableView, way_to_build
+
+
+@contextmanager
+def built_ahead(
+    view: WritableView,
+    store: Store,
+    rows: int,
+    vectors: Callable[[], Blocks],
+    texts: Callable[[], Iterable[terms.Text]],
+    progress: Progress | None = None,
+) -> Iterator[Ahead | None]:
+    """Build a segment that `Writer.append` can take; it is removed at the end if it was not.
+
+    None: it is small, or the first of the collection, for which nothing is chosen yet.
+
+    Args:
+        view, store: the collection, and its connection for writing.
+        rows: number of vectors.
+        vectors: returns the vectors, (rows, D) in all.
+        texts: returns the texts of their documents.
+        progress: progress callback, as for `add`.
+
+    Raises as `Writer.append`; also CollectionBusy, as `WritableView.writing`.
+    """
+    way, largest = way_to_build(store, rows)
+    if largest is None or rows * int(view.settings["encoder"]["dim"]) <= IN_ONE:
+        yield None
+        return
+    with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):
+        owner = Owner.new(view.path)
+    folder, ahead = owner.folder / "segment", None
+    try:
+        try:
+            with os_errors(view.path), segment_errors(view.path):
+                Segment.build(
+                    folder,
+                    vectors(),
+                    way.config,
+                    provenance=way.provenance,
+                    progress=progress,
+                    rotation_of=view.opened([largest])[largest],
+                    words=terms.writer_of(way.tokenizer, lambda: (rows, texts())),
+                ).close()
+                # Its checksums are computed and remembered now, not while others wait.
+                Segment.open(folder, checksum=checksum).close()
+            ahead = Ahead(folder, way)
+        except CollectionError:
+            if largest in store.segments():
+                raise
+            # Another process has merged the one whose rotation was to be shared.
+        yield ahead
+    finally:
+        owner.clear()
