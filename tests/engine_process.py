@@ -29,6 +29,7 @@ from faults import Action, Library
 
 from searchengine import Document, SearchEngine
 from searchengine.errors import QueryError
+from searchengine.storage import ahead
 
 PATIENCE = 60.0  # seconds after which a process counts as hung; more than any engine waits
 SABOTAGES = ("descriptors", "stale", "deaf")
@@ -173,6 +174,7 @@ class Worker:
 
     def serve(self) -> None:
         """Do commands until the conductor is gone or says exit."""
+        ahead.LEAST = 3  # so that segments are built before the lock and under it
         while True:
             try:
                 name, arguments, die = self.connection.recv()

@@ -14,7 +14,7 @@ from conftest import WordLengths
 
 from indexer.segment import SegmentConfig
 from searchengine import Document, SearchEngine
-from searchengine.storage import merging
+from searchengine.storage import ahead, merging
 
 Model = Mapping[str, Document]
 Say = Callable[[Any], None]
@@ -67,6 +67,20 @@ def add(*numbers: int, version: int = 0) -> Step:
         lambda engine: engine.add(documents),
         lambda model: [with_added(model, documents)],
     )
+
+
+def add_ahead(*numbers: int) -> Step:
+    """Add documents as if they were many: their segment is built before the transaction."""
+    step = add(*numbers)
+
+    def act(engine: SearchEngine) -> None:
+        before, ahead.LEAST = ahead.LEAST, 1
+        try:
+            step.act(engine)
+        finally:
+            ahead.LEAST = before
+
+    return Step(f"{step.name} ahead", act, step.commits)
 
 
 def with_added(model: Model, documents: Sequence[Document]) -> Model:
@@ -181,7 +195,7 @@ SCENARIOS: dict[str, Scenario] = {
         [delete(1), update(0, seen=True), add(2, 4, version=1), optimize()],
     ),
     "merge": Scenario(
-        [add(0, 1, 2), add(3), add(4, 5), delete(1)], [optimize_unlocked(), delete(3), add(6)]
+        [add(0, 1, 2), add(3), add(4, 5), delete(1)], [optimize_unlocked(), delete(3), add_ahead(6)]
     ),
     "long": by_chance(),
     "broken": Scenario([add(0)], [half_done()]),

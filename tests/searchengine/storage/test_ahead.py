@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from indexer.segment import Segment
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
 from searchengine.storage import ahead
@@ -19,7 +21,7 @@ VECTORS = np.random.default_rng(0).standard_normal((300, DIM)).astype(np.float32
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "IN_ONE", 0)
+    monkeypatch.setattr(ahead, "LEAST", 1)
 
 
 @pytest.fixture
@@ -65,8 +67,8 @@ def test_equal_to_one_built_under_the_lock(
     """Vectors, index and words, byte for byte; a document without vector and one that is known."""
     vectors = [None if i == 150 else VECTORS[i] for i in range(300)]
     files = []
-    for name, limit in (("ahead", 0), ("under", 1 << 40)):
-        monkeypatch.setattr(ahead, "IN_ONE", limit)
+    for name, limit in (("ahead", 1), ("under", 1 << 40)):
+        monkeypatch.setattr(ahead, "LEAST", limit)
         with begun(tmp_path / name, "hnsw") as engine:
             engine.add(DOCUMENTS[99:], vectors[99:])
             segment = list(engine.collection.segments.values())[1]
@@ -157,3 +159,24 @@ def test_folder_replaced_meanwhile(tmp_path: Path) -> None:
     with SearchEngine.open(tmp_path / "c") as engine:
         assert len(engine) == 99 and not list((tmp_path / "c" / "pending").glob("*"))
         engine.verify()
+
+
+def test_built_anew_if_the_rotation_is_gone(
+    tmp_path: Path, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has merged the segment whose rotation was to be shared."""
+    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
+        other.add([{"_id": "new", "text": "new"}], VECTORS[:1])
+        optimize = once(other.optimize)
+        build = Segment.build
+
+        def late(*args: Any, **how: Any) -> Segment:
+            optimize("", 0, 0)
+            return build(*args, **how)
+
+        monkeypatch.setattr(Segment, "build", late)
+        taken.clear()
+        engine.add(DOCUMENTS[100:], VECTORS[100:])
+        assert len(engine) == 301 and taken[-1] is False
+        engine.verify()
+        assert not list((tmp_path / "c" / "pending").glob("*"))
