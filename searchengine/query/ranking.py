@@ -1,7 +1,7 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import NamedTuple
@@ -228,11 +228,13 @@ def _by_both(
             nearest = {ranked.passage.document: ranked.passage for ranked in near.documents}
             cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
             ends = len(nearest) < count and len(bm25) < most
-            others: Sequence[int] = [each for each in bm25 if each not in nearest]
-            if query.group_by is None:
-                others = _promising(others, cosines, bm25, depth)
-            for document, (cosine, passage) in _nearest(snapshot, others, vectors[i]).items():
-                cosines[document], nearest[document] = cosine, passage
+            others = [each for each in bm25 if each not in nearest]
+            rounds: Iterable[Sequence[int]] = [others]
+            if query.group_by is None and len(cosines) >= depth:
+                rounds = _promising(others, cosines, bm25, depth)
+            for some in rounds:
+                for document, (cosine, passage) in _nearest(snapshot, some, vectors[i]).items():
+                    cosines[document], nearest[document] = cosine, passage
             fused = fusion.weighted(cosines, bm25)
             best = _distinct(fused, label(document for document, _ in fused), depth)
             rankings[i] = Ranking(
@@ -253,18 +255,25 @@ def _by_both(
 
 def _promising(
     others: Sequence[int], cosines: Mapping[int, float], bm25: Mapping[int, float], depth: int
-) -> Sequence[int]:
+) -> Iterator[Sequence[int]]:
     """Of documents found by words alone, best first, those that may be among the `depth` best.
 
-    Their cosine is at most the lowest of those that were found by vectors.
+    Their cosine is at most the lowest of those that were found by vectors. In two rounds: once
+    `cosines` has those of the first, few of the rest remain.
     """
-    if not others or len(cosines) < depth:
-        return others
-    best = max(bm25.values())
-    known = [fusion.sum_of(cosine, bm25.get(i, 0.0) / best) for i, cosine in cosines.items()]
-    least, lowest = nlargest(depth, known)[-1], max(0.0, min(cosines.values()))
-    ends = bisect_left(others, True, key=lambda i: fusion.sum_of(lowest, bm25[i] / best) < least)
-    return others[:ends]
+    lowest, highest = max(0.0, min(cosines.values())), max(bm25.values(), default=1.0)
+
+    def bound(document: int) -> float:
+        return fusion.sum_of(lowest, bm25[document] / highest)
+
+    def least() -> float:
+        known = [fusion.sum_of(each, bm25.get(i, 0.0) / highest) for i, each in cosines.items()]
+        return nlargest(depth, known)[-1]
+
+    for first, end in ((0, depth), (depth, len(others))):
+        # Bounds fall, so their negatives rise.
+        enough = bisect_right(others, -least(), key=lambda document: -bound(document))
+        yield others[first : min(end, enough)]
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
