@@ -21,6 +21,7 @@ from searchengine.backends.embedded import Embedded
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.encoders.checks import as_array, check_questions
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
@@ -40,6 +41,7 @@ from searchengine.query.documents import Documents
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, nearest_to, rank
 from searchengine.query.request import Options, Query, Questions, split
+from searchengine.query.second_opinion import reordered
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.mode import Mode
 from trainer.runtimes.config import RuntimeConfig
@@ -63,6 +65,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
+        self._cross_encoders = CrossEncoders(runtime)
         self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -295,17 +298,25 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         request, questions, vectors = split(queries, request, settings, encodes)
         if not questions and vectors is None:
             return HitsBatch()
+        scorer = self._cross_encoders.of(request.cross_encoder)
         while True:
             encoder, times = self._encoder, [perf_counter()]
             if questions and not request.by_words:
                 asked = request.to_encode(questions)
                 vectors = encoder.questions(request.layers).encode(asked)
             times.append(perf_counter())
+            found = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
-                if self._is_current(encoder, snapshot.settings):  # else `reindex` has replaced it
-                    rankings = rank(snapshot, request, questions, vectors)
-                    times.append(perf_counter())
-                    return timed(hits(snapshot, request, rankings, questions), times)
+                if not self._is_current(encoder, snapshot.settings):  # `reindex` has replaced it
+                    continue
+                rankings = rank(snapshot, found, questions, vectors)
+                times.append(perf_counter())
+                answers = hits(snapshot, found, rankings, questions)
+            times.append(perf_counter())
+            if scorer is not None:
+                answers = reordered(answers, questions or (), request, scorer)
+                times.append(perf_counter())
+            return timed(answers, times)
 
     def similar(self, key: str, k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one, itself left out; by the mean of its passages.

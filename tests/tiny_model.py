@@ -13,7 +13,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
 
 # Two layers of 32 gain nothing from threads, and lose much to them on a busy machine.
 torch.set_num_threads(1)
@@ -113,3 +113,14 @@ def write_model2vec(folder: Path, modules: bool = True, **tensors: NDArray[Any])
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_cross_encoder(folder: Path, seed: int = 0, labels: int = 1) -> Path:
+    """A sequence classifier of the same size; its outputs are random."""
+    write_plain(folder, seed)
+    config = BertConfig.from_pretrained(folder, num_labels=labels)
+    torch.manual_seed(seed)
+    network = BertForSequenceClassification(config)
+    network.classifier.weight.data *= 5  # scores that differ
+    network.save_pretrained(folder)
+    return folder

@@ -105,6 +105,7 @@ for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
 for command in (
     train.mine,
     train.train,
+    train.train_cross_encoder,
     measuring.evaluate,
     index.index,
     search.search,

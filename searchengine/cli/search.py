@@ -75,6 +75,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--as-you-type", is_flag=True, help="Find words that begin with the last word of QUESTION, too."
 )
+@click.option(
+    "--cross-encoder",
+    metavar="MODEL",
+    help="Folder or hub name of a cross-encoder, which orders the best hits again.",
+)
+@click.option("--candidates", default=50, help="Hits that the cross-encoder reads.")
 @_options
 @ENCODER
 @LAYERS

@@ -1,4 +1,4 @@
-"""searchengine train and mine."""
+"""searchengine train, train-cross-encoder and mine."""
 
 import time
 from dataclasses import asdict
@@ -75,6 +75,60 @@ def train(
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     settings = read_config(config, {"train": files, **overrides}, preset, assignments)
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, plots=plots)
+
+
+@click.command("train-cross-encoder")
+@click.argument("files", nargs=-1, required=True, type=FILES)
+@click.option("--out", required=True, type=FILES, help="New folder to write the model to.")
+@click.option("--base", default="starter", help="Model folder or hub name to start from.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    type=FILES,
+    help="File of texts to leave out of training; repeatable.",
+)
+@click.option("--epochs", default=1, help="Passes over the examples.")
+@click.option("--negatives", default=4, help="Number of wrong texts per question.")
+@click.option("--batch-size", default=16, help="Questions per update.")
+@click.option("--learning-rate", default=5e-5, help="Greatest learning rate.")
+@click.option("--max-tokens", default=256, help="Tokens of a pair; more are cut.")
+@click.option("--seed", default=0, help="Seed of all random choices.")
+@AS_JSON
+def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
+    """Train a cross-encoder on FILES of pairs or triplets (TSV or JSONL, .gz too).
+
+    It reads a question and a text together, and scores whether one answers the other:
+    `search --cross-encoder` lets it order the best hits again. The wrong texts are the
+    negatives in the files, such as those of `mine`, and others drawn at random.
+
+    \b
+    Example:
+        searchengine mine data/pairs.tsv --out triplets.tsv
+        searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
+    """
+    from searchengine.cli.console import note, show_json, steps
+    from trainer.training import cross_encoder
+
+    started = time.monotonic()
+    config = cross_encoder.CrossEncoderConfig(train=files, **settings)
+    with steps() as show:
+        trained = cross_encoder.train_cross_encoder(
+            config, lambda update: show("Training", 1, update.steps)
+        )
+    figures = {
+        "out": str(config.out),
+        "positive ranked first": round(trained.first, 4),
+        "by chance": round(trained.by_chance, 4),
+        "held-out questions": trained.held_out,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    if as_json:
+        show_json(figures)
+        return
+    note(
+        f"{config.out}: of {trained.held_out} held-out questions, {trained.first:.1%} rank their "
+        f"text first (by chance {trained.by_chance:.1%}), {figures['seconds']} s"
+    )
 
 
 @click.command()

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import pairwise
 from operator import itemgetter
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -31,7 +31,8 @@ class Hit:
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question; empty for a vector.
-        scores: what `score` is made of: the cosine as "vector", BM25 as "text".
+        scores: what `score` is made of: the cosine as "vector", BM25 as "text". After a
+            cross-encoder: its score as "cross_encoder", and the one before under its mode.
     """
 
     score: float
@@ -86,6 +87,7 @@ class Timing:
         encode: from questions to vectors.
         search: ranking, by vectors and words.
         fetch: reading the documents of the hits.
+        cross_encode: scoring the candidates again; 0 without a cross-encoder.
         questions: how many questions the call answered together; they share its time.
     """
 
@@ -93,6 +95,7 @@ class Timing:
     search: float
     fetch: float
     questions: int
+    cross_encode: float = 0.0
 
 
 class Hits(list[Hit]):
@@ -166,9 +169,9 @@ class HitsBatch(list[Hits]):
 
 
 def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
-    """The hits of one call. `times`: its start, when it had encoded, and when it had ranked."""
-    start, encoded, ranked = times
-    timing = Timing(encoded - start, ranked - encoded, perf_counter() - ranked, len(batch))
+    """The hits of one call. `times`: its start, and the end of each stage."""
+    encode, search, fetch, *again = (end - start for start, end in pairwise(times))
+    timing = Timing(encode, search, fetch, len(batch), *again)
     for hits in batch:
         hits.timing = timing
     return HitsBatch(batch)

@@ -105,6 +105,8 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
         raise QueryError("similar encodes nothing; leave layers out")
     if query.as_you_type:
         raise QueryError("similar takes no question; leave as_you_type out")
+    if query.cross_encoder is not None:
+        raise QueryError("similar takes no question; leave cross_encoder out")
     document = snapshot.store.ids_of([key]).get(key)
     if document is None:
         raise QueryError(f"{snapshot.path} has no document {key!r}")

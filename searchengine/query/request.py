@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
+from pathlib import Path
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -21,6 +22,9 @@ from searchengine.storage.documents.questions import phrases, unquoted
 from searchengine.storage.filters.parser import field_named, parse
 from searchengine.storage.mode import Mode
 
+CANDIDATES = 50
+"""Documents that a cross-encoder reads, where a caller says nothing."""
+
 
 class Options(TypedDict, total=False):
     """The keywords of SearchEngine.search; Query describes them."""
@@ -37,6 +41,8 @@ class Options(TypedDict, total=False):
     sort_by: str | None
     facets: Sequence[str]
     as_you_type: bool
+    cross_encoder: str | Path | None
+    candidates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,10 @@ class Query:
             whatever the question (`Hits.facets`).
         as_you_type: the last word of the question may be unfinished: words that begin with it count
             as it does, unless a space or a mark follows it. Vectors are of the question as it is.
+        cross_encoder: the folder or hub name of a cross-encoder, which scores the best `candidates`
+            again, with the question (trainer.cross_encoder). Its score is that of the hits, and the
+            scale of `min_score`; `Hit.scores` keeps those of the earlier stages.
+        candidates: documents that the cross-encoder reads; offset + k if that is more.
 
     Raises QueryError.
     """
@@ -83,6 +93,8 @@ class Query:
     sort_by: str | None = None
     facets: Sequence[str] = ()
     as_you_type: bool = False
+    cross_encoder: str | Path | None = None
+    candidates: int = CANDIDATES
 
     @classmethod
     def of(cls, k: int, options: Options) -> Self:
@@ -101,6 +113,12 @@ class Query:
     def depth(self) -> int:
         """How many documents to rank: those to skip, and those to show."""
         return self.offset + self.k
+
+    @property
+    def before_cross_encoder(self) -> "Query":
+        """The search for the candidates."""
+        most = max(self.depth, self.candidates)
+        return replace(self, k=most, offset=0, min_score=None, sort_by=None, cross_encoder=None)
 
     @property
     def by_words(self) -> bool:
@@ -135,9 +153,9 @@ class Query:
         self._check_presentation()
 
     def _check_counts(self) -> None:
-        for name in ("k", "shortlist", "layers"):
+        for name in ("k", "shortlist", "layers", "candidates"):
             value = getattr(self, name)
-            if value is None and name != "k":
+            if value is None and name in ("shortlist", "layers"):
                 continue
             number = integer(value)
             if number is None or number < 1:
@@ -158,6 +176,15 @@ class Query:
             field_named(self.sort_by.removeprefix("-"))
         if type(self.as_you_type) is not bool:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
+        if not isinstance(self.cross_encoder, str | Path | None):
+            raise QueryError(
+                "cross_encoder must be a folder or a name on the model hub, or None, got "
+                f"{self.cross_encoder!r}"
+            )
+        if self.cross_encoder is not None and self.diversity:
+            raise QueryError(
+                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
+            )
         named = isinstance(self.facets, tuple | list)
         if not named or not all(isinstance(name, str) for name in self.facets):
             raise QueryError(
@@ -202,6 +229,8 @@ def split(
             raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
         if query.layers is not None:
             raise QueryError("layers must be None for vectors, which are not encoded")
+        if query.cross_encoder is not None:
+            raise QueryError("a cross-encoder reads questions as texts, got vectors")
         return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
     questions: list[str] = list(queries)  # type: ignore[arg-type]
     check_questions(questions)

@@ -1,0 +1,43 @@
+"""Cross-encoders by name, each loaded when it is first needed."""
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from searchengine.errors import QueryError
+from searchengine.storage.documents import forks
+from trainer.errors import TrainerError
+from trainer.runtimes.config import RuntimeConfig
+
+if TYPE_CHECKING:  # which is torch, and takes seconds
+    from trainer.cross_encoder import CrossEncoder
+
+
+class CrossEncoders:
+    """Safe to use from several threads, and in a forked child, which loads its own."""
+
+    def __init__(self, runtime: RuntimeConfig | None) -> None:
+        self._device = None if runtime is None else runtime.device
+        self._trust = runtime is not None and runtime.trust_remote_code
+        self.after_fork()
+        forks.inherit(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: torch's threads and locks are the parent's."""
+        self._lock = Lock()
+        self._loaded: dict[str, CrossEncoder] = {}
+
+    def of(self, source: str | Path | None) -> "CrossEncoder | None":
+        """The cross-encoder of a folder or hub name; None for None. Raises QueryError."""
+        if source is None:
+            return None
+        from trainer.cross_encoder import CrossEncoder
+
+        with self._lock:
+            if str(source) not in self._loaded:
+                config = RuntimeConfig(device=self._device, trust_remote_code=self._trust)
+                try:
+                    self._loaded[str(source)] = CrossEncoder.load(source, config)
+                except TrainerError as error:
+                    raise QueryError(f"cross_encoder: {error}") from error
+            return self._loaded[str(source)]

@@ -1,0 +1,198 @@
+"""Cross-encoders: scores as sentence-transformers gives them, errors, and training."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tiny_model import WORDS, write_cross_encoder, write_plain
+
+from searchengine.cli import cli
+from trainer import cross_encoder
+from trainer.cross_encoder import CrossEncoder
+from trainer.errors import ConfigError, DataError, ModelError, TrainingError
+from trainer.runtimes.config import Precision, RuntimeConfig
+from trainer.training.cross_encoder import CrossEncoderConfig, train_cross_encoder
+
+FP32 = RuntimeConfig(precision="fp32", device="cpu")
+QUESTIONS = ["the dog sleeps", "a whale", "", "the cat \ud800 sings", "sea " * 80, "bird"]
+TEXTS = ["a dog runs far", "whale in the sea " * 30, "old house", "", "new car", "   "]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cross_encoder(tmp_path_factory.mktemp("models") / "cross")
+
+
+def configured(folder: Path, new: Path, **changes: Any) -> Path:
+    """A copy of a model with other lines in config.json."""
+    new.mkdir()
+    for file in folder.iterdir():
+        (new / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (new / "config.json").write_text(json.dumps(config))
+    return new
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Identity"])
+def test_scores_are_those_of_sentence_transformers(
+    folder: Path, tmp_path: Path, activation: str
+) -> None:
+    from sentence_transformers import CrossEncoder as Peer
+
+    place = "linear" if activation == "Identity" else "activation"
+    named = {"activation_fn": f"torch.nn.modules.{place}.{activation}"}
+    model = configured(folder, tmp_path / "model", sentence_transformers=named)
+    clean = [(q.replace("\ud800", "\ufffd"), t) for q, t in zip(QUESTIONS, TEXTS, strict=True)]
+    expected = Peer(str(model), device="cpu").predict(clean)
+    scores = CrossEncoder.load(model, FP32).score(QUESTIONS, TEXTS)
+    assert scores.dtype == np.float32 and np.abs(scores - expected).max() < 1e-5
+    assert np.ptp(scores) > 0.05  # else any order would do
+
+
+def test_no_pairs(folder: Path) -> None:
+    assert CrossEncoder.load(folder, FP32).score([], []).shape == (0,)
+
+
+def test_a_lower_precision_must_give_the_same_scores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bf16 = RuntimeConfig(precision="bf16", device="cpu")
+    exact = CrossEncoder.load(folder, FP32).score(QUESTIONS, TEXTS)
+    monkeypatch.setattr(cross_encoder, "MAX_DIFFERENCE", 0.1)  # a random network's are large
+    lower = CrossEncoder.load(folder, bf16)
+    assert lower.precision is Precision.BF16
+    assert 0 < np.abs(lower.score(QUESTIONS, TEXTS) - exact).max() < 0.1
+    monkeypatch.setattr(cross_encoder, "MAX_DIFFERENCE", -1.0)
+    monkeypatch.setattr(cross_encoder, "pick_precision", lambda *_: Precision.BF16)
+    with pytest.raises(ModelError, match="bf16 is not accurate enough"):
+        CrossEncoder.load(folder, bf16)
+    automatic = CrossEncoder.load(folder)
+    assert automatic.precision is Precision.FP32
+    assert np.allclose(automatic.score(QUESTIONS, TEXTS), exact, atol=1e-5)
+
+
+def test_what_is_no_cross_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
+    unknown = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    two = write_cross_encoder(tmp_path / "two", labels=2)
+    torn = configured(folder, tmp_path / "torn")
+    (torn / "model.safetensors").write_bytes(b"torn")
+    cases = {
+        write_plain(tmp_path / "plain"): "is a BertModel, which scores no pairs",
+        two: "has 2 outputs",
+        configured(folder, tmp_path / "tanh", sentence_transformers=unknown): "applies torch.nn",
+        tmp_path / "missing": "no model at",
+        torn: "cannot be read as a cross-encoder",
+        "starter": "train-cross-encoder",
+    }
+    for source, message in cases.items():
+        with pytest.raises(ModelError, match=message):
+            CrossEncoder.load(source, FP32)
+    with pytest.raises(ModelError, match="is run by torch"):
+        CrossEncoder.load(folder, RuntimeConfig(runtime="openvino"))
+
+
+@pytest.fixture(scope="module")
+def triplets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whatever the question, the sea answers it and the house does not."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("data") / "triplets.tsv"
+
+    def texts(word: str, count: int) -> list[str]:
+        return [f"{a} {word} {b}" for a, b in (rng.sample(WORDS, 2) for _ in range(count))]
+
+    rows = [[rng.choice(WORDS), *texts("sea", 1), *texts("house", 3)] for _ in range(200)]
+    header = ["query", "positive", "negative_1", "negative_2", "negative_3"]
+    path.write_text("".join("\t".join(row) + "\n" for row in [header, *rows]), encoding="utf-8")
+    return path
+
+
+def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder as Peer
+
+    base = str(write_plain(tmp_path / "base"))
+    losses: list[float] = []
+
+    def settings(out: str) -> CrossEncoderConfig:
+        return CrossEncoderConfig(
+            [triplets], tmp_path / out, base, epochs=4, negatives=3, learning_rate=2e-3
+        )
+
+    trained = train_cross_encoder(settings("out"), lambda update: losses.append(update.loss))
+    assert trained.held_out == 4 and trained.by_chance == pytest.approx(0.25)
+    assert trained.first == 1.0 and losses[-1] < 0.5 * losses[0] and len(losses) == 4 * 13
+    questions, texts = ["dog", "whale"], ["the sea sings", "a house near"]
+    scores = trained.scorer.score(questions, texts)
+    assert scores[0] > 0.8 and scores[1] < 0.2
+    repeated = train_cross_encoder(settings("again"))
+    assert np.array_equal(scores, repeated.scorer.score(questions, texts))
+    expected = Peer(str(tmp_path / "out"), device="cpu").predict(
+        list(zip(questions, texts, strict=True))
+    )
+    exact = CrossEncoder.load(tmp_path / "out", FP32).score(questions, texts)
+    assert np.abs(exact - expected).max() < 1e-5
+
+
+def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
+    from trainer.training.cross_encoder import _groups
+    from trainer.training.data.files import read_examples
+
+    path = tmp_path / "triplets.tsv"
+    path.write_text(
+        "query\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\na\te\tf\tg\nh\ti\tj\tk\n",
+        encoding="utf-8",
+    )
+    examples = read_examples([path])
+    few = _groups(examples, CrossEncoderConfig([path], tmp_path / "x", negatives=2))
+    assert {(q, *sorted(t[1:])) for q, t in few} == {
+        ("a", "c", "d"), ("a", "f", "g"), ("h", "j", "k"),
+    }  # fmt: skip
+    more = _groups(examples, CrossEncoderConfig([path], tmp_path / "x", negatives=4))
+    for question, texts in more:
+        assert len(set(texts)) == len(texts)
+        if question == "a":  # no other text that answers it
+            assert not {"b", "e"} & set(texts[1:])
+
+
+def test_bad_settings_and_files(triplets: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    for settings, message in (
+        ({"out": tmp_path / "there"}, "name a new folder"),
+        ({"epochs": 0}, "epochs must be"),
+        ({"negatives": 1.5}, "negatives must be"),
+        ({"learning_rate": 0}, "learning_rate must be"),
+        ({"seed": -1}, "seed must be"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            CrossEncoderConfig(**{"train": [triplets], "out": tmp_path / "new", **settings})
+    sentences = tmp_path / "sentences.tsv"
+    sentences.write_text("sentence\na b\n", encoding="utf-8")
+    with pytest.raises(DataError, match="holds a sentence"):
+        train_cross_encoder(CrossEncoderConfig([sentences], tmp_path / "new"))
+    single = tmp_path / "single.tsv"
+    single.write_text("query\tpositive\na\tb\n", encoding="utf-8")
+    base = str(write_plain(tmp_path / "base"))
+    with pytest.raises(ConfigError, match="no text but its positive"):
+        train_cross_encoder(CrossEncoderConfig([single], tmp_path / "new", base=base))
+    with pytest.raises(TrainingError, match="choose a lower learning rate"):
+        monkeypatch.setattr(
+            "torch.nn.functional.binary_cross_entropy_with_logits",
+            lambda *_, **__: np.nan * __import__("torch").ones(()),
+        )
+        train_cross_encoder(CrossEncoderConfig([triplets], tmp_path / "new", base=base))
+    assert not (tmp_path / "new").exists()
+
+
+def test_on_the_command_line(triplets: Path, tmp_path: Path) -> None:
+    base = write_plain(tmp_path / "base")
+    options = ["--base", str(base), "--max-tokens", "16", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options, "--json"])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert figures["held-out questions"] == 4 and (tmp_path / "out" / "config.json").exists()
+    result = CliRunner().invoke(cli, ["train-cross-encoder", str(triplets), *options])
+    assert result.exit_code == 2 and "name a new folder" in result.output
