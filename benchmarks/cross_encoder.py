@@ -1,0 +1,126 @@
+"""nDCG@10 with a cross-encoder behind the search, by number of candidates, and its time.
+
+    python benchmarks/cross_encoder.py --model FOLDER           # trained first if it is not there
+
+The cross-encoder starts from all-MiniLM-L6-v2 and learns from titles of papers (computer science)
+with their abstracts as answers, and hard negatives mined among these; SciFact and NFCorpus are
+biomedicine, and none of their texts is read. The collections are the default ones, asked in their
+mode (by vectors and words). Each question is scored once with the most candidates; with fewer it
+orders the first of them, which is what the search does. p-values are against the search without it.
+"""
+
+import gzip
+import json
+import random
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from record import DATA, record, run_json, spread
+
+from searchengine import SearchEngine
+from searchengine.evaluate.judgements import read_beir
+from searchengine.evaluate.metrics import per_question
+from searchengine.evaluate.significance import compare, interval
+
+SETS = ("scifact", "nfcorpus")
+CANDIDATES = (10, 20, 50)
+MEASURE = "ndcg@10"
+
+
+def train(data: Path, model: Path, examples: int, scratch: Path) -> dict[str, Any]:
+    """Mine negatives and train; what the command says of it."""
+    with gzip.open(data / "text" / "papers_title_abstract.jsonl.gz", "rt") as file:
+        papers = [json.loads(line) for line in file]
+    chosen = random.Random(0).sample(papers, examples)
+    pairs = scratch / "pairs.jsonl"
+    lines = (json.dumps({"query": p["title"], "positive": p["text"]}) + "\n" for p in chosen)
+    pairs.write_text("".join(lines))
+    triplets = scratch / "triplets.jsonl"
+    run_json("mine", pairs, "--out", triplets, "--negatives", "3")
+    figures: dict[str, Any] = run_json("train-cross-encoder", triplets, "--out", model)
+    return figures
+
+
+def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, Any]:
+    """nDCG@10 by number of candidates, with intervals; milliseconds of single questions."""
+    if not collection.exists():
+        run_json("index", folder, collection)
+    queries, qrels = read_beir(folder)
+    keys, questions = list(queries), list(queries.values())
+    most = max(CANDIDATES)
+    with SearchEngine.open(collection) as engine:
+        mode = engine.collection.settings["mode"]
+        before: dict[str, dict[str, float]] = {}
+        after: dict[int, dict[str, dict[str, float]]] = {n: {} for n in CANDIDATES}
+        for start in range(0, len(keys), 16):
+            part = slice(start, start + 16)
+            answers = engine.search_batch(
+                questions[part], most, cross_encoder=str(model), candidates=most
+            )
+            for key, hits in zip(keys[part], answers, strict=True):
+                ranked = sorted(hits, key=lambda hit: -hit.scores[mode])
+                before[key] = {hit.key: hit.scores[mode] for hit in ranked}
+                for n in CANDIDATES:
+                    after[n][key] = {hit.key: hit.score for hit in ranked[:n]}
+        scores = per_question(before, keys, qrels, [MEASURE])[MEASURE]
+        figures: dict[str, Any] = {
+            "without": row(scores) | {"ms": alone(engine, questions[:timed])}
+        }
+        for n in CANDIDATES:
+            values = per_question(after[n], keys, qrels, [MEASURE])[MEASURE]
+            difference = compare(values, scores)
+            options = {"cross_encoder": str(model), "candidates": n}
+            figures[str(n)] = row(values) | {
+                "difference": difference.difference,
+                "p": difference.p,
+                "ms": alone(engine, questions[:timed], **options),
+            }
+    return figures
+
+
+def row(values: Any) -> dict[str, Any]:
+    """The mean over questions and its interval."""
+    return {MEASURE: float(np.mean(values)), "interval": interval(values)}
+
+
+def alone(engine: SearchEngine, questions: list[str], **options: Any) -> dict[str, float]:
+    """Milliseconds of questions asked one by one."""
+    engine.search(questions[0], **options)
+    times = []
+    for question in questions:
+        begin = time.perf_counter()
+        engine.search(question, **options)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return spread(times)
+
+
+@click.command()
+@DATA
+@click.option("--model", required=True, type=click.Path(path_type=Path), help="The cross-encoder.")
+@click.option("--examples", default=4000, show_default=True, help="Papers to learn from.")
+@click.option("--timed", default=40, show_default=True, help="Questions asked one by one.")
+@click.option("--built", type=click.Path(path_type=Path), help="Folder that keeps the collections.")
+def main(data: Path, model: Path, examples: int, timed: int, built: Path | None) -> None:
+    """Train where there is no model yet, then measure both sets."""
+    figures: dict[str, Any] = {}
+    with nullcontext(built) if built else tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.mkdir(exist_ok=True)
+        if not model.exists():
+            figures["training"] = train(data, model, examples, folder) | {"examples": examples}
+            click.echo(figures["training"])
+        for name in SETS:
+            collection = folder / f"{name}.index"
+            figures[name] = evaluate(data / "beir" / name, collection, model, timed)
+            for setting, each in figures[name].items():
+                click.echo(f"{name} {setting}: {each}")
+    record("cross-encoder", figures)
+
+
+if __name__ == "__main__":
+    main()
