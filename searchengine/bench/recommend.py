@@ -5,6 +5,7 @@ What a user waits for is the encoding of the question and the search. Where the 
 """
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -18,7 +19,7 @@ from searchengine.bench.formatting import (
     size,
     spread_of,
 )
-from searchengine.bench.results import Kind, Results, Row
+from searchengine.bench.results import CONFIGURED, Kind, Results, Row
 
 MARGIN = 1.05  # two speeds within this ratio count as equal
 _MEMORY_MARGIN = 1.1  # two sizes within this ratio count as equal
@@ -76,7 +77,6 @@ def recommend(results: Results, target: float = 0.95) -> Recommendation:
         *_memory(chosen),
         *_tied(chosen, tied, encoding),
         *_cheaper(chosen, results),
-        *usage(chosen),
         *_doubts(results),
     ]
     return Recommendation(target, chosen.name, tied, tuple(why))
@@ -282,7 +282,11 @@ def _speed(row: Row) -> list[str]:
     measured = f"It is {spread_of(row.measured)} times as fast as exact search"
     if row.theoretical is None:
         return [f"{measured}."]
-    return [f"{measured}, and computes {short(row.theoretical)} times fewer multiply-adds."]
+    if row.theoretical >= 1:
+        work = f"{short(row.theoretical)} times fewer multiply-adds"
+    else:
+        work = f"{short(1 / row.theoretical)} times as many multiply-adds"
+    return [f"{measured}, and computes {work}."]
 
 
 def _memory(row: Row) -> list[str]:
@@ -328,10 +332,17 @@ def _cheaper(row: Row, results: Results) -> list[str]:
     ]
 
 
-def usage(row: Row) -> list[str]:
-    """The command that indexes a collection like this row; empty for exact search."""
-    if not row.candidate:
-        return []
+def command(row: Row, results: Results) -> str:
+    """The command that makes a collection search like this row; "" if there is nothing to do.
+
+    An index config is part of a collection from the beginning. One that is there finds its own, by
+    the same measure.
+    """
+    name = str(results.subject.get("name"))
+    if not row.candidate or row.name.startswith(CONFIGURED):
+        return ""
+    if results.subject.get("encoder"):
+        return f"searchengine tune {shlex.quote(name)}"
     options = {
         "structure": row.structure,
         "code": row.code,
@@ -344,11 +355,8 @@ def usage(row: Row) -> list[str]:
         options["funnel"] = ",".join(f"{width}:{keep}" for width, keep in row.stages)
     if row.kind is Kind.TRUNCATED:
         options["rotation"] = "identity"
-    flags = " ".join(f"--{name} {value}" for name, value in options.items())
-    return [
-        f"For a new collection: searchengine index CORPUS COLLECTION {flags}. For an existing one: "
-        "searchengine tune."
-    ]
+    flags = " ".join(f"--{option} {value}" for option, value in options.items())
+    return f"searchengine index {shlex.quote(name)} COLLECTION {flags}"
 
 
 def _doubts(results: Results) -> list[str]:

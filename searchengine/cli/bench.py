@@ -190,6 +190,7 @@ def _measure(path: Path, queries: Path | None, as_json: bool, options: dict[str,
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
     from searchengine.cli.console import note, say, show_json, show_rows, steps
+    from searchengine.report.answer import answer, lines
     from searchengine.report.tables import table
 
     out, target = options["out"], options["target"]
@@ -227,8 +228,12 @@ def _measure(path: Path, queries: Path | None, as_json: bool, options: dict[str,
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
     title = f"{about['name']}: {size}, {about['queries']} queries"
-    show_rows(table(results), title)
-    say("\n".join(recommend(results, target).why))
+    advice = recommend(results, target)
+    show_rows(table(results, recommended=advice.name), title)
+    short = answer(results, advice)
+    show_rows(lines(short))
+    for text in filter(None, (short.reading, short.sentence, short.command)):
+        say(text)
     for name, reason in results.missing.items():
         note(f"Left out: {name}: {reason}")
 

@@ -1,4 +1,4 @@
-"""The content of a bench report, in any format: recommendation, plots, tables, facts."""
+"""The content of a bench report, in any format: answer, reasons, plots, tables, facts."""
 
 import io
 from collections.abc import Iterable, Mapping
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from searchengine.bench.formatting import plain, size, spread_of
 from searchengine.bench.recommend import FEW_MARGIN, MARGIN, Recommendation, recommend
 from searchengine.bench.results import CONFIGURED, Kind, Results
+from searchengine.report.answer import Answer, answer
 from searchengine.report.plots.bench import (
     growth,
     latency,
@@ -44,11 +45,15 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of a report. facts: headings, each with terms and descriptions."""
+    """The content of a report.
+
+    `reasons`: sentences behind the answer. `facts`: headings, each with terms and descriptions.
+    """
 
     title: str
     warning: str
-    recommendation: tuple[str, ...]
+    answer: Answer
+    reasons: tuple[str, ...]
     pictures: tuple[Picture, ...]
     tables: tuple[Table, ...]
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
@@ -71,6 +76,7 @@ def report(results: Results, target: float = 0.95) -> Report:
     return Report(
         f"Bench of {results.subject.get('name')}",
         warning,
+        answer(results, advice),
         tuple(sentences),
         tuple(_pictures(results, advice)),
         tuple(report_tables(results, advice)),

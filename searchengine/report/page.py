@@ -1,11 +1,13 @@
 """A bench report written as one self-contained HTML page and as Markdown."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 from searchengine.bench.results import Results
+from searchengine.report.answer import Answer
 from searchengine.report.content import Picture, Report, report
 from searchengine.report.tables import Table
 
@@ -23,7 +25,14 @@ background:var(--paper);font:1rem/1.55 system-ui,sans-serif;overflow-wrap:break-
 .pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));
 gap:2rem 1.5rem;margin:2rem 0}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 1rem}
-h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
+h2{font-size:1.2rem;margin:0;display:inline}
+summary{cursor:pointer;margin:1.4rem 0 .6rem}
+pre{background:var(--band);padding:.7rem 1rem;border-radius:.4rem;overflow-x:auto;
+max-width:52rem;font-size:.95rem}
+table.short{font-size:1rem}
+table.short th:first-child{min-width:8rem}
+table.short thead th{min-width:3.5rem}
+.point{display:block;color:var(--faint);font-weight:400;font-size:.9em}
 p{max-width:46rem}
 .answer{font-size:1.08rem;border-left:.25rem solid #0072b2;padding-left:1rem}
 .warning{background:var(--warn);padding:.6rem 1rem;border-radius:.4rem}
@@ -50,14 +59,17 @@ max-width:52rem}
 dt{font-weight:600;max-width:16rem}
 dd{margin:0;min-width:0;overflow-wrap:anywhere}
 @media (max-width:34rem){dl{display:block}dd{margin:0 0 .5rem}
-th:first-child{min-width:8.5rem}}
+th:first-child{min-width:8.5rem}pre{white-space:pre-wrap}
+table.short{font-size:.86rem}table.short th,table.short td{padding:.32rem .35rem}
+table.short th:first-child{min-width:6rem}table.short thead th{min-width:2.5rem}}
 @media print{:root{--ink:#000;--faint:#333;--paper:#fff;--line:#999;--band:#eee;--chosen:#e8e8e8}
-body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}
+body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}pre{white-space:pre-wrap}
 .pictures{display:block}figure{margin:0 0 1.5rem}
-.card{border:0;padding:0}table{font-size:6.6pt;width:100%}
+.card{border:0;padding:0}table{font-size:6.6pt;width:100%}table.short{font-size:10pt}
 th,td{padding:.15rem .25rem;white-space:normal}
 thead th,th:first-child{min-width:0;position:static}figure,tr{break-inside:avoid}
-h2{break-after:avoid}thead{display:table-header-group}}
+h2{break-after:avoid}details::details-content{content-visibility:visible;display:block}
+thead{display:table-header-group}}
 """.strip()
 
 HEAD = f"""<!doctype html>
@@ -98,19 +110,48 @@ def in_html(content: Report) -> str:
     parts = [HEAD.format(title=escape(content.title)), f"<h1>{escape(content.title)}</h1>"]
     if content.warning:
         parts.append(f'<p class="warning"><strong>{escape(content.warning)}</strong></p>')
-    first, *further = map(escape, content.recommendation)
-    parts.append(f'<p class="answer"><strong>{first}</strong> {" ".join(further)}</p>')
+    parts += _answer(content.answer)
+    reasons = " ".join(map(escape, content.reasons))
+    parts.append(_folded("Why", [f"<p>{reasons}</p>"]))
     if content.pictures:
-        parts += ['<div class="pictures">', *map(_figure, content.pictures), "</div>"]
+        figures = map(_figure, content.pictures)
+        parts.append(_folded("Plots", ['<div class="pictures">', *figures, "</div>"], open=True))
+    tables = chain.from_iterable(
+        _table(table, f"table-{number}") for number, table in enumerate(content.tables, start=1)
+    )
     if content.tables:
-        parts.append("<h2>All figures</h2>")
-    for number, table in enumerate(content.tables):
-        parts += _table(table, f"table-{number + 1}")
+        parts.append(_folded("All figures", tables))
     for heading, facts in content.facts:
         terms = (f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in facts)
-        parts += [f"<h2>{escape(heading)}</h2>", "<dl>", *terms, "</dl>"]
+        parts.append(_folded(heading, ["<dl>", *terms, "</dl>"]))
     parts.append("</main>\n</body>\n</html>\n")
     return "\n".join(parts)
+
+
+def _answer(content: Answer) -> Iterator[str]:
+    """Sentence, table and command."""
+    yield f'<p class="answer"><strong>{escape(content.sentence)}</strong></p>'
+    if content.rows:
+        _, point, *others = content.heads
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (point, *others))
+        yield f'<div class="scroll"><table class="short">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+        for number, (label, name, *cells) in enumerate(content.rows):
+            chosen = ' class="chosen"' if number == content.chosen else ""
+            values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            point = "" if name == label else f'<span class="point">{escape(name)}</span>'
+            head = f"{escape(label)}{point}"
+            yield f'<tr{chosen}><th scope="row">{head}</th>{values}</tr>'
+        yield "</tbody>\n</table></div>"
+    if content.reading:
+        yield f'<p class="caption">{escape(content.reading)}</p>'
+    if content.command:
+        yield f"<pre><code>{escape(content.command)}</code></pre>"
+
+
+def _folded(heading: str, parts: Iterable[str], *, open: bool = False) -> str:
+    state = " open" if open else ""
+    inside = "\n".join(parts)
+    return f"<details{state}>\n<summary><h2>{escape(heading)}</h2></summary>\n{inside}\n</details>"
 
 
 def _figure(picture: Picture) -> str:
@@ -172,8 +213,17 @@ def in_markdown(content: Report) -> str:
     parts = [f"# {escaped(content.title)}"]
     if content.warning:
         parts.append(f"> **{escaped(content.warning)}**")
-    first, *further = map(escaped, content.recommendation)
-    parts.append(" ".join([f"**{first}**", *further]))
+    short = content.answer
+    parts.append(f"**{escaped(short.sentence)}**")
+    if short.rows:
+        rule = ["---", "---", *["---:"] * (len(short.heads) - 2)]
+        rows = (_line(map(escaped, row)) for row in short.rows)
+        parts.append("\n".join([_line(map(escaped, short.heads)), _line(rule), *rows]))
+    parts += [escaped(short.reading)] * bool(short.reading)
+    parts += [f"    {short.command}"] * bool(short.command)
+    parts += ["## Why", " ".join(map(escaped, content.reasons))]
+    if content.pictures:
+        parts.append("## Plots")
     for picture in content.pictures:
         parts.append(f"![{escaped(picture.alt)}]({picture.name}.svg)")
         parts.append(f"*{escaped(picture.caption)}*")

@@ -63,8 +63,9 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
         return
     k = results.subject.get("k")
     yield _table(
-        "Recall and speed of every point. Repeated measurements: median (quartiles). Bold: the "
-        "best value, exact search and peers excepted.",
+        "Recall and speed of every point; those off the frontier of recall and time come last. "
+        "Repeated measurements: median (quartiles). Bold: the best value of the points that meet "
+        "the target, exact search and peers excepted.",
         (
             _Column(f"recall@{k} (95 % interval)", recall_of, lambda row: row.recall, highest=True),
             _Column("nDCG@10", lambda row: fraction(row.ndcg), lambda row: row.ndcg, highest=True),
@@ -86,7 +87,7 @@ def report_tables(results: Results, advice: Recommendation) -> Iterable[Table]:
             _Column("shortlist", lambda row: _count(row.shortlist)),
             _Column("effort", lambda row: _count(row.effort)),
             _amount("multiply-adds, million", "multiply_adds", 1e6),
-            _amount("times fewer than exact", "theoretical", highest=True),
+            _amount("those of exact search ÷ these", "theoretical", highest=True),
             _amount("read, KiB", "bytes_read", KIB),
             _Column("read cold, pages", lambda row: short(row.cold_reads)),
             _amount("in memory, MiB", "hot_bytes", MIB),
@@ -133,7 +134,8 @@ def _table(
     shown = [
         column for column in columns if any(column.text(row) != NOTHING for row in results.rows)
     ]
-    best = [_best(column, results) for column in shown]
+    target = advice.target
+    best = [_best(column, results, target) for column in shown]
     groups = []
     for kind, heading in KINDS.items():
         lines = tuple(
@@ -141,32 +143,38 @@ def _table(
                 row.name,
                 RECOMMENDED if row.name == advice.name else TIED if row.name in advice.tied else "",
                 tuple(
-                    (column.text(row), _is_best(column, row, value))
+                    (column.text(row), _is_best(column, row, value, target))
                     for column, value in zip(shown, best, strict=True)
                 ),
             )
-            for row in results.rows
-            if row.kind is kind
+            for row in _frontier_first([row for row in results.rows if row.kind is kind])
         )
         if lines:
             groups.append((heading, lines))
     return Table(caption, ("operating point", *(column.head for column in shown)), tuple(groups))
 
 
-def _best(column: _Column, results: Results) -> float | None:
-    """The best value of the candidates, if two or more of them have a value."""
+def _frontier_first(rows: Sequence[Row]) -> list[Row]:
+    """The Pareto frontier by recall, then the others, in their order."""
+    best = sorted(frontier(rows), key=lambda row: row.recall)
+    return [*best, *(row for row in rows if row not in best)]
+
+
+def _best(column: _Column, results: Results, target: float) -> float | None:
+    """The best value of the candidates that meet the target, if two or more have a value."""
     if column.value is None:
         return None
-    candidates = [row for row in results.rows if row.candidate]
+    candidates = [row for row in results.rows if row.candidate and row.recall_low >= target]
     values = [value for row in candidates if (value := column.value(row)) is not None]
     if len(values) < 2:
         return None
     return max(values) if column.highest else min(values)
 
 
-def _is_best(column: _Column, row: Row, best: float | None) -> bool:
+def _is_best(column: _Column, row: Row, best: float | None, target: float) -> bool:
     return (
         row.candidate
+        and row.recall_low >= target
         and best is not None
         and column.value is not None
         and column.value(row) == best
@@ -223,14 +231,18 @@ def _peer_order(row: Row, target: float) -> tuple[bool, float]:
     return not holds, row.p50_ms.median if holds else -row.recall
 
 
-def table(results: Results, width: int | None = None) -> list[dict[str, Any]]:
-    """Exact search and the configured point, then the frontier of every kind; one row per peer.
+def table(
+    results: Results, width: int | None = None, recommended: str | None = None
+) -> list[dict[str, Any]]:
+    """Exact search, the configured and the recommended point, then the frontier of every kind, and
+    one row per peer.
 
     width: characters per line that the columns should fit; by default the terminal's width, and no
     limit in a pipe.
     """
     rows = list(results.rows)
     chosen = [row for row in rows if row.kind is Kind.EXACT or row.name.startswith(CONFIGURED)]
+    chosen += [row for row in rows if row.name == recommended and row not in chosen]
     for kind in (Kind.CASCADE, Kind.FUNNEL, Kind.TRUNCATED, Kind.FULL):
         candidates = [row for row in rows if row.kind is kind and row not in chosen]
         chosen += sorted(frontier(candidates), key=lambda row: row.recall)

@@ -103,7 +103,7 @@ def test_the_page_is_whole(sample_results: Results, text: str) -> None:
     assert '<html lang="en">' in text and text.count("<svg") == len(PICTURES)
     assert set(PICTURES) <= set(read.ids)
     assert read.tags["figcaption"] == len(PICTURES) and read.tags["h1"] == 1
-    assert read.scopes[None] == 0 and read.scopes["row"] == 2 * len(sample_results.rows) + len(
+    assert read.scopes[None] == 0 and read.scopes["row"] == 2 + 2 * len(sample_results.rows) + len(
         sample_results.growth
     )
     words = " ".join(read.words)
@@ -221,7 +221,7 @@ def test_the_folder(
 
 def test_markdown_reads_like_the_page(sample_report: Report) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(sample_report))
-    assert sum(token.type == "table_open" for token in tokens) == len(sample_report.tables) == 3
+    assert sum(token.type == "table_open" for token in tokens) == 1 + len(sample_report.tables) == 4
     images = [c for t in tokens for c in t.children or () if c.type == "image"]
     assert [image.attrs["src"] for image in images] == [f"{name}.svg" for name in PICTURES]
     cells = [
@@ -247,6 +247,7 @@ def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: 
         if best
     }
     own = [one for one in sample_results.rows if one.kind not in (Kind.EXACT, Kind.PEER)]
+    own = [one for one in own if one.recall_low >= 0.95]  # those that meet the target
     quickest = min(own, key=lambda one: one.p50_ms.median).name
     finds = max(own, key=lambda one: one.recall).name
     assert {name for head, name in marked if head == "p50, ms"} == {quickest}

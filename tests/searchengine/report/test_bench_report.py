@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.bench.formatting import fraction, plain, recall_of, short, size, spread_of
-from searchengine.bench.recommend import faster, ranked, recommend, times_as_fast, usage
-from searchengine.bench.results import Kind, Results, Spread
+from searchengine.bench.recommend import command, faster, ranked, recommend, times_as_fast
+from searchengine.bench.results import CONFIGURED, Kind, Results, Row, Spread
 from searchengine.cli.console import show_rows
 from searchengine.cli.index import index
+from searchengine.report.answer import Answer, answer, lines
 from searchengine.report.tables import table
 
 
@@ -39,8 +40,6 @@ def test_the_fastest_that_holds_is_recommended() -> None:
         "It needs 1.00 MiB in memory; 16.0 MiB may stay on disk.",
         "The next cheaper point, faster, but finds too little, takes 0.500 ms, 2.00 times as fast, "
         "and finds 0.951 (0.949–0.980), 0.019 less.",
-        "For a new collection: searchengine index CORPUS COLLECTION --structure hnsw --code int8 "
-        "--prefix 64 --shortlist 100. For an existing one: searchengine tune.",
     )
 
 
@@ -56,10 +55,10 @@ def test_what_feels_as_fast_ties_and_finds_more() -> None:
     ]
     found = recommend(results(exact(times(10)), *rows, encode_ms=ENCODING))
     assert found.name == "light" and set(found.tied) == {"fast", "good"}
-    assert found.why[-2] == (
+    assert found.why[-1] == (
         "No point with less recall answers a question noticeably sooner (by 5 %)."
     )
-    assert found.why[-3] == (
+    assert found.why[-2] == (
         "With 4.00 ms of encoding, the speeds of light, fast and good do not differ significantly; "
         "quality where it differs beyond doubt, then memory, then recall decided between them."
     )
@@ -97,7 +96,7 @@ def test_what_is_judged_and_interrupted_is_said() -> None:
     sample = results(exact(ndcg=0.6), row("a", ndcg=0.59), complete=False)
     why = recommend(sample).why
     assert "Its nDCG@10 is 0.590, that of exact search 0.600." in why
-    assert why[-3] == "No measured point is faster with less recall."
+    assert why[-2] == "No measured point is faster with less recall."
     assert why[-1].startswith("The bench was interrupted")
 
 
@@ -196,20 +195,94 @@ def test_what_was_not_rotated_is_no_candidate() -> None:
     found = recommend(results(exact(times(10)), bare, lower, row("a", times(1.0)), full))
     assert found.name == "full" and not any("lower" in sentence for sentence in found.why)
     alone = recommend(results(exact(times(10)), bare, lower, full))  # it was made without one
-    assert alone.name == "bare" and any("--rotation identity" in sentence for sentence in alone.why)
+    assert alone.name == "bare"
 
 
-def test_how_the_answer_is_usage() -> None:
-    assert usage(row("a", stages=((128, 50), (256, 20)), effort=72)) == [
-        "For a new collection: searchengine index CORPUS COLLECTION --structure hnsw --code int8 "
-        "--prefix 64 --shortlist 100 --effort 72 --funnel 128:50,256:20. For an existing one: "
-        "searchengine tune."
-    ]
-    assert usage(exact()) == usage(row("p", kind=Kind.PEER)) == []
+def bare(*rows: Row, **subject: Any) -> Results:
+    """Results of vectors without an encoder."""
+    found = results(*rows)
+    return replace(found, subject={**found.subject, "name": "v.npy", "encoder": None, **subject})
+
+
+def test_the_command_for_vectors_and_for_a_collection() -> None:
+    chosen = row("a", stages=((128, 50), (256, 20)), effort=72)
+    assert command(chosen, bare(name="my vectors.npy")) == (
+        "searchengine index 'my vectors.npy' COLLECTION --structure hnsw --code int8 --prefix 64 "
+        "--shortlist 100 --effort 72 --funnel 128:50,256:20"
+    )
+    assert command(chosen, bare(name="notes.index", encoder="e")) == "searchengine tune notes.index"
+    for nothing in (exact(), row("p", kind=Kind.PEER), row(f"{CONFIGURED}: flat 64 → 100")):
+        assert command(nothing, bare()) == ""
     told = [param.opts for param in index.params]
-    (sentence,) = usage(row("a", kind=Kind.TRUNCATED, stages=((128, 50),), effort=72))
-    named = re.findall(r"--[a-z]+", sentence)
+    named = re.findall(r"--[a-z]+", command(replace(chosen, kind=Kind.TRUNCATED), bare()))
     assert len(named) == 7 and all(any(each in opts for opts in told) for each in named)
+
+
+def answered(found: Results) -> Answer:
+    return answer(found, recommend(found))
+
+
+def test_the_answer_is_a_sentence_three_rows_and_a_command() -> None:
+    now = row(f"{CONFIGURED}: flat fp16 64 → 100", times(5), shortlist=100, recall=0.991)
+    fast = row("hnsw int8 64 → 50", times(1), shortlist=50)
+    found = bare(exact(times(10)), now, fast)
+    assert answered(found) == Answer(
+        "Use hnsw int8 64 → 50: a search takes 1.00 ms instead of 10.0, and 0.970 of the exact 10 "
+        "nearest are found.",
+        ("", "operating point", "search, ms", "recall@10", "in memory"),
+        (
+            ("default", "flat fp16 64 → 100", "5.00", "0.991", "1.00 MiB"),
+            ("recommended", "hnsw int8 64 → 50", "1.00", "0.970", "1.00 MiB"),
+            ("exact", "exact", "10.0", "1.000", "0 bytes"),
+        ),
+        1,
+        "64 → 50: the first 64 numbers of each vector choose a shortlist of 50, which is "
+        "reranked at full width.",
+        "searchengine index v.npy COLLECTION --structure hnsw --code int8 --prefix 64 --shortlist "
+        "50",
+    )
+    assert list(lines(answered(found))[1].values()) == [
+        "recommended", "hnsw int8 64 → 50", "1.00", "0.970", "1.00 MiB",
+    ]  # fmt: skip
+
+
+def test_the_answer_counts_encoding_and_quality() -> None:
+    now = row(f"{CONFIGURED}: flat 64 → 100", times(1), ndcg=0.6, ndcg_loss=(-0.01, 0.01))
+    best = exact(times(10), ndcg=0.61)
+    found = replace(bare(best, now, encoder="starter"), encode_ms=ENCODING)
+    short = answered(found)
+    assert short.sentence == (
+        "Leave it as it is: a question, with its encoding, takes 5.00 ms instead of 14.0, and "
+        "0.970 of the exact 10 nearest are found (nDCG@10 0.600, exact 0.610)."
+    )
+    assert short.heads[2:] == ("question, ms", "recall@10", "nDCG@10", "in memory")
+    assert [cells[:3] for cells in short.rows] == [
+        ("now = recommended", "flat 64 → 100", "5.00"), ("exact", "exact", "14.0"),
+    ]  # fmt: skip
+    assert short.command == "" and short.chosen == 0
+
+
+def test_a_small_collection_is_left_as_it_is() -> None:
+    found = bare(exact(times(0.2)), row("a", times(0.2)))
+    short = answered(found)
+    assert short.sentence == (
+        "Leave it, search exactly: a search takes 0.200 ms, and nothing measured is noticeably "
+        "faster."
+    )
+    assert short.rows[short.chosen or 0][0] == "recommended = exact" and short.command == ""
+    assert answered(bare(row("a", recall_low=0.2))).sentence.startswith("Nothing holds the target")
+
+
+def test_fewer_multiply_adds_never_reads_as_more() -> None:
+    found = recommend(results(exact(times(10)), row("a", times(1), theoretical=0.5)))
+    assert any("computes 2.00 times as many multiply-adds" in sentence for sentence in found.why)
+
+
+def test_the_recommended_row_is_in_the_terminals_table() -> None:
+    chosen, better = row("chosen", times(1)), row("better", times(0.99), recall=0.98)
+    shown = table(results(exact(), chosen, better), recommended="chosen")
+    assert [line[""] for line in shown] == ["exact", "chosen", "better"]
+    assert [line[""] for line in table(results(exact(), chosen, better))] == ["exact", "better"]
 
 
 def test_three_of_many_ties_are_named() -> None:
