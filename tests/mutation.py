@@ -57,7 +57,13 @@ GROUPS = {
     ],
     "trainer": [
         "trainer/training/losses/contrastive.py",
-        "trainer/training/objective.py",
+        "trainer/training/losses/distillation.py",
+        "trainer/training/losses/scored.py",
+        "trainer/training/objectives/contrastive.py",
+        "trainer/training/objectives/classification.py",
+        "trainer/training/objectives/similarity.py",
+        "trainer/training/objectives/distillation.py",
+        "trainer/training/data/columns.py",
         "trainer/training/data/files.py",
     ],
 }

@@ -20,6 +20,7 @@ FILES = click.Path(path_type=Path)
     "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
 )
 @click.option("--base", help="Model to start from [default: starter-768].")
+@click.option("--teacher", help="Model to learn from; sets objective=distillation.")
 @click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
     "--dev", multiple=True, type=FILES, help="File to choose the best step by; repeatable."
@@ -58,7 +59,7 @@ def train(
     plots: Path | None,
     **options: Any,
 ) -> None:
-    """Fine-tune an encoder on sentences, pairs, triplets or labelled texts.
+    """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
     FILES are TSV or JSONL, .gz too. The --dev files (scored pairs; labelled texts for
     a classification) or held-out examples choose the best step. Training texts that
@@ -73,6 +74,8 @@ def train(
     from searchengine.cli.training_display import read_config, train_with_progress
 
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
+    if "teacher" in overrides:
+        overrides["objective"] = "distillation"
     settings = read_config(config, {"train": files, **overrides}, preset, assignments)
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, plots=plots)
 

@@ -17,9 +17,12 @@ from tests.tiny_model import write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 from trainer.training.data.positives import Augment, Drawn, Kind, draw
-from trainer.training.losses.contrastive import distillation, info_nce, layer_distillation
+from trainer.training.losses.contrastive import info_nce
 from trainer.training.losses.cosines import cosines
-from trainer.training.objective import Classification, Contrastive, drawn_prefixes
+from trainer.training.losses.distillation import distillation, layer_distillation
+from trainer.training.objectives.classification import Classification
+from trainer.training.objectives.contrastive import Contrastive
+from trainer.training.objectives.shared import drawn_prefixes
 from trainer.training.processes import Processes
 from trainer.training.training_model import TrainingModel, text_ids, with_classifier
 
@@ -49,7 +52,7 @@ def contrastive(
 
 def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
     negatives = rows(0, sum(len(row.negatives) for row in batch))
-    candidates = found._candidates(rows(0, len(batch)), negatives, batch)
+    candidates = found._candidates([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
     return found._fixed_bias(batch, candidates).tolist()
 
 

@@ -15,6 +15,9 @@ PUBLISHED = {
     "supervised-contrastive": (16, 1e-5, 10, 0.05),
     "matryoshka": (128, 5e-5, 1, 0.05),
     "matryoshka-2d": (128, 5e-5, 1, 0.05),
+    "cosent": (16, 2e-5, 4, 0.05),
+    "gist": (16, 5e-6, 40, 0.01),
+    "margin-mse": (32, 7e-6, 1, 0.05),
 }
 
 

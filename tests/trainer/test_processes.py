@@ -28,6 +28,7 @@ def test_rows_are_shared_out_in_order(count: int) -> None:
         assert max(map(len, rows)) - min(map(len, rows)) <= 1
 
 
+PHRASES = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings", "plays"))]
 CASES: dict[str, dict[str, Any]] = {
     "pairs": {},
     "cached": {"gradient_cache": True, "prefix_distillation": 0.5, "accumulation": 2},
@@ -36,6 +37,30 @@ CASES: dict[str, dict[str, Any]] = {
     # 60 triplets in batches of 59: one is left over, for one process of the two.
     "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},
     "turned": {"rotate": True, "encoders": 2},
+    "guide": {
+        "guide": "BASE",
+        "guide_margin": 0.05,
+        "contrast_anchors": True,
+        "contrast_positives": True,
+        "batch_size": 59,
+        "max_steps": 2,
+    },
+    "ranking": {"objective": "distillation", "teacher": "BASE", "batch_size": 7, "max_steps": 2},
+    "margins": {
+        "objective": "distillation",
+        "distillation_loss": "margin-mse",
+        "teacher": "BASE",
+        "max_steps": 2,
+    },
+    "vectors": {
+        "objective": "distillation",
+        "distillation_loss": "cosine",
+        "teacher": "BASE",
+        "teacher_axes": "own",
+        "batch_size": 59,
+        "max_steps": 2,
+    },
+    "scores": {"objective": "similarity", "batch_size": 7, "max_steps": 2},
 }
 
 
@@ -46,11 +71,20 @@ def test_two_processes_equal_one(config: TrainConfig, tmp_path: Path) -> None:  
         start = with_held_out(config) if case == "turned" else config
         # Without dropout: its masks are drawn for rows, which lie elsewhere.
         settings = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, **settings}
+        settings |= {k: str(config.base) for k, v in settings.items() if v == "BASE"}
+        if case == "scores":
+            settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
     run_in_two_processes([*configs.values()], tmp_path)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
+
+
+def write_scored(path: Path) -> Path:
+    rows = [f"{i % 5}\tthe {n} {v}\tnear {v}" for i, (n, v) in enumerate(PHRASES)]
+    path.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
+    return path
 
 
 def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  # noqa: F811

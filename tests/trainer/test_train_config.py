@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from tests.conftest import REPOSITORY
 from trainer.errors import ConfigError
 from trainer.training.config import TrainConfig
+from trainer.training.objective_settings import (
+    ContrastiveSettings,
+    LabelSettings,
+    ObjectiveSettings,
+    TeacherSettings,
+)
 from trainer.training.setting_fields import NO_LINE, card_lines, setting, settings_table
-from trainer.training.settings import GROUPS, NestingSettings, ObjectiveSettings
+from trainer.training.settings import GROUPS, NestingSettings
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))
@@ -123,8 +129,10 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
     config = TrainConfig(train=(Path("a"),), out=Path("b"))
     assert card_lines(config) == []
     in_the_loss_line = {"objective", "temperature", "label_weight", "label_temperature"}
+    in_the_loss_line |= {"similarity_loss", "distillation_loss", "teacher"}
     about_prefixes = {"nested", "prefixes", "rotate"}
-    fields_of_the_loss = (*fields(ObjectiveSettings), *fields(NestingSettings))
+    groups = (ObjectiveSettings, ContrastiveSettings, LabelSettings, TeacherSettings)
+    fields_of_the_loss = [field for group in (*groups, NestingSettings) for field in fields(group)]
     silent = {field.name for field in fields_of_the_loss if setting(field).card == NO_LINE}
     assert silent == in_the_loss_line | about_prefixes
     config = replace(config, mask_above=0.9, hard_negative_weight=2, prefixes_per_step=1)

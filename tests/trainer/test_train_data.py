@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainer.errors import DataError
 from trainer.training.batches import BatchPlan
 from trainer.training.config import TrainConfig
+from trainer.training.data.columns import Reading
 from trainer.training.data.files import (
     Examples,
     _fill,
@@ -151,10 +152,11 @@ def test_key_ignores_all_but_letters_and_digits() -> None:
 
 
 def examples(kinds: dict[Kind, int]) -> Examples:
-    width = dict(zip(Kind, (2, 3, 1, 4, 2), strict=True))
+    width = dict(zip(Kind, (2, 3, 1, 4, 2, 2), strict=True))
+    judged = dict.fromkeys(Kind, ()) | {Kind.SCORED: ("0.5",)}
     return Examples(
         tuple(
-            (kind, tuple(f"{kind} {i} {j}" for j in range(width[kind])))
+            (kind, (*(f"{kind} {i} {j}" for j in range(width[kind])), *judged[kind]))
             for kind, count in kinds.items()
             for i in range(count)
         )
@@ -324,7 +326,7 @@ def test_what_a_recipe_does_not_learn_from_is_named(tmp_path: Path) -> None:
 def test_labels_and_texts_without_letters_are_not_excluded_by_chance(tmp_path: Path) -> None:
     labelled = write(tmp_path / "a.tsv", "text\tlabel\nfine\tgood\nawful\tbad\n!!!\tbad\n")
     tests = write(tmp_path / "b.tsv", "sentence\ngood\n???\nawful!\n")
-    found = read_examples([labelled], exclude=[tests], labelled=True)
+    found = read_examples([labelled], exclude=[tests], reading=Reading.LABELS)
     assert [texts[0] for _, texts in found.examples] == ["fine", "!!!"] and found.excluded == 1
     with pytest.raises(DataError, match="no sentence has another after it"):
         read_examples([write(tmp_path / "c.tsv", "sentence\none\n")], next_sentence=True)

@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
+from trainer.training.data.columns import Reading
+from trainer.training.objective_settings import (
+    ContrastiveSettings,
+    DistillationLoss,
+    LabelSettings,
+    ObjectiveSettings,
+    TeacherAxes,
+    TeacherSettings,
+)
+from trainer.training.setting_fields import Objective as Objective
 from trainer.training.setting_fields import changed, setting
 from trainer.training.settings import (
     DataSettings,
     EvaluationSettings,
     ModelSettings,
     NestingSettings,
-    ObjectiveSettings,
     OptimizationSettings,
     OutputSettings,
 )
-from trainer.training.settings import Objective as Objective
 from trainer.training.settings import Pooler as Pooler
 
 
@@ -29,6 +37,9 @@ class TrainConfig(
     EvaluationSettings,
     OptimizationSettings,
     NestingSettings,
+    TeacherSettings,
+    LabelSettings,
+    ContrastiveSettings,
     ObjectiveSettings,
     ModelSettings,
     DataSettings,
@@ -44,8 +55,18 @@ class TrainConfig(
             value = setting(field).convert(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         self._check_prefixes()
-        for conflict in (*self._wrong_objective(), *self._conflicts(), *self._head_conflicts()):
+        for conflict in (
+            *self._wrong_objective(),
+            *self._conflicts(),
+            *self._head_conflicts(),
+            *self._teacher_conflicts(),
+        ):
             raise ConfigError(f"{conflict}: leave one of them out")
+        if self.learns_vectors and not self.teacher:
+            raise ConfigError(
+                f"distillation_loss {self.distillation_loss} learns vectors: name the `teacher` "
+                "that gives them, or learn scores with kl or margin-mse"
+            )
         if not self.train:
             raise ConfigError("train names no file: expected at least one TSV or JSONL file")
         if len(set(self.columns)) != len(self.columns):
@@ -71,10 +92,11 @@ class TrainConfig(
         """Settings of the objective that is not trained."""
         for name, meaning, _ in changed(self):
             if meaning.objective not in ("", self.objective):
-                if self.objective is Objective.CLASSIFICATION:
+                of_pairs = meaning.objective == Objective.CONTRASTIVE
+                if self.objective is Objective.CLASSIFICATION and of_pairs:
                     yield f"objective classification has no pairs for {name}"
                 else:
-                    yield f"{name} needs objective classification"
+                    yield f"{name} needs objective {meaning.objective}"
 
     def _conflicts(self) -> Iterator[str]:
         """Settings that exclude one another: what each would mean beside the other is undefined."""
@@ -106,6 +128,34 @@ class TrainConfig(
             yield "head_only trains one head, not two encoders"
         if self.queue_size > 0:
             yield "head_only trains one head, without a queue"
+
+    def _teacher_conflicts(self) -> Iterator[str]:
+        """Settings of a guide or a teacher that change nothing without it, or beside others."""
+        if self.guide and self.queue_size > 0:
+            yield "queue_size keeps no texts for a guide to encode"
+        if self.guide_margin > 0 and not self.guide:
+            yield "guide_margin without a guide"
+        if self.learns_vectors and self.teacher_temperature is not None:
+            yield f"distillation_loss {self.distillation_loss} has no teacher_temperature"
+        if self.learns_vectors and self.pooling is Pooler.CLS_BEFORE_POOLER:
+            yield "a teacher's vectors would be learnt behind the layer that is dropped"
+        if self.teacher_axes is not TeacherAxes.PCA and not self.learns_vectors:
+            yield f"teacher_axes with distillation_loss {self.distillation_loss}"
+
+    @property
+    def learns_vectors(self) -> bool:
+        """Whether the vectors of a teacher are learnt."""
+        of_vectors = self.distillation_loss in (DistillationLoss.MSE, DistillationLoss.COSINE)
+        return self.objective is Objective.DISTILLATION and of_vectors
+
+    @property
+    def reading(self) -> Reading:
+        """What is read of the files besides texts."""
+        if self.objective is Objective.CLASSIFICATION:
+            return Reading.LABELS
+        of_files = self.objective is Objective.DISTILLATION and not self.teacher
+        scored = of_files or self.objective is Objective.SIMILARITY
+        return Reading.SCORES if scored else Reading.TEXTS
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""

@@ -7,7 +7,7 @@ hundreds of updates would make them. Uncentred PCA; the lengths of the axes do n
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from trainer.encoder import Encoder
 from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
 from trainer.model.modules import Dense, Normalize, SentenceModule
-from trainer.training.data.files import Examples
+from trainer.training.data.files import Examples, texts_without_label
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.
@@ -55,20 +55,27 @@ def _last_dense(module: SentenceModule) -> Dense | None:
 
 def sample_texts(examples: Examples, seed: int) -> list[str]:
     """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
-    texts = sorted({text for _, example in examples.examples for text in example})
+    texts = sorted({text for e in examples.examples for text in texts_without_label(e)})
     return random.Random(f"axes {seed}").sample(texts, min(ROTATION_TEXTS, len(texts)))
 
 
-def rotate_head(encoder: Encoder, texts: Iterable[str]) -> None:
+def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | None = None) -> None:
     """Rotate the last Dense layer of the encoder's module, in place, to the axes of these texts.
 
-    The module must come from `with_linear_head`. Full-width cosines stay as they were.
+    targets: (n, D), towards which the vectors of the texts are rotated instead (the orthogonal
+    Procrustes problem, Schönemann, Psychometrika 1966). The module must come from
+    `with_linear_head`. Full-width cosines stay as they were.
     """
     dense = _last_dense(encoder.module)
     assert dense is not None, "rotate_head needs a model from with_linear_head"
-    vectors = encoder.encode(list(texts)).astype(np.float64)  # (n, D)
-    _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
-    rotation = torch.from_numpy(axes[:, ::-1].T.copy())  # (D, D), rows are axes
+    vectors = encoder.encode(texts).astype(np.float64)  # (n, D)
+    if targets is None:
+        _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
+        turn = axes[:, ::-1].T  # (D, D), rows are axes
+    else:
+        left, _, right = np.linalg.svd(targets.T @ vectors)
+        turn = left @ right
+    rotation = torch.from_numpy(turn.copy())
     with torch.no_grad():
         for weight in dense.linear.parameters():
             weight.copy_(rotation @ weight.cpu().double())  # in float64, which not every device has

@@ -24,8 +24,9 @@ class Judgement:
     """scores: by prefix length. alignment, uniformity: of the full width; None without STS
     files, and alignment where no pair is scored 4 or more.
 
-    Scores are Spearman's correlation on STS files, the accuracy on labelled files, and without dev
-    files the share of held-out anchors whose own positive is nearest.
+    Scores are Spearman's correlation on STS files and on held-out scored pairs, the accuracy on
+    labelled files, and without dev files the share of held-out anchors whose own positive is
+    nearest.
     """
 
     scores: Scores = field(default_factory=dict)
@@ -55,13 +56,23 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, S
     if labels:
         held_out = [(row.anchor, row.label) for row in split.rows]
         return lambda encoder: _judge_labels(encoder, held_out), split
+    if config.objective is Objective.SIMILARITY:
+        if len({row.scores for row in split.rows}) == 1:  # no order to agree with
+            return None, Split(examples)
+        held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
+        return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
     return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
+
+
+def spearmans(encoder: Encoder | Remembered, pairs: Sequence[ScoredPair]) -> dict[int, float]:
+    """Spearman's correlation of cosines and scores, by prefix length."""
+    return {row.dim: row.spearman for row in sts(encoder, pairs)}
 
 
 def judge_pairs(encoder: Encoder, pairs: Sequence[ScoredPair]) -> Judgement:
     """Spearman's correlation, and the geometry of the same vectors (arXiv 2005.10242)."""
     known = Remembered(encoder)
-    scores = {row.dim: row.spearman for row in sts(known, pairs)}
+    scores = spearmans(known, pairs)
     same = [(a, b) for score, a, b in pairs if score >= SAME_MEANING_SCORE]
     distance = None
     if same:

@@ -3,7 +3,7 @@
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
 
-AdamW with linear warm-up and decay on the loss of `training.objective`. All randomness of update N
+AdamW with linear warm-up and decay on the loss of `training.objectives`. All randomness of update N
 follows from (seed, N) alone, so a run that was interrupted and resumed ends with the same weights
 as a run without interruption.
 """
@@ -36,7 +36,8 @@ from trainer.training.head import (
     sample_texts,
 )
 from trainer.training.judging import Judge, make_judge
-from trainer.training.objective import Classification, Contrastive
+from trainer.training.objectives.contrastive import Contrastive
+from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
@@ -49,6 +50,14 @@ from trainer.training.preparation import (
     starts_rotated,
 )
 from trainer.training.processes import Processes
+from trainer.training.teachers import (
+    AnyObjective,
+    check_widths,
+    load_fixed,
+    make_objective,
+    teacher_targets,
+    teacher_title,
+)
 from trainer.training.training_model import TrainingModel
 
 
@@ -112,25 +121,30 @@ def run_training(
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
-    labelled = config.objective is Objective.CLASSIFICATION
     examples = read_examples(
         config.train,
         config.columns,
         config.exclude,
-        labelled=labelled,
+        reading=config.reading,
         expects=config.expects,
         next_sentence=config.augment is Augment.NEXT_SENTENCE,
     )
     check_examples(config, examples)
+    fixed = load_fixed(config, accelerator.device)
     model, projection = load_base(config, examples)
+    check_widths(config, fixed, model)
     judge, split = make_judge(config, examples)
     plan = BatchPlan(config, split.train)
-    training_model = TrainingModel(model, config, projection).to(accelerator.device)
+    training_model = TrainingModel(model, config, projection, fixed.dim if fixed else 0)
+    training_model = training_model.to(accelerator.device)
     make_embeddings_sparse(training_model)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
-    origin = checkpoint.Origin(examples.digest(config.dev), fingerprints(model)[0])
+    run.teacher = teacher_title(config, fixed, model.module.dim)
+    prints = [fingerprints(model)[0], *([fixed.encoder.fingerprint] if fixed else [])]
+    origin = checkpoint.Origin(examples.digest(config.dev), " ".join(prints))
     send_report = functools.partial(make_report, run, plan, report if processes.main else None)
+    labelled = config.objective is Objective.CLASSIFICATION
     if labelled and judge is None and processes.main:  # no score of step 0 to compare with
         encoder = view(model, training_model.sentence, config.precision)
         run.baseline = cross_validate(encoder, examples, prefix_weights(config, model))
@@ -140,10 +154,9 @@ def run_training(
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = list(done.losses), list(done.judged)
     else:
-        begin(run, model, judge, plan, processes, send_report)
+        begin(run, model, judge, plan, processes, fixed, send_report)
 
-    make = Classification if labelled else Contrastive
-    objective = make(training_model, config, model.matryoshka_dims, processes)
+    objective = make_objective(config, training_model, model, processes, fixed)
     passes = Passes(
         training_model, view(model, training_model.sentence, "fp32"), config, accelerator.autocast
     )
@@ -184,15 +197,19 @@ def begin(
     judge: Judge | None,
     plan: BatchPlan,
     processes: Processes,
+    fixed: FixedEncoder | None,
     send_report: Callable[[], None],
 ) -> None:
     """Evaluate the base model; if the run rotates it, evaluate it again after the rotation."""
     config = plan.config
     evaluate(run, model, judge, plan, processes)
     send_report()
+    texts, targets = sample_texts(plan.examples, config.seed), None
+    if config.learns_vectors and fixed is not None:
+        targets = teacher_targets(run.training_model, fixed, texts)
+        processes.share(run.training_model)
     if starts_rotated(config, model):
-        texts = sample_texts(plan.examples, config.seed)
-        rotate_head(view(model, run.training_model.sentence, config.precision), texts)
+        rotate_head(view(model, run.training_model.sentence, config.precision), texts, targets)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         processes.share(run.training_model)
         run.training_model.align()
@@ -204,7 +221,7 @@ def update(
     run: Run,
     plan: BatchPlan,
     passes: Passes,
-    objective: Contrastive | Classification,
+    objective: AnyObjective,
     processes: Processes,
 ) -> float:
     """One step of the optimizer over `accumulation` batches; returns the mean loss."""

@@ -17,6 +17,7 @@ from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
+from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
 from trainer.training.setting_fields import card_lines
 from trainer.training.training_model import TrainingModel
 
@@ -26,7 +27,7 @@ class Run:
     """The state of a run, which a checkpoint stores.
 
     baseline: accuracy of a logistic regression on the base model's vectors, where labels are
-    learnt and nothing judges the steps.
+    learnt and nothing judges the steps. teacher: what is learnt from it, in words.
     """
 
     training_model: TrainingModel
@@ -37,6 +38,7 @@ class Run:
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
+    teacher: str = ""
 
     @property
     def progress(self) -> Progress:
@@ -114,8 +116,11 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
 
 def measured_by(config: TrainConfig) -> str:
     """The measure of a step, in words."""
-    labels = config.objective is Objective.CLASSIFICATION
-    measure = "accuracy" if labels else "spearman" if config.dev else "top-1 accuracy"
+    measure = "spearman" if config.dev else "top-1 accuracy"
+    if config.objective is Objective.CLASSIFICATION:
+        measure = "accuracy"
+    elif config.objective is Objective.SIMILARITY:
+        measure = "spearman"
     return f"{measure} on {'dev' if config.dev else 'held-out examples'}"
 
 
@@ -131,7 +136,7 @@ def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]
     untrained = run.judged[0].scores if run.judged else {}
     return {
         "config": config.to_dict(),
-        "summary": summary(config, dims),
+        "summary": summary(config, dims) + ([run.teacher] if run.teacher else []),
         "examples": len(split.train),
         "held_out": split.examples_held,
         "excluded": split.train.excluded,
@@ -149,24 +154,49 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
 
     dims: the prefix lengths that were trained.
     """
-    labels = config.objective is Objective.CLASSIFICATION
     nested = config.nested and len(dims) > 1
-    if labels:
-        weight = config.label_weight
-        loss = (
-            f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
-            "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
-            f"{config.label_temperature:g}"
-        )
-    else:
-        loss = (
-            "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821)), "
-            f"temperature {config.temperature:g}"
-        )
-    lines = [loss]
+    lines = [_loss_in_words(config)]
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    if nested and not labels and config.rotate:
+    if config.rotate and config.learns_vectors:
+        lines.append("The vectors were first rotated towards the teacher's")
+    elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
     return lines + card_lines(config)
+
+
+def _loss_in_words(config: TrainConfig) -> str:
+    temperature = f"temperature {config.temperature:g}"
+    match config.objective:
+        case Objective.CLASSIFICATION:
+            weight = config.label_weight
+            return (
+                f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
+                "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
+                f"{config.label_temperature:g}"
+            )
+        case Objective.SIMILARITY:
+            return {
+                SimilarityLoss.COSENT: "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) "
+                f"on the scores of pairs, {temperature}",
+                SimilarityLoss.ANGLE: "Loss: [AnglE](https://arxiv.org/abs/2309.12871) on the "
+                f"scores of pairs, {temperature}",
+                SimilarityLoss.MSE: "Loss: squared error of cosine and score "
+                "([SBERT](https://arxiv.org/abs/1908.10084))",
+            }[config.similarity_loss]
+        case Objective.DISTILLATION:
+            return {
+                DistillationLoss.KL: "Loss: KL divergence from the teacher's ranking of the "
+                f"candidates ([Lin et al.](https://arxiv.org/abs/2010.11386)), {temperature}",
+                DistillationLoss.MARGIN_MSE: "Loss: squared error of the teacher's margins "
+                f"([Hofstätter et al.](https://arxiv.org/abs/2010.02666)), {temperature}",
+                DistillationLoss.MSE: "Loss: squared distance to the teacher's vectors "
+                "([Reimers & Gurevych](https://arxiv.org/abs/2004.09813))",
+                DistillationLoss.COSINE: "Loss: 1 − cosine to the teacher's vectors",
+            }[config.distillation_loss]
+        case _:
+            return (
+                "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821))"
+                f", {temperature}"
+            )

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainer.errors import ConfigError, ModelError
+from trainer.errors import ConfigError, DataError, ModelError
 from trainer.model.folder import Model
 from trainer.model.loading import read
 from trainer.model.modules import Batch, Dense
@@ -21,7 +21,9 @@ from trainer.training.config import TrainConfig
 from trainer.training.data.files import Examples
 from trainer.training.data.positives import Augment, Kind
 from trainer.training.head import with_linear_head
+from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
 from trainer.training.processes import Processes, launched_count
+from trainer.training.setting_fields import Objective
 from trainer.training.training_model import (
     TrainingModel,
     set_dropout,
@@ -53,10 +55,52 @@ def check_start(config: TrainConfig, resume: bool) -> None:
 def check_examples(config: TrainConfig, examples: Examples) -> None:
     """Refuse settings that mean nothing for these examples."""
     alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
-    if alone and config.augment is Augment.NONE and config.head_only:
+    same = alone and config.augment is Augment.NONE and config.head_only
+    if same and config.objective is Objective.CONTRASTIVE:
         raise ConfigError(
             "head_only gives both views of a sentence the same vector: give pairs, or an `augment`"
         )
+    if config.objective is Objective.SIMILARITY:
+        _check_scored_pairs(config, examples)
+    if config.objective is Objective.DISTILLATION:
+        _check_candidates(config, examples)
+
+
+def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
+    """Refuse all but pairs with one score, of which two or more differ."""
+    values: set[float] = set()
+    for _, (anchor, _, *rest) in examples.examples:
+        numbers = [float(number) for number in rest[-1].split()]
+        if len(rest) > 1 or len(numbers) > 1:
+            raise DataError(
+                f"the example {anchor[:40]!r} has {len(rest) + 1} texts and {len(numbers)} scores: "
+                "objective similarity learns pairs with one score; set objective=distillation for "
+                "scores of candidates"
+            )
+        values.update(numbers)
+    if len(values) == 1:
+        raise DataError(
+            f"all {len(examples)} pairs have the score {min(values):g}: expected different ones"
+        )
+    if config.similarity_loss is SimilarityLoss.MSE and not all(-1 <= v <= 1 for v in values):
+        raise DataError(
+            f"scores from {min(values):g} to {max(values):g}: similarity_loss mse compares them "
+            "with cosines, −1 to 1; divide them, or learn their order with cosent"
+        )
+
+
+def _check_candidates(config: TrainConfig, examples: Examples) -> None:
+    """Refuse examples without the candidates that the loss compares."""
+    margins = config.distillation_loss is DistillationLoss.MARGIN_MSE
+    if config.teacher and not margins:
+        return
+    for kind, texts in examples.examples:
+        if kind is not Kind.TRIPLET and len(texts) < 4:  # anchor, positive, a negative, scores
+            raise DataError(
+                f"the example {texts[0][:40]!r} has no negative: distillation_loss "
+                f"{config.distillation_loss} compares the scores of at least two candidates; add "
+                "negatives, or learn the scores of pairs with objective=similarity"
+            )
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
@@ -145,6 +189,8 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives where no dropout tells the two views apart."""
     alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+    if config.objective is not Objective.CONTRASTIVE:  # no view is told from the other
+        return
     equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
     if not alone or config.augment is not Augment.NONE or equal_views:
         return
@@ -170,8 +216,11 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
 
 
 def starts_rotated(config: TrainConfig, model: Model) -> bool:
-    """Whether the run begins with a rotation, which changes nothing at the full width alone."""
-    return config.rotate and len(model.matryoshka_dims) > 1
+    """Whether the run begins with a rotation: to the own axes, or towards a teacher's vectors.
+
+    To the own axes it changes nothing at the full width alone.
+    """
+    return config.rotate and (len(model.matryoshka_dims) > 1 or config.learns_vectors)
 
 
 def make_embeddings_sparse(training_model: TrainingModel) -> None:

@@ -81,6 +81,54 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "layer_weight": 1.0,
             "layer_distillation": 1.0,
         },
+        # CoSENT (doi 10.1109/TASLP.2024.3402087) as sentence-transformers' example trains it on
+        # STS-B: a scale of 20, batches of 16, four epochs; the rate of Reimers & Gurevych, arXiv
+        # 1908.10084, section 3.1.
+        "cosent": {
+            "base": "bert-base-uncased",
+            "objective": "similarity",
+            "expects": ["scored"],
+            "pooling": "mean",
+            "similarity_loss": "cosent",
+            "temperature": 0.05,
+            "batch_size": 16,
+            "epochs": 4,
+            "learning_rate": 2e-5,
+            "warmup_ratio": 0.1,
+            "weight_decay": 0.0,
+        },
+        # Solatorio, arXiv 2402.16829, as the card of GIST-small-Embedding-v0 has it.
+        "gist": {
+            "base": "BAAI/bge-small-en-v1.5",
+            "expects": ["pair", "triplet"],
+            "nested": False,
+            "guide": "WhereIsAI/UAE-Large-V1",
+            "contrast_anchors": True,
+            "contrast_positives": True,
+            "temperature": 0.01,
+            "batch_size": 16,
+            "epochs": 40,
+            "learning_rate": 5e-6,
+            "warmup_ratio": 0.1,
+        },
+        # Hofstätter et al., arXiv 2010.02666, section 4: triplets of MS MARCO with the scores of
+        # cross-encoders. They compare dot products of CLS vectors; here it is means, and 20 times
+        # their cosines.
+        "margin-mse": {
+            "base": "distilbert-base-uncased",
+            "objective": "distillation",
+            "distillation_loss": "margin-mse",
+            "expects": ["scored"],
+            "pooling": "mean",
+            "nested": False,
+            "temperature": 0.05,
+            "max_tokens": 200,
+            "batch_size": 32,
+            "epochs": 1,
+            "learning_rate": 7e-6,
+            "warmup_ratio": 0.0,
+            "weight_decay": 0.0,
+        },
     }
 )
 

@@ -5,6 +5,7 @@ The gradients are those of one process with the whole batch (as in CLIP and SimC
 are gathered too), because the gathering passes gradients back to where a vector came from.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,11 +32,14 @@ class Processes:
         """How many of n rows each process takes, in order; they differ by 1 at most."""
         return [n // self.count + (rank < n % self.count) for rank in range(self.count)]
 
+    def parts(self, n: int) -> list[slice]:
+        """Which of n rows are of each process."""
+        ends = list(itertools.accumulate(self.sizes(n), initial=0))
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
     def mine(self, n: int) -> slice:
         """Which of n rows are of this process."""
-        sizes = self.sizes(n)
-        start = sum(sizes[: self.rank])
-        return slice(start, start + sizes[self.rank])
+        return self.parts(n)[self.rank]
 
     def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """The rows of all processes in order, (…, Σ sizes, D); gradients flow back to each.

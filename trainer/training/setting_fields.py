@@ -24,6 +24,15 @@ REQUIRED = MISSING
 NO_LINE = ""
 
 
+class Objective(StrEnum):
+    """Task: what is learnt of the texts."""
+
+    CONTRASTIVE = "contrastive"  # tell pairs from other texts
+    CLASSIFICATION = "classification"  # labels
+    SIMILARITY = "similarity"  # scores of pairs
+    DISTILLATION = "distillation"  # a teacher's scores or vectors
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Numbers from `low` to `high`, both included; whole ones only where `whole`.

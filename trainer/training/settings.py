@@ -11,14 +11,19 @@ from pathlib import Path
 
 from trainer.runtimes.config import TRAINING, Precision
 from trainer.training.data.positives import Augment, Kind
+from trainer.training.objective_settings import (
+    ContrastiveSettings,
+    LabelSettings,
+    ObjectiveSettings,
+    TeacherSettings,
+)
 from trainer.training.setting_fields import (
     BELOW_ONE,
-    COSINE,
     NO_LINE,
     NOT_NEGATIVE,
     POSITIVE,
     REQUIRED,
-    WEIGHT,
+    Objective,
     Range,
     at_least,
     choice,
@@ -33,13 +38,6 @@ from trainer.training.setting_fields import (
 )
 
 SEED = f"a whole number of 0 or more and less than {2**32}"
-
-
-class Objective(StrEnum):
-    """Task: tell pairs from other texts, or predict labels."""
-
-    CONTRASTIVE = "contrastive"
-    CLASSIFICATION = "classification"
 
 
 class Pooler(StrEnum):
@@ -64,7 +62,8 @@ class DataSettings:
     train: tuple[Path, ...] = paths(REQUIRED, help="Files of examples, TSV or JSONL", card=NO_LINE)
     columns: tuple[str, ...] = texts(
         (),
-        help="Columns to read: anchor, positive, negatives; or text, label",
+        help="Columns to read: anchor, positive, negatives; then scores where they are learnt; or "
+        "text, label",
         default_in_words="by name",
         card=NO_LINE,
     )
@@ -143,85 +142,6 @@ class ModelSettings:
         help="Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
         "encoded once; training then takes seconds",
         card="Only the Dense layers were trained",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveSettings:
-    """Settings of the loss."""
-
-    objective: Objective = choice(
-        Objective.CONTRASTIVE,
-        tuple(Objective),
-        help="Task: tell pairs from other texts, or predict the labels of texts",
-        card=NO_LINE,
-    )
-    temperature: float = number(
-        0.05, POSITIVE, help="Temperature, by which cosines are divided", card=NO_LINE
-    )
-    hard_negative_weight: float = number(
-        1.0,
-        POSITIVE,
-        help="α, the weight of an anchor's hard negatives",
-        card="An anchor's own negatives weigh {}",
-        objective=Objective.CONTRASTIVE,
-    )
-    mask_above: float | None = number(
-        None,
-        COSINE,
-        optional=True,
-        help="Cosine to the anchor above which a candidate is left out as a false negative; "
-        "repeated texts always are",
-        card="Candidates with a cosine above {} are not used as negatives",
-        objective=Objective.CONTRASTIVE,
-    )
-    queue_size: int = number(
-        0,
-        at_least(0),
-        help="Positives of earlier batches as further negatives, encoded by a momentum encoder "
-        "([MoCo](https://arxiv.org/abs/1911.05722))",
-        card="A queue of {} earlier vectors as further negatives",
-        objective=Objective.CONTRASTIVE,
-    )
-    queue_momentum: float = number(
-        0.999,
-        BELOW_ONE,
-        help="Momentum of the momentum encoder",
-        card="Momentum of the queue's encoder: {}",
-    )
-    mlm_weight: float = number(
-        0.0,
-        NOT_NEGATIVE,
-        help="Weight of a masked-language-model loss on the anchors, the mean over all masked "
-        "tokens of a batch",
-        card="Masked-language-model loss, weight {}",
-    )
-    mlm_probability: float = number(
-        0.15,
-        BELOW_ONE,
-        help="Share of the tokens that this loss masks",
-        card="Share of tokens masked: {}",
-    )
-    label_weight: float = number(
-        0.9, WEIGHT, help="λ in (1−λ) · cross-entropy + λ · supervised contrastive", card=NO_LINE
-    )
-    label_temperature: float = number(
-        0.3, POSITIVE, help="Temperature of the supervised contrastive loss", card=NO_LINE
-    )
-    label_smoothing: float = number(
-        0.0,
-        BELOW_ONE,
-        help="[Smoothing](https://arxiv.org/abs/1512.00567) of the labels in the cross-entropy",
-        card="Label smoothing {}",
-        objective=Objective.CLASSIFICATION,
-    )
-    mixup: float = number(
-        0.0,
-        NOT_NEGATIVE,
-        help="α of the Beta distribution that [mixes vectors]"
-        "(https://arxiv.org/abs/1905.08941) in the cross-entropy; 0 for none",
-        card="Mixup, α {}",
-        objective=Objective.CLASSIFICATION,
     )
 
 
@@ -393,6 +313,9 @@ GROUPS = {
     "Data": DataSettings,
     "Model": ModelSettings,
     "Objective": ObjectiveSettings,
+    "Objective `contrastive`": ContrastiveSettings,
+    "Objective `classification`": LabelSettings,
+    "Objective `distillation`": TeacherSettings,
     "Prefixes and layers": NestingSettings,
     "Optimisation": OptimizationSettings,
     "Evaluation": EvaluationSettings,

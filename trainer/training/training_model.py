@@ -26,6 +26,7 @@ from trainer.model.modules import (
 )
 from trainer.training.config import Objective, Pooler, TrainConfig
 from trainer.training.losses.mlm import MaskedLanguageModel
+from trainer.training.objective_settings import TeacherAxes
 
 TANH = "torch.nn.modules.activation.Tanh"
 
@@ -86,10 +87,14 @@ class TrainingModel(nn.Module):
     """Everything that a run changes. The names of its parts are those of the stored checkpoints.
 
     towers: see `encoders`. momentum, queue, language, classifier: where the configuration asks for
-    them.
+    them. axes: (teacher's dim, dim), the axes of a teacher's vectors that are learnt.
     """
 
-    def __init__(self, model: Model, config: TrainConfig, projection: Dense | None):
+    axes: Tensor | None
+
+    def __init__(
+        self, model: Model, config: TrainConfig, projection: Dense | None, teacher_dim: int = 0
+    ):
         super().__init__()
         encoder = EncoderCopy(model.module, projection)
         self.towers = nn.ModuleList([encoder])
@@ -104,6 +109,9 @@ class TrainingModel(nn.Module):
             network, share = model.module.transformer, config.mlm_probability
             self.language = MaskedLanguageModel(network, model.tokenizer, share, config.seed)
         self.classifier = model.classifier
+        learns_axes = config.learns_vectors and config.teacher_axes is TeacherAxes.PCA
+        axes = torch.zeros(teacher_dim, model.module.dim) if learns_axes else None
+        self.register_buffer("axes", axes)
 
     @property
     def encoders(self) -> nn.ModuleList:

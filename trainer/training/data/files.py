@@ -12,29 +12,16 @@ import random
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from trainer.errors import DataError
 from trainer.reading import open_text
+from trainer.training.data.columns import Example, Header, Reading, choose_columns, read_row
 from trainer.training.data.positives import Augment, Drawn, Kind, Texts, draw
 
-# Known column names, in order of preference: an anchor and its positive, or one text. A pair may
-# have columns of negatives, too.
-KNOWN_COLUMNS: tuple[tuple[str, ...], ...] = (
-    ("anchor", "positive"),
-    ("query", "positive"),
-    ("premise", "entailment"),
-    ("sentence1", "sentence2"),
-    ("title", "text"),
-    ("sentence",),
-    ("text",),
-)
-NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
-LABEL = "label"
-Example = tuple[Kind, Texts]
 Batch = list[Drawn]
 
 
@@ -64,13 +51,13 @@ def read_examples(
     columns: Sequence[str] = (),
     exclude: Iterable[Path] = (),
     *,
-    labelled: bool = False,
+    reading: Reading = Reading.TEXTS,
     expects: Sequence[Kind] = (),
     next_sentence: bool = False,
 ) -> Examples:
     """The examples of all files, without those that contain a sentence of the exclude files.
 
-    Sentences are compared by their letters and digits alone. labelled: read texts with labels.
+    Sentences are compared by their letters and digits alone. reading: what is read besides texts.
     expects: the kinds that a file may hold; () for any. next_sentence: sentences become pairs of
     one and what follows it. Raises DataError, with file and line where there is one.
     """
@@ -78,7 +65,7 @@ def read_examples(
     kept: list[Example] = []
     excluded = 0
     for path in paths:
-        examples = list(read_file(path, columns, labelled=labelled))
+        examples = list(read_file(path, columns, reading))
         if not examples:
             raise DataError(f"{path}: no examples")
         _check_kinds(path, examples, expects)
@@ -95,7 +82,8 @@ def read_examples(
         raise DataError("no sentence has another after it: next-sentence needs two in a file")
     if not kept:
         raise DataError(f"all {excluded} examples contain a sentence of the exclude files")
-    if labelled and len(labels := {texts[1] for _, texts in kept}) < 2:
+    labels = {texts[1] for kind, texts in kept if kind is Kind.LABELLED}
+    if len(labels) == 1:
         raise DataError(
             f"all {len(kept)} examples have the label {min(labels)!r}: expected two labels or more"
         )
@@ -104,7 +92,7 @@ def read_examples(
 
 def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The texts of all files with their labels. Raises DataError, with file and line."""
-    rows = (row for path in paths for row in read_file(path, columns, labelled=True))
+    rows = (row for path in paths for row in read_file(path, columns, Reading.LABELS))
     labelled = [(texts[0], texts[1]) for _, texts in rows]
     if not labelled:
         raise DataError(f"{', '.join(map(str, paths))}: no labelled texts")
@@ -144,21 +132,21 @@ def identity(text: str) -> str:
 
 
 def texts_without_label(example: Example) -> Texts:
-    """The texts of an example, without a label."""
+    """The texts of an example, without its label or scores."""
     kind, texts = example
-    return texts[:1] if kind is Kind.LABELLED else texts
+    return texts[:-1] if kind in (Kind.LABELLED, Kind.SCORED) else texts
 
 
 def sentences(path: Path) -> Iterator[str]:
     """Every sentence of a file of examples or of scored pairs; each example's texts in turn."""
-    for _, texts in read_file(path, scored=True):
+    for _, texts in read_file(path, reading=Reading.IGNORE):
         yield from texts
 
 
 def read_file(
-    path: Path, columns: Sequence[str] = (), *, scored: bool = False, labelled: bool = False
+    path: Path, columns: Sequence[str] = (), reading: Reading = Reading.TEXTS
 ) -> Iterator[Example]:
-    """The examples of one file. scored: accept `score` and `label`, and do not read them."""
+    """The examples of one file."""
     with open_text(path) as lines:
         first: dict[str, Any] = {}  # the first value of every column
         origin: dict[str, str] = {}  # where every column begins: file and line
@@ -169,22 +157,19 @@ def read_file(
             for number, row in rows:
                 first |= {name: value for name, value in row.items() if first.get(name) is None}
                 origin = dict.fromkeys(row, f"{path}:{number}") | origin
-            header = str(path)
+            place = str(path)
         else:
             table = _tsv_rows(path, lines)
             head = list(itertools.islice(table, 1))
             first = head[0][1] if head else {}
             rows = itertools.chain(head, table)
-            header = f"{path}:1"
-            origin = dict.fromkeys(first, header)
+            place = f"{path}:1"
+            origin = dict.fromkeys(first, place)
         chosen: tuple[str, ...] = ()
         if first:
-            if not (columns or labelled or scored):
-                _check_judged(origin)
-            chosen = _choose(header, first, columns, labelled)
+            chosen = choose_columns(Header(place, first, origin), columns, reading)
         for number, row in rows:
-            where = f"{path}:{number}"
-            yield _labelled(where, row, chosen) if labelled else _example(where, row, chosen)
+            yield read_row(f"{path}:{number}", row, chosen, reading)
 
 
 def _tsv_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -217,97 +202,6 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
         yield number, row
-
-
-def _choose(
-    header: str, row: dict[str, Any], columns: Sequence[str], labelled: bool
-) -> tuple[str, ...]:
-    """The columns to read: the named ones, the known ones, or the only list of texts.
-
-    header: the file, with its line of column names if it has one, for errors.
-    """
-    if columns:
-        if missing := [name for name in columns if name not in row]:
-            raise DataError(f"{header}: no column {', '.join(missing)}: it has {', '.join(row)}")
-        return tuple(columns)
-    if labelled:
-        text = next((name for name in ("text", "sentence") if name in row), None)
-        if text is None or LABEL not in row:
-            raise DataError(
-                f"{header}: expected the columns `text` and `label`, got {', '.join(row)}: rename "
-                "them, or to train name them in `columns`, text first"
-            )
-        return text, LABEL
-    for known in KNOWN_COLUMNS:
-        if all(name in row for name in known):
-            negatives = [n for n in row if NEGATIVE.fullmatch(n)] if len(known) == 2 else []
-            return (*known, *negatives)
-    if len(row) == 1 and "," in next(iter(row)):
-        raise DataError(f"{header}: is CSV: training reads TSV (tabs between columns) and JSONL")
-    lists = [name for name, value in row.items() if isinstance(value, list)]
-    if len(lists) == 1:
-        return (lists[0],)
-    raise DataError(
-        f"{header}: cannot tell what to train on from the columns {', '.join(row)}: name them "
-        "(anchor, positive, negative), or give `columns`"
-    )
-
-
-def _check_judged(origin: Mapping[str, str]) -> None:
-    """Refuse texts with a judgement that training would not read.
-
-    origin: column → the file and line where it begins.
-    """
-    if "score" in origin:
-        raise DataError(
-            f"{origin['score']}: the column `score` makes this a test of similarity, not training "
-            "pairs: give it as `dev`, or name the columns to train on"
-        )
-    if LABEL in origin:
-        raise DataError(
-            f"{origin[LABEL]}: has a column `{LABEL}`, which a contrastive run does not read: "
-            "set objective=classification to learn the labels, or name the columns to train on"
-        )
-
-
-def _labelled(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
-    if len(columns) != 2:
-        raise DataError(f"{where}: columns is {', '.join(columns)}: expected a text and its label")
-    text, label = row.get(columns[0]), row.get(columns[1])
-    _check_text(where, columns[0], text)
-    if not isinstance(label, str | int) or not str(label).strip():
-        raise DataError(f"{where}: {columns[1]} is {label!r}, expected a label")
-    return Kind.LABELLED, (str(text), str(label))
-
-
-def _example(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> Example:
-    values = [row.get(name) for name in columns]
-    if len(values) == 1 and isinstance(values[0], list):
-        texts = tuple(dict.fromkeys(values[0])) if _all_texts(values[0]) else ()
-        if len(texts) < 2:
-            raise DataError(f"{where}: {columns[0]} must list at least 2 different texts")
-        return Kind.PARAPHRASES, texts
-    for name, value in zip(columns[:2], values[:2], strict=True):
-        _check_text(where, name, value)
-    if len(values) == 1:
-        return Kind.SENTENCE, (str(values[0]),)
-    negatives: list[str] = []
-    for name, value in zip(columns[2:], values[2:], strict=True):
-        # An empty negative is none: the row may be a pair, or have fewer than others.
-        for text in value if isinstance(value, list) else [value] if value else []:
-            _check_text(where, name, text)
-            negatives.append(text)
-    kind = Kind.TRIPLET if negatives else Kind.PAIR
-    return kind, (str(values[0]), str(values[1]), *negatives)
-
-
-def _check_text(where: str, name: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {name} is {value!r}, expected text")
-
-
-def _all_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) and value.strip() for value in values)
 
 
 def epoch_batches(

@@ -12,7 +12,8 @@ import random
 from enum import StrEnum
 from typing import NamedTuple
 
-# The texts of an example as they were read; what they mean is its Kind.
+# The texts of an example as they were read; what they mean is its Kind. A label and scores are the
+# last of them.
 Texts = tuple[str, ...]
 
 
@@ -24,6 +25,7 @@ class Kind(StrEnum):
     SENTENCE = "sentence"  # one text, its own positive under dropout
     PARAPHRASES = "paraphrases"  # two or more that mean the same
     LABELLED = "labelled"  # a text, its label
+    SCORED = "scored"  # anchor, positive, perhaps negatives; their scores, separated by spaces
 
 
 class Augment(StrEnum):
@@ -40,7 +42,8 @@ class Drawn(NamedTuple):
     """One row of a batch.
 
     label: of labelled text, whose positive is unused. one_text: anchor and positive are two views
-    of one sentence.
+    of one sentence. scores: as they were read: one for each candidate, the positive first, or for
+    each negative the positive's lead.
     """
 
     anchor: str
@@ -48,6 +51,7 @@ class Drawn(NamedTuple):
     negatives: Texts = ()
     label: str = ""
     one_text: bool = False
+    scores: tuple[float, ...] = ()
 
 
 def draw(
@@ -68,6 +72,9 @@ def draw(
             return Drawn(anchor, positive)
         case Kind.LABELLED:
             return Drawn(texts[0], label=texts[1])
+        case Kind.SCORED:
+            scores = tuple(map(float, texts[-1].split()))
+            return Drawn(texts[0], texts[1], texts[2:-1], scores=scores)
 
 
 def augmented(text: str, augment: Augment, share: float, rng: random.Random) -> str:

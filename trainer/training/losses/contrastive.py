@@ -21,6 +21,8 @@ from trainer.errors import ConfigError
 from trainer.training.losses.cosines import nested_cosines
 
 ScoreLoss = Callable[[Tensor], Tensor]
+# From two sets of vectors and prefix lengths to what a loss is given for each length.
+PrefixScores = Callable[[Tensor, Tensor, Sequence[int]], list[Tensor]]
 
 
 def info_nce(
@@ -58,44 +60,18 @@ def supervised_contrastive(scores: Tensor, labels: Tensor, *, temperature: float
     return -means.sum() / (counts > 0).sum().clamp(min=1)
 
 
-def distillation(
-    student: Tensor, teacher: Tensor, *, temperature: float = 0.05, bias: Tensor | None = None
-) -> Tensor:
-    """KL divergence of the student's ranking from the teacher's, averaged over anchors.
-
-    KL(softmax(teacher / t) ‖ softmax(student / t)). student, teacher: (B, N) cosines of the same
-    pairs, over a prefix and over the full width. bias: as in `info_nce`. The teacher learns
-    nothing from it.
-    """
-    shift = 0.0 if bias is None else bias.nan_to_num(neginf=-1e4)  # −inf − −inf is not a number
-    target = (teacher.detach() / temperature + shift).log_softmax(dim=1)
-    log_student = (student / temperature + shift).log_softmax(dim=1)
-    return functional.kl_div(log_student, target, reduction="batchmean", log_target=True)
-
-
-def layer_distillation(truncated: Tensor, full: Tensor, *, temperature: float = 0.3) -> Tensor:
-    """KL divergence between the softmaxes of two vectors of a text, averaged over texts.
-
-    Draws the vector after the first layers to the one after all (arXiv 2402.14776); multiplied by
-    the temperature. truncated, full: (n, D). The full vectors get no gradient.
-    """
-    target = (full.detach() / temperature).log_softmax(dim=-1)
-    log_truncated = (truncated / temperature).log_softmax(dim=-1)
-    divergence = functional.kl_div(log_truncated, target, reduction="batchmean", log_target=True)
-    return temperature * divergence
-
-
 def matryoshka(
     loss: ScoreLoss,
     dims: Sequence[int],
     weights: Sequence[float] | None = None,
-    form: Callable[[Tensor, Tensor, Sequence[int]], list[Tensor]] = nested_cosines,
+    form: PrefixScores = nested_cosines,
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The weighted sum of `loss` over the cosines of every prefix, a function of vectors.
 
-    weights: one for each of dims, 1 by default. form: how the cosines are found; `plain_cosines`
-    gives the same to rounding. matryoshka(loss, [D]) is loss itself on vectors D wide. Raises
-    ConfigError for no dims, or weights that do not match.
+    weights: one for each of dims, 1 by default. form: what `loss` gets for each prefix; by default
+    the cosines of all pairs (`plain_cosines` gives the same to rounding), with `paired_cosines` or
+    `paired_angles` those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
+    wide. Raises ConfigError for no dims, or weights that do not match.
     """
     chosen = [1.0] * len(dims) if weights is None else list(weights)
     if not dims or len(chosen) != len(dims):

@@ -1,15 +1,17 @@
-"""Cosines of every prefix of two sets of vectors: (B, N) for each length.
+"""Cosines of every prefix of two sets of vectors: (B, N) for each length, or (n,) of given pairs.
 
 What all nested losses begin with (Kusupati et al., arXiv 2205.13147). The dot products over a
 prefix are those over the next shorter one plus those over the block between them, and so are the
 squared lengths: all prefixes together cost the multiplications of the longest, forward and back.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trainer.model.modules import check_lengths, prefix
 
@@ -34,6 +36,38 @@ def nested_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
     scores = _Nested.apply(a, c, *ends)  # type: ignore[no-untyped-call]
     by_length = dict(zip(ends, scores, strict=True))
     return [by_length[dim] for dim in dims]
+
+
+def paired_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
+    """The cosine of row i of a (n, D) with row i of c (n, D): (n,) for each of dims."""
+    check_lengths(dims, a.shape[-1])
+    ends = sorted(set(dims))
+    blocks = list(itertools.pairwise([0, *ends]))
+
+    def sums(products: Tensor) -> Tensor:
+        """(len(ends), n): over each prefix."""
+        parts = [products[:, start:end].sum(dim=1) for start, end in blocks]
+        return torch.stack(parts).cumsum(dim=0)
+
+    scales = (sums(x.square()).clamp(min=EPSILON**2).rsqrt() for x in (a, c))
+    by_length = dict(zip(ends, sums(a * c) * next(scales) * next(scales), strict=True))
+    return [by_length[dim] for dim in dims]
+
+
+def paired_angles(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
+    """AnglE's similarity of row i of a with row i of c: (n,) for each of dims (arXiv 2309.12871).
+
+    The dimensions i and i + dim/2 of a prefix are a complex number; a prefix of odd length gets a
+    zero. The similarity is |cosine + sine| between two vectors of such numbers, as in the authors'
+    code, whose sign their equation 3 has the other way round.
+    """
+    found = []
+    for dim in dims:
+        x, y = (functional.pad(prefix(rows, dim), (0, dim % 2)) for rows in (a, c))
+        (real_x, imaginary_x), (real_y, imaginary_y) = x.chunk(2, dim=1), y.chunk(2, dim=1)
+        sine = (imaginary_x * real_y - real_x * imaginary_y).sum(dim=1)
+        found.append(((x * y).sum(dim=1) + sine).abs())
+    return found
 
 
 class _Nested(torch.autograd.Function):

@@ -1,0 +1,88 @@
+"""Scored pairs: STS-B's training pairs with CoSENT over the prefixes; the test set once at the end.
+
+    python benchmarks/scored_pairs.py --seeds 3 --test
+
+Spearman × 100 by prefix length, before and after. Training pairs that hold a sentence of the dev
+or the test set are left out. STS-B dev chooses the step; with --test the test set is then scored
+once for each seed.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import click
+from record import DATA, record
+
+from trainer.encoder import Encoder
+from trainer.evaluation.sts import read_sts, sts
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
+from trainer.training.objective_settings import SimilarityLoss
+
+
+@click.command()
+@DATA
+@click.option("--seeds", default=3, show_default=True)
+@click.option("--steps", default=360, show_default=True, help="Updates; 4 epochs of 64 pairs.")
+@click.option("--batch-size", default=64, show_default=True)
+@click.option("--learning-rate", default=5e-5, show_default=True)
+@click.option("--loss", type=click.Choice(list(SimilarityLoss)), default=SimilarityLoss.COSENT)
+@click.option("--evaluations", default=4, show_default=True, help="Of dev, during training.")
+@click.option("--head-only", is_flag=True, help="Train a linear layer on fixed vectors.")
+@click.option("--test", is_flag=True, help="Score the test set at the end.")
+def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) -> None:
+    """Train with each seed."""
+    dev, test_set = data / "sts/stsb_dev.tsv", data / "sts/stsb_test.tsv"
+    figures: dict[str, Any] = {name: str(value) for name, value in settings.items()}
+    tested: list[dict[int, float]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in range(seeds):
+            started = time.monotonic()
+            config = TrainConfig(
+                train=(data / "sts/stsb_train.tsv",),
+                out=Path(scratch) / str(seed),
+                objective="similarity",
+                similarity_loss=settings["loss"],
+                exclude=(dev, test_set),
+                dev=(dev,),
+                batch_size=settings["batch_size"],
+                learning_rate=settings["learning_rate"],
+                head_only=settings["head_only"],
+                max_steps=settings["steps"],
+                eval_every=max(1, settings["steps"] // evaluations),
+                checkpoint_every=0,
+                seed=seed,
+            )
+            encoder = train(config, lambda r: click.echo(f"{r.step} {r.loss} {r.scores}", err=True))
+            dev_scores = {k: round(100 * v, 2) for k, v in encoder.recipe["best"].items()}
+            figures[f"seed {seed}"] = {
+                "examples": encoder.recipe["examples"],
+                "excluded": encoder.recipe["excluded"],
+                "best_step": encoder.recipe["best_step"],
+                "dev": dev_scores,
+                "minutes": round((time.monotonic() - started) / 60, 1),
+            }
+            if test:
+                tested.append(scores(encoder, test_set))
+                figures[f"seed {seed}"]["test"] = tested[-1]
+            click.echo(f"seed {seed} {figures[f'seed {seed}']}")
+    if test:
+        figures["untrained"] = scores(Encoder.load("starter-768"), test_set)
+        for dim in tested[0]:
+            of_dim = [row[dim] for row in tested]
+            spread = round(stdev(of_dim), 2) if len(of_dim) > 1 else 0.0
+            figures[f"test {dim}"] = {"mean": round(fmean(of_dim), 2), "sd": spread}
+            click.echo(f"{dim:5} {figures['untrained'].get(dim)} {figures[f'test {dim}']}")
+    record(f"scored_pairs_{settings['loss']}{'_head' * settings['head_only']}", figures)
+
+
+def scores(encoder: Encoder, path: Path) -> dict[int, float]:
+    """Spearman × 100 by prefix length."""
+    return {row.dim: round(100 * row.spearman, 2) for row in sts(encoder, read_sts([path]))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""CoSENT, AnglE and the squared error of scores: by hand, and against sentence-transformers."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sentence_transformers.sentence_transformer.losses import (
+    AnglELoss,
+    CoSENTLoss,
+    CosineSimilarityLoss,
+    MatryoshkaLoss,
+)
+from torch import Tensor, nn
+
+from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
+from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Drawn
+from trainer.training.losses.contrastive import PrefixScores, matryoshka
+from trainer.training.losses.cosines import nested_cosines, paired_angles, paired_cosines
+from trainer.training.losses.scored import cosent, squared_error
+from trainer.training.objectives.similarity import Similarity
+from trainer.training.processes import Processes
+
+# Two pairs have the same score, which says nothing of their order.
+SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])
+DIMS = [WIDTH, 13, 4, 1]
+REFERENCES: dict[str, tuple[Callable[[nn.Module], nn.Module], PrefixScores]] = {
+    "cosent": (CoSENTLoss, paired_cosines),
+    "angle": (AnglELoss, paired_angles),
+    "mse": (CosineSimilarityLoss, paired_cosines),
+}
+
+
+def scored_loss(name: str) -> Callable[[Tensor], Tensor]:
+    return functools.partial(squared_error if name == "mse" else cosent, scores=SCORES)
+
+
+@both_precisions
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_loss_is_theirs(name: str, dtype: torch.dtype) -> None:
+    make, form = REFERENCES[name]
+    ours = matryoshka(scored_loss(name), [WIDTH], form=form)
+    reference = theirs(make(Given()), SCORES)
+    assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
+
+
+@both_precisions
+@pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_nested_loss_is_theirs(
+    name: str, weights: list[float] | None, dtype: torch.dtype
+) -> None:
+    make, form = REFERENCES[name]
+    ours = matryoshka(scored_loss(name), DIMS, weights, form)
+    model = Given()
+    reference = theirs(MatryoshkaLoss(model, make(model), DIMS, weights), SCORES)
+    assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_the_objective_trains_every_prefix_as_theirs(name: str) -> None:
+    config = TrainConfig(
+        train=("unused",), out="unused", objective="similarity", similarity_loss=name
+    )
+    objective = Similarity(config, DIMS, Processes())
+    rows = [Drawn(f"a {i}", f"b {i}", scores=(score,)) for i, score in enumerate(SCORES.tolist())]
+    model = Given()
+    reference = theirs(MatryoshkaLoss(model, REFERENCES[name][0](model), DIMS), SCORES)
+    assert_same(
+        lambda c: objective.loss([x.unsqueeze(0) for x in c], rows, 0),
+        reference,
+        columns(2, dtype=torch.float32),
+    )
+
+
+def test_cosent_by_hand() -> None:
+    # Of the three pairs only the second, scored highest, should be above the others.
+    found = cosent(torch.tensor([0.5, 0.3, -0.1]), torch.tensor([1.0, 2.0, 1.0]), temperature=0.5)
+    assert found.item() == pytest.approx(math.log(1 + math.exp(0.4) + math.exp(-0.8)))
+
+
+def test_cosent_of_equal_scores_teaches_nothing() -> None:
+    similarities = torch.tensor([0.5, 0.3], requires_grad=True)
+    found = cosent(similarities, torch.tensor([3.0, 3.0]))
+    found.backward()
+    assert found.item() == 0 and similarities.grad is not None
+    assert similarities.grad.tolist() == [0, 0]
+
+
+def test_only_the_order_of_scores_counts() -> None:
+    similarities = torch.tensor([0.5, 0.3, -0.1])
+    few, many = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([-7.0, 1.0, 5.0])
+    assert cosent(similarities, few) == cosent(similarities, many)
+
+
+@given(st.lists(st.integers(1, WIDTH), min_size=1, max_size=5), st.integers(0, 99))
+def test_paired_cosines_are_the_diagonal(dims: list[int], seed: int) -> None:
+    a, c = columns(2, 5, seed)
+    expected = [scores.diagonal() for scores in nested_cosines(a, c, dims)]
+    torch.testing.assert_close(paired_cosines(a, c, dims), expected)
+
+
+@pytest.mark.parametrize("form", (paired_cosines, paired_angles))
+def test_a_zero_row_has_similarity_0_and_a_finite_gradient(form: PrefixScores) -> None:
+    a, c = columns(2, 3)
+    a[1] = 0
+    a.requires_grad_()
+    scores = form(a, c, [WIDTH, 4])
+    assert scores[0][1] == scores[1][1] == 0
+    torch.stack(scores).sum().backward()
+    assert a.grad is not None and a.grad.isfinite().all()

@@ -1,0 +1,108 @@
+"""The encoder beside the one that is trained, a teacher or a guide; and the run's objective."""
+
+import numpy as np
+import torch
+
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, ModelError
+from trainer.model.folder import Model
+from trainer.runtimes.config import Precision, RuntimeKind
+from trainer.training.config import Objective, TrainConfig
+from trainer.training.objective_settings import TeacherAxes
+from trainer.training.objectives.classification import Classification
+from trainer.training.objectives.contrastive import Contrastive
+from trainer.training.objectives.distillation import Distillation
+from trainer.training.objectives.fixed import FixedEncoder
+from trainer.training.objectives.similarity import Similarity
+from trainer.training.posthoc import pca
+from trainer.training.processes import Processes
+from trainer.training.training_model import TrainingModel
+
+AnyObjective = Contrastive | Classification | Similarity | Distillation
+
+
+def load_fixed(config: TrainConfig, device: torch.device) -> FixedEncoder | None:
+    """The teacher or the guide that the configuration names. Raises ConfigError."""
+    role, name = ("teacher", config.teacher) if config.teacher else ("guide", config.guide)
+    if not name:
+        return None
+    try:
+        # Torch cuts batches by a fixed rule, not by a measured one: a resumed run gets the same.
+        encoder = Encoder.load(
+            name,
+            runtime=RuntimeKind.TORCH,
+            precision=Precision.FP32 if config.precision == Precision.FP32 else Precision.AUTO,
+            trust_remote_code=config.trust_remote_code,
+        )
+    except ModelError as error:
+        raise ConfigError(f"{role} {name} cannot be loaded: {error}") from error
+    return FixedEncoder(encoder, device)
+
+
+def check_widths(config: TrainConfig, teacher: FixedEncoder | None, model: Model) -> None:
+    """Refuse a teacher whose vectors this model cannot learn. Raises ConfigError.
+
+    A wider teacher is projected to its strongest axes. One that is narrower has no target for the
+    last dimensions; only cosines, of which the width is free, can be learnt from it.
+    """
+    if not config.learns_vectors or teacher is None:
+        return
+    dim, width = model.module.dim, teacher.dim
+    if width < dim or (config.teacher_axes is TeacherAxes.OWN and width != dim):
+        own = "as many as" if config.teacher_axes is TeacherAxes.OWN else "at least"
+        raise ConfigError(
+            f"teacher {config.teacher} has {width} dimensions, expected {own} the {dim} of "
+            f"{config.base} to learn its vectors: learn its cosines, which need no common width "
+            "(distillation_loss=kl), or choose another `base`"
+        )
+
+
+def teacher_title(config: TrainConfig, teacher: FixedEncoder | None, dim: int) -> str:
+    """What is learnt from the teacher, in words, for the model card; "" without one."""
+    if teacher is None or not config.teacher:
+        return ""
+    if not config.learns_vectors:
+        return f"Teacher {config.teacher}, {teacher.dim} dimensions: its cosines were learnt"
+    if config.teacher_axes is TeacherAxes.OWN:
+        return f"Teacher {config.teacher}, {teacher.dim} dimensions: its vectors were learnt"
+    return (
+        f"Teacher {config.teacher}, {teacher.dim} dimensions: its vectors along their {dim} "
+        "strongest principal axes were learnt"
+    )
+
+
+def teacher_targets(
+    training_model: TrainingModel, teacher: FixedEncoder, texts: list[str]
+) -> np.ndarray:
+    """The teacher's vectors of these texts as they are learnt: (n, D).
+
+    Fits the axes, where principal ones are learnt.
+    """
+    vectors = teacher.encoder.encode(texts)
+    axes = training_model.axes
+    if axes is None:
+        return vectors
+    weight = pca(vectors, axes.shape[1]).weight.T  # (teacher's dim, D)
+    axes.copy_(torch.from_numpy(weight))
+    projected: np.ndarray = vectors @ weight
+    return projected
+
+
+def make_objective(
+    config: TrainConfig,
+    training_model: TrainingModel,
+    model: Model,
+    processes: Processes,
+    fixed: FixedEncoder | None,
+) -> AnyObjective:
+    """The objective that the configuration names."""
+    dims = model.matryoshka_dims
+    match config.objective:
+        case Objective.CLASSIFICATION:
+            return Classification(training_model, config, dims, processes)
+        case Objective.SIMILARITY:
+            return Similarity(config, dims, processes)
+        case Objective.DISTILLATION:
+            return Distillation(config, dims, processes, fixed, training_model.axes)
+        case _:
+            return Contrastive(training_model, config, dims, processes, fixed)
