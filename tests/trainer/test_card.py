@@ -123,8 +123,8 @@ def test_how_it_was_made(trained: Model) -> None:
         "temperature 0.05.",
         "- Summed over the prefixes 32, 16 and 8 (Matryoshka).",
         "- The vectors were first rotated, strongest axes first.",
-        "- Candidates with a cosine above 0.9 are not used as negatives.",
         "- Masked-language-model loss, weight 0.1.",
+        "- Candidates with a cosine above 0.9 are not used as negatives.",
         "- Prefix distillation, weight 0.5.",
         "- Training: 100 updates, 32 examples an update, AdamW with a peak learning rate of 5e-05, "
         "seed 7.",

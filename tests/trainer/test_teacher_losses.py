@@ -91,6 +91,23 @@ def test_margins_over_prefixes_are_theirs(count: int, scored: str) -> None:
     )
 
 
+def test_margins_are_of_scores_over_their_temperatures() -> None:
+    labels = teacher_scores(2)
+    config = run_settings(
+        objective="distillation",
+        distillation_loss="margin-mse",
+        temperature=0.25,
+        teacher_temperature=2.0,
+    )
+    ours = Distillation(config, [WIDTH], Processes())
+    reference = MarginMSELoss(Given(), similarity_fct=lambda a, b: 4 * pairwise_cos_sim(a, b))
+    assert_same(
+        lambda c: ours.loss(as_views(c), rows(3, labels), 0),
+        theirs(reference, labels / 2),
+        columns(3, dtype=torch.float32),
+    )
+
+
 @pytest.mark.parametrize("t, teacher_t", ((1.0, None), (0.1, 2.0)))
 def test_rankings_of_scores_over_prefixes_are_theirs(t: float, teacher_t: float | None) -> None:
     labels = teacher_scores(4)
