@@ -4,9 +4,8 @@ store = SearchEngineVectorStore(SearchEngine.open("papers.index"))
 store.as_retriever(search_kwargs={"k": 5, "filter": {"year": {"$gte": 2015}}})
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self, cast
 from uuid import uuid4
 
@@ -19,6 +18,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import VectorStore
+from pydantic import Field
 
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.engine import SearchEngine
@@ -261,7 +261,7 @@ class SearchEngineRetriever(BaseRetriever):
     k: int = 4
     filter: Any = None
     passages: bool = False
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: dict[str, Any] = Field(default_factory=dict)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
