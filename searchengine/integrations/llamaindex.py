@@ -200,9 +200,9 @@ def _test(asked: MetadataFilter) -> str:
         return parts.either([parts.missing(field), parts.equal(field, "")])
     values = value if isinstance(value, list) else [value]
     tests = [parts.contains(field, each) for each in values]
-    if operator == FilterOperator.ANY:
-        return parts.either(tests)
-    return parts.every([parts.negated(parts.missing(field)), *tests])
+    if operator == FilterOperator.ALL and not tests:
+        raise FilterError("all takes a list of at least one value, got []")
+    return parts.either(tests) if operator == FilterOperator.ANY else parts.every(tests)
 
 
 def _text_match(field: str, operator: FilterOperator, value: Any) -> str:

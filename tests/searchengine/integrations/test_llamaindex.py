@@ -169,7 +169,8 @@ OPERATORS = {
     ],
     ("l",): [
         (("contains",), st.sampled_from(["a", "Bat", "bat", 0, 1, 2])),
-        (("any", "all"), LISTS),
+        (("any",), LISTS),
+        (("all",), LISTS.filter(bool)),
     ],
 }
 TESTS = st.one_of(
@@ -213,6 +214,7 @@ def test_filters_may_be_nested(stores: Stores) -> None:
         (">", None, "texts, finite numbers"),
         ("in", "abc", "in takes a list"),
         ("any", "abc", "any takes a list"),
+        ("all", [], "at least one value"),
         ("==", float("nan"), "texts, finite numbers"),
         ("==", 2**63, "texts, finite numbers"),
     ],
