@@ -332,6 +332,10 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         """Size and settings of the collection."""
         return stats.stats(self.collection)
 
+    def _repr_html_(self) -> str:
+        """Shown by notebooks."""
+        return self.stats()._repr_html_()
+
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.
 
