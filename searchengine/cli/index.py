@@ -19,6 +19,7 @@ from searchengine.cli.options import (
     SHORTLIST,
     WAIT,
     choice,
+    complete_path,
     note_compiling,
     runs,
     stages,
@@ -42,11 +43,12 @@ COMMIT_EVERY = 5000
 
 
 @click.command()
-@click.argument("corpus")
+@click.argument("corpus", shell_complete=complete_path)
 @COLLECTION
 @click.option(
     "--encoder",
     metavar="PATH",
+    shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, TRUST, numbers
+from searchengine.cli.options import AS_JSON, TRUST, complete_path, numbers
 from trainer.training.presets import PRESETS
 
 FILES = click.Path(path_type=Path)
@@ -136,7 +136,9 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
 )
-@click.option("--encoder", default="starter", help="Model folder or hub name.")
+@click.option(
+    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
+)
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
 )
