@@ -21,7 +21,7 @@ def mcp(collection: Path | str, encoder: str | None, runtime: Any) -> None:
 
     \b
     Example:
-        claude mcp add notes -- searchengine mcp notes.index
+        searchengine mcp notes.index
     """
     try:
         from searchengine.integrations.mcp import serve

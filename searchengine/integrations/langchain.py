@@ -126,7 +126,7 @@ class SearchEngineVectorStore(VectorStore):
                 raise QueryError(
                     f"{what} must be one for each of {len(texts)} texts, got {len(given)}"
                 )
-        keys = [key or str(uuid4()) for key in ids or [None] * len(texts)]
+        keys = [key or str(uuid4()) for key in ids or [""] * len(texts)]
         records = {
             key: record(key, text, metadata)
             for key, text, metadata in zip(keys, texts, metadatas or [{}] * len(texts), strict=True)
@@ -220,7 +220,8 @@ class SearchEngineVectorStore(VectorStore):
     ) -> list[Document]:
         # The engine compares four times as many as it returns; it chooses them one by one.
         most = max(k, -(-fetch_k // 4))
-        hits = self.engine.search(query, most, diversity=1 - lambda_mult, **options)
+        diverse: Options = {**options, "diversity": 1 - lambda_mult}
+        hits = self.engine.search(query, most, **diverse)
         return _documents(hits[:k])
 
     def _similarity_search_with_relevance_scores(
@@ -239,9 +240,11 @@ class SearchEngineVectorStore(VectorStore):
     async def _asimilarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        return await run_in_executor(
-            None, self._similarity_search_with_relevance_scores, query, k, **kwargs
+        search = self._similarity_search_with_relevance_scores
+        scored: list[tuple[Document, float]] = await run_in_executor(
+            None, search, query, k, **kwargs
         )
+        return scored
 
 
 class SearchEngineRetriever(BaseRetriever):

@@ -1,7 +1,7 @@
 """Filters of LangChain as `where`: dicts, and the filters of structured queries."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from langchain_core.structured_query import (
     Comparator,
@@ -17,7 +17,7 @@ from searchengine.errors import FilterError
 from searchengine.integrations import filters
 from searchengine.integrations.metadata import stored_path
 
-Filter = str | Mapping[str, Any] | FilterDirective | None
+Filter: TypeAlias = str | Mapping[str, Any] | FilterDirective | None
 """A `where` text, a dict (`where_of`), or the filter of a structured query."""
 
 
