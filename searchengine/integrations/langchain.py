@@ -117,6 +117,8 @@ class SearchEngineVectorStore(VectorStore):
     ) -> list[str]:
         """Add or replace documents in one commit; returns their ids, random where none is given.
 
+        Further keywords are those of SearchEngine.add; `batch_size`, which LangChain's `index`
+        passes, is the engine's own affair.
         Raises CorpusError for a text that is empty and for metadata that JSON cannot hold,
         QueryError if there are not as many ids or metadatas as texts.
         """
@@ -134,6 +136,7 @@ class SearchEngineVectorStore(VectorStore):
         for key, each in records.items():
             if not each["text"].strip():
                 raise CorpusError(f"document {key!r} has no text; leave it out")
+        kwargs.pop("batch_size", None)
         if records:
             self.engine.add(records.values(), **kwargs)
         return keys

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,28 +151,27 @@ META: list[dict[str, Any]] = [
 ]
 DOCUMENTS = [Document(id=str(i), content=f"text {i}", meta=meta) for i, meta in enumerate(META)]
 DATES = ["2020-03-01T09:30:00", "2020-03-01", "2020-03-01T09:29:59.999999", "2020-03-01T09:30Z"]
-SCALARS = st.sampled_from([None, -1, 0, 1, 1.5, 2, True, False, "", "a", "2020", *DATES])
-NAMES = "meta.n n meta.t meta.d meta.o.title meta.o meta.title meta._id meta.l none"
-FIELDS = st.sampled_from(NAMES.split())
-
-
-def comparison(fields: Any, operators: list[str], values: Any) -> Any:
-    return st.fixed_dictionaries(
-        {"field": fields, "operator": st.sampled_from(operators), "value": values}
-    )
-
-
+SCALARS = [None, -1, 0, 1, 1.5, 2, True, False, "", "a", "2020", *DATES]
+FIELDS = "meta.n n meta.t meta.d meta.o.title meta.o meta.title meta._id meta.l none".split()
 ORDER = [">", ">=", "<", "<="]
-WITH_ZONE = st.sampled_from(["2020-03-01T18:30:00+09:00", "2020-03-01T09:30+00:00"])
-COMPARISONS = st.one_of(
-    comparison(FIELDS, ["==", "!="], SCALARS),
-    comparison(FIELDS, ["in", "not in"], st.lists(SCALARS, max_size=3)),
-    comparison(st.just("meta.n"), ORDER, st.sampled_from([None, -1, 0, 1, 1.5, True])),
-    comparison(st.just("meta.d"), ORDER, st.sampled_from(DATES) | WITH_ZONE),
-    comparison(st.just("meta.z"), ["==", "!=", *ORDER], WITH_ZONE),
-)
+WITH_ZONE = ["2020-03-01T18:30:00+09:00", "2020-03-01T09:30+00:00"]
+LISTS = [[], [None], [1, "a"], [True, None, 2], [DATES[0], 0], [DATES[3], "2020-03-01"]]
+OPERATORS: list[tuple[list[str], list[str], list[Any]]] = [
+    (FIELDS, ["==", "!="], SCALARS),
+    (FIELDS, ["in", "not in"], LISTS),
+    (["meta.n"], ORDER, [None, -1, 0, 1, 1.5, True]),
+    (["meta.d"], ORDER, [*DATES, *WITH_ZONE, datetime(2020, 3, 1, 9, 30)]),
+    (["meta.z"], ["==", "!=", *ORDER], [*WITH_ZONE, datetime(2020, 3, 1, 9, 30, tzinfo=UTC)]),
+]
+COMPARISONS = [
+    {"field": field, "operator": operator, "value": value}
+    for fields, operators, values in OPERATORS
+    for field in fields
+    for operator in operators
+    for value in values
+]
 FILTERS = st.recursive(
-    COMPARISONS,
+    st.sampled_from(COMPARISONS),
     lambda inner: st.fixed_dictionaries(
         {"operator": st.sampled_from(["AND", "OR", "NOT"]), "conditions": st.lists(inner)}
     ),
@@ -187,13 +187,22 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngineDocu
     store.close()
 
 
+def check_selected(store: SearchEngineDocumentStore, asked: dict[str, Any]) -> None:
+    expected = [each.id for each in DOCUMENTS if document_matches_filter(asked, each)]
+    assert list(store.engine.keys(where_of(asked))) == expected, asked
+
+
+def test_every_comparison_selects_what_haystack_selects(fixed: SearchEngineDocumentStore) -> None:
+    for asked in COMPARISONS:
+        check_selected(fixed, asked)
+
+
 @given(FILTERS)
 def test_filters_select_what_haystack_selects(
     fixed: SearchEngineDocumentStore, asked: dict[str, Any]
 ) -> None:
-    expected = [each.id for each in DOCUMENTS if document_matches_filter(asked, each)]
-    assert [each.id for each in fixed.filter_documents(asked)] == expected
-    assert fixed.count_documents_by_filter(asked) == len(expected)
+    check_selected(fixed, asked)
+    assert fixed.count_documents_by_filter(asked) == len(fixed.filter_documents(asked))
 
 
 @pytest.mark.parametrize(
