@@ -80,7 +80,12 @@ def train(
 @click.command("train-cross-encoder")
 @click.argument("files", nargs=-1, required=True, type=FILES)
 @click.option("--out", required=True, type=FILES, help="New folder to write the model to.")
-@click.option("--base", default="starter", help="Model folder or hub name to start from.")
+@click.option(
+    "--base",
+    default="starter",
+    shell_complete=complete_path,
+    help="Model folder or hub name to start from.",
+)
 @click.option(
     "--exclude",
     multiple=True,
