@@ -14,10 +14,11 @@ from searchengine.cli.options import COLLECTION, ENCODER, runs
 @ENCODER
 @runs
 def mcp(collection: Path | str, encoder: str | None, runtime: Any) -> None:
-    """Serve a collection to an assistant as tools, over stdin and stdout.
+    """Serve a collection to an assistant as tools (MCP).
 
-    The tools are search, get, similar and facets (Model Context Protocol).
-    They only read, and show what other processes commit.
+    The tools are search, get, similar and facets, over stdin and stdout, by
+    the Model Context Protocol. They only read, and show what other processes
+    commit.
 
     \b
     Example:

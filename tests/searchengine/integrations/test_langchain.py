@@ -58,6 +58,8 @@ def test_documents_come_back_as_they_were_given(store: SearchEngineVectorStore) 
     # A title that the command line has stored is shown, too.
     store.engine.add([{"_id": "e", "title": "Eels", "text": "eels", "year": 1}])
     assert store.get_by_ids(["e"])[0].metadata == {"title": "Eels", "year": 1}
+    store.engine.add([{"_id": "e", "title": "Eels", "text": "eels", "_title": "given"}])
+    assert store.get_by_ids(["e"])[0].metadata == {"title": "given"}
 
 
 def test_searches_equal_those_of_the_store_in_memory(tmp_path: Path) -> None:
