@@ -150,7 +150,13 @@ META: list[dict[str, Any]] = [
     {},
 ]
 DOCUMENTS = [Document(id=str(i), content=f"text {i}", meta=meta) for i, meta in enumerate(META)]
-DATES = ["2020-03-01T09:30:00", "2020-03-01", "2020-03-01T09:29:59.999999", "2020-03-01T09:30Z"]
+DATES = [
+    "2020-03-01T09:30:00",
+    "2020-03-01",
+    "2020-01-01",
+    "2020-03-01T09:29:59.999999",
+    "2020-03-01T09:30Z",
+]
 SCALARS = [None, -1, 0, 1, 1.5, 2, True, False, "", "a", "2020", *DATES]
 FIELDS = "meta.n n meta.t meta.d meta.o.title meta.o meta.title meta._id meta.l none".split()
 ORDER = [">", ">=", "<", "<="]
