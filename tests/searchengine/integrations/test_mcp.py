@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import COMMAND, run
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 
@@ -131,18 +132,27 @@ def test_errors_are_one_sentence(server: Server) -> None:
     assert refusal(server, "forget", key="x") == "Unknown tool: forget"
 
 
-def test_it_opens_a_collection_again_after_its_encoder_has_changed(
-    path: Path, tmp_path: Path, server: Server
-) -> None:
-    other = tmp_path / "other.index"
-    with SearchEngine.create(other, None, dim=3) as engine:
-        engine.add(DOCUMENTS[:1], [[1, 0, 0]])
-    path.rename(tmp_path / "old.index")
-    other.rename(path)
-    (result,) = called(server, ("facets", {"fields": ["year"]}))
-    assert result.structured_content["documents"] == 1
-    path.rename(tmp_path / "gone.index")
+def test_it_opens_a_collection_again_that_another_encoder_has_built(tmp_path: Path) -> None:
+    path, other = tmp_path / "notes.index", tmp_path / "other.index"
+    for seed, folder in enumerate((path, other)):
+        model = write_model2vec(tmp_path / f"model{seed}", embeddings=static_table(seed=seed))
+        with SearchEngine.create(folder, str(model)) as engine:
+            engine.add([{"_id": folder.stem, "text": "the whale sleeps in the sea"}])
+    tools = Tools(path)
+    server = Server(tools)
+    asked = ("search", {"query": "the whale sleeps", "mode": "vector"})
+    scores = []
+    for name in ("notes", "other"):
+        (result,) = called(server, asked)
+        (hit,) = result.structured_content["hits"]
+        assert hit["key"] == name
+        scores.append(hit["score"])
+        path.rename(tmp_path / f"{name}.gone")
+        if name == "notes":
+            other.rename(path)
+    assert scores[0] != scores[1]
     assert "notes.index" in refusal(server, "facets", fields=["year"])
+    tools.close()
 
 
 def test_a_long_passage_is_shown_as_its_snippet(tmp_path: Path) -> None:
