@@ -26,7 +26,7 @@ def supplied(
                 f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
             )
         vectors = Path(corpus)
-    encoded = vectors is not None and vectors.is_dir()
+    encoded = vectors is not None and vectors.is_dir() and vectors.suffix != ".npy"
     if passages is not None and (vectors is None or encoded or holds_vectors(corpus)):
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
     if encoded:

@@ -76,6 +76,7 @@ class Mirrors(Local):
         """Cuts and encodes documents, or takes their vectors from a folder of `encode`.
 
         Raises QueryError without an encoder."""
+        folder = None if encoded is None else EncodedFolder(Path(encoded))
         self.collection.follow()  # the folder may have been replaced, with other settings
         settings = CollectionSettings.from_stored(self.collection.settings)
         if not settings.encodes:
@@ -84,9 +85,9 @@ class Mirrors(Local):
                 "add(documents, vectors)"
             )
         encoder = self._encoder.load()
-        if encoded is None:
+        if folder is None:
             return PassageReader(encoder, settings.passages)
-        return EncodedReader(EncodedFolder(Path(encoded)), encoder, settings.passages)
+        return EncodedReader(folder, encoder, settings.passages)
 
     def mirror(
         self,
