@@ -231,9 +231,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         reader = None
         if vectors is None or isinstance(vectors, str | Path):
             if passages is not None:
-                raise QueryError(
-                    "passages describe an array of vectors; pass it, or leave them out"
-                )
+                raise QueryError("passages describe an array; pass vectors too, or leave them out")
             if documents is None:
                 raise QueryError(f"{vectors} holds no documents; pass them too")
             reader, vectors = self._reader(vectors), None

@@ -91,8 +91,8 @@ class EncodedFolder:
         if not (path / MANIFEST).is_file():
             what = "has no manifest.jsonl" if path.is_dir() else "is not a folder"
             raise CorpusError(
-                f"{path} {what}; name a folder that searchengine encode wrote (add takes the vectors "
-                "of a .npy file as an array: numpy.load)"
+                f"{path} {what}; name a folder that searchengine encode wrote, or pass the array "
+                "of a .npy file (numpy.load)"
             )
         lines = (path / MANIFEST).read_bytes().split(b"\n")
         # What an interrupted process wrote of a line has no end. Its file is encoded again.

@@ -21,6 +21,7 @@ from postgres_server import new_url
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
 from searchengine.backends.postgresql import connections as connecting
+from searchengine.backends.postgresql import writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of
 from searchengine.errors import (
     BackendUnavailable,
@@ -423,6 +424,71 @@ def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str
     assert any(
         np.allclose(np.concatenate(stored), units(12, seed), atol=2e-3) for seed in range(3)
     )  # all of one writer's
+
+
+def test_a_writer_that_began_before_the_rotation(
+    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read that vectors are not rotated, and writes when they are."""
+    stored = entries(1200)
+    engine.collection.upsert(stored[:1100])
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    insert = writing._insert_passages
+
+    def wait(*arguments: Any) -> None:
+        if threading.current_thread() is writer:
+            has_begun.set()
+            may_go_on.wait(1)
+        insert(*arguments)
+
+    monkeypatch.setattr(writing, "_insert_passages", wait)
+    writer = threading.Thread(target=engine.collection.upsert, args=(stored[1100:],))
+    writer.start()
+    assert has_begun.wait(DEADLINE)
+    with SearchEngine.open(url) as other:
+        other.collection.wait_ready()
+        assert other.collection.carried()["rotation"] is not None
+    may_go_on.set()
+    writer.join(DEADLINE)
+    back = engine.collection.entries([entry.document.key for entry in stored])
+    vectors = np.concatenate([entry.vectors for entry in back])
+    np.testing.assert_allclose(vectors, units(1200), atol=2e-3)
+
+
+def test_several_build_the_index(engine: SearchEngine, url: str) -> None:
+    """One does, and the others wait, without being waited for themselves."""
+    engine.collection.upsert(entries(1100))
+    errors: list[BaseException] = []
+
+    def build() -> None:
+        try:
+            with SearchEngine.open(url.replace("?", "?connect_timeout=9&")) as mine:
+                mine.collection.wait_ready()
+                assert mine.collection.is_indexed()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    assert errors == []
+
+
+def test_a_builder_that_does_not_finish(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1100))
+    with engine.collection._connections.single() as connection:
+        engine.collection._wait_alone(connection, None)
+        with pytest.raises(CollectionError, match=r"within 0.2 seconds; searches work meanwhile"):
+            engine.collection.wait_ready(0.2)
+    engine.collection.wait_ready(DEADLINE)
+
+
+def test_questions_that_no_text_can_answer(engine: SearchEngine) -> None:
+    engine.add([{"_id": "a", "text": "whales sing"}], units(1))
+    for question in ("whales\0", "\ud800 whales", '"whales\0sing"'):
+        assert [hit.key for hit in engine.search(question, mode="text")] == ["a"]
+    assert engine.search("\0", mode="text") == []
+    assert len(engine.search(units(1)[0], shortlist=1 << 70)) == 1
 
 
 class Load:
