@@ -85,11 +85,10 @@ class _Adding:
             comparison = compare(storable, stored, checksums)
             if new := [each for each in comparison.changed if each.key not in vectors]:
                 tokens += self._encode(new, vectors)
-                continue  # others may have written meanwhile
             try:
                 self._upsert(comparison, stored, vectors, checksums)
                 break
-            except Changed:
+            except Changed:  # look again; only what is new by now is encoded
                 continue
         else:
             raise CollectionError(
@@ -120,8 +119,8 @@ class _Adding:
         by_key = {entry.document.key: entry for entry in kept}
         for document in comparison.metadata:
             before = by_key.get(document.key)
-            if before is None or before.document.digest != document.digest:
-                raise Changed  # its passages are of another text
+            if before is None:
+                raise Changed
             parts = (before.spans, before.vectors, stored, before.supplied)
             entries.append(_entry(document, *parts))
         if entries:
