@@ -175,11 +175,15 @@ class PostgresCollection:
 
         for name in names:
             steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            with self._connections.single() as connection:
+            index = sql.Identifier(schema.field_index(name))
+            with self._connections.single() as connection, connection.transaction():
                 connection.execute(
                     sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        sql.Identifier(f"field {name}"[:60]), steps
+                        index, steps
                     )
+                )
+                connection.execute(
+                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
                 )
 
     def flush(self) -> None:
@@ -210,7 +214,8 @@ class PostgresCollection:
     def fields(self) -> tuple[str, ...]:
         """The metadata fields that `index_fields` has indexed, as filters name them."""
         sql = (
-            "SELECT substr(relname, 7) FROM pg_class WHERE relkind = 'i' "
+            "SELECT coalesce(obj_description(oid, 'pg_class'), substr(relname, 7)) "
+            "FROM pg_class WHERE relkind = 'i' "
             "AND starts_with(relname, 'field ') "
             "AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s) ORDER BY oid"
         )

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Entry
+from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.postgresql import connections as connecting
-from searchengine.backends.postgresql import writing
+from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of
 from searchengine.errors import (
     BackendUnavailable,
@@ -199,7 +200,30 @@ def test_fields_can_be_indexed(engine: SearchEngine) -> None:
     assert engine.count("n > 47") == 2
 
 
+def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None:
+    names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
+    engine.index_fields(*names)
+    assert engine.stats().fields == names
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema() AND {}"
+        row = connection.execute(sql.format("starts_with(indexname, 'field ')")).fetchone()
+    assert row == (3,)
+
+
 # --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://me:secret@host/db#c", "postgresql://me@host/db#c"),
+        ("postgresql://me:se/cr@et?@host/db", "postgresql://me@host/db"),
+        ("postgresql://me@host:5432/db?password=secret&x=1", "postgresql://me@host:5432/db?x=1"),
+        ("postgresql://host:5432/db#c", "postgresql://host:5432/db#c"),
+    ],
+)
+def test_the_password_is_never_shown(url: str, expected: str) -> None:
+    assert connecting.shown(url) == expected
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +417,6 @@ def test_two_creators(url: str) -> None:
 def test_another_process_may_change_the_encoder_and_the_rotation(url: str) -> None:
     with SearchEngine.create(url, WordLengths(DIM)) as engine, SearchEngine.open(url) as other:
         with other.collection._connections.borrow() as connection:
-            from searchengine.backends.postgresql import schema
-
             identity = copy.deepcopy(dict(engine.collection.settings["encoder"]))
             identity["fingerprint"] = "another"
             schema.set_value(connection, "encoder", identity)
@@ -489,6 +511,40 @@ def test_questions_that_no_text_can_answer(engine: SearchEngine) -> None:
         assert [hit.key for hit in engine.search(question, mode="text")] == ["a"]
     assert engine.search("\0", mode="text") == []
     assert len(engine.search(units(1)[0], shortlist=1 << 70)) == 1
+
+
+def test_what_is_written_during_a_transaction_is_not_overwritten(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits after a transaction has read what is stored."""
+    stored = entries(3)
+    engine.collection.upsert(stored)
+    numbers, work = writing._numbers, [lambda: engine.update({"k0": {"seen": True}})]
+
+    def interrupted(*arguments: Any) -> Any:
+        if work:
+            work.pop()()
+        return numbers(*arguments)
+
+    monkeypatch.setattr(writing, "_numbers", interrupted)
+    changed = replace(stored[0], document=replace(stored[0].document, title="new"))
+    with pytest.raises(Changed):
+        engine.collection.upsert([changed], engine.collection.known(["k0"]))
+    assert engine["k0"].metadata == {"n": 0, "seen": True}
+    work.append(lambda: engine.delete(["k1"]))
+    engine.collection.upsert([stored[1]])  # begins again, and adds it
+    assert len(engine) == 3 and len(engine.search(units(3)[1], 3)) == 3
+
+
+def test_an_index_that_was_interrupted_is_built_again(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1100))
+    with engine.collection._connections.single() as connection:
+        connection.execute(f"CREATE INDEX {schema.INDEX} ON passages (document)")
+        sql = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = to_regclass(%s)"
+        connection.execute(sql, (schema.INDEX,))
+    assert not engine.collection.is_indexed()
+    engine.collection.wait_ready()
+    assert engine.collection.is_indexed()
 
 
 class Load:
