@@ -67,7 +67,7 @@ def read_lines(
                     _skip_line(file, raw)
                     continue
                 try:
-                    line = raw.decode("utf-8-sig" if number == 1 and not start else "utf-8")
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     names = [] if others else detected(raw)  # once: it takes milliseconds
                     others = True

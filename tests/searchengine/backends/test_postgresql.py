@@ -548,9 +548,9 @@ def test_an_index_that_was_interrupted_is_built_again(engine: SearchEngine) -> N
 
 
 class Load:
-    """A writer and two readers, until `stop`; what was acknowledged, and what failed."""
+    """A writer and readers, until `stop`; what was acknowledged, and what failed."""
 
-    def __init__(self, engine: SearchEngine) -> None:
+    def __init__(self, engine: SearchEngine, readers: int) -> None:
         self.engine = engine
         self.acknowledged: list[str] = []
         self.failures: list[str] = []
@@ -558,7 +558,7 @@ class Load:
         self._done = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(work,))
-            for work in (self._write, self._read, self._read)
+            for work in (self._write, *[self._read] * readers)
         ]
         for thread in self._threads:
             thread.start()
@@ -594,16 +594,21 @@ class Load:
             thread.join(2 * DEADLINE)
 
 
-def test_a_killed_server_is_used_again_and_has_lost_nothing(engine: SearchEngine) -> None:
-    load = Load(engine)
+@pytest.mark.parametrize(("readers", "kills"), [(2, 1), pytest.param(8, 4, marks=pytest.mark.long)])
+def test_a_killed_server_is_used_again_and_has_lost_nothing(
+    engine: SearchEngine, readers: int, kills: int
+) -> None:
+    load = Load(engine, readers)
     try:
         load.wait_for(lambda: len(load.acknowledged) >= 20)
         server = postgres_server._server()
-        postgres_server.kill(server)
-        load.wait_for(lambda: load.failures)
-        postgres_server.restart(server)
-        before = len(load.acknowledged)
-        load.wait_for(lambda: len(load.acknowledged) >= before + 20)
+        for _ in range(kills):
+            failures = len(load.failures)
+            postgres_server.kill(server)
+            load.wait_for(lambda known=failures: len(load.failures) > known)
+            postgres_server.restart(server)
+            before = len(load.acknowledged)
+            load.wait_for(lambda known=before: len(load.acknowledged) >= known + 20)
     finally:
         load.stop()
     assert load.unexpected == []

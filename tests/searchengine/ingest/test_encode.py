@@ -33,9 +33,11 @@ from searchengine.errors import (
     EncoderMismatch,
     QueryError,
 )
+from searchengine.ingest import ingestion
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, locked, write_part
 from searchengine.ingest.encoding.reader import EncodedReader
 from searchengine.ingest.encoding.run import EncodeOptions, EncodeSummary, encode_corpus
+from searchengine.ingest.encoding.unit import Work, encode_part
 
 WORDS = ("a", "bb", "ccc", "dddd", "eeeee")
 
@@ -87,7 +89,10 @@ def export(path: Path, documents: Path, vectors: Path | None) -> tuple[bytes, by
     )
 
 
-def test_indexing_from_the_folder_equals_indexing(corpus: Path, tmp_path: Path) -> None:
+def test_indexing_from_the_folder_equals_indexing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestion, "_BATCH", 4)  # a batch ends in the middle of a document
     encoder = Words()
     summary = encode(corpus, tmp_path / "out", encoder)
     assert (summary.documents, summary.encoded) == (90, summary.parts)
@@ -275,6 +280,22 @@ def test_another_encoder_is_refused(corpus: Path, tmp_path: Path) -> None:
         engine.add(read_corpus(corpus), tmp_path / "out")
 
 
+def test_a_machine_with_another_version_of_the_encoder(corpus: Path, tmp_path: Path) -> None:
+    encode(corpus, tmp_path / "out")
+    write(corpus / "new.jsonl", [7])
+    other = Words()
+    other.fingerprint = "another"
+    work = Work(EncodedFolder(tmp_path / "out"), other, None, None, Columns(), False)
+    new = [part for part in parts_of(corpus, Unread()) if "new.jsonl" in part.files]
+    with pytest.raises(
+        EncoderMismatch, match="got one of 16 with fingerprint another; encode with"
+    ):
+        encode_part(work, new[0])
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    with pytest.raises(CorpusError, match=r"is not there on .*; all machines need the same"):
+        encode_part(work, new[0])
+
+
 def test_documents_kept_whole(corpus: Path, tmp_path: Path) -> None:
     summary = encode(corpus, tmp_path / "out", WordLengths())
     assert summary.passages == summary.documents == 90
@@ -456,9 +477,19 @@ def test_slices_hold_every_record_once(
     assert len(names) == len(found)
 
 
+def test_the_byte_before_a_slice_belongs_to_it(tmp_path: Path) -> None:
+    """It says whether a line begins there."""
+    part = parts.Part(tmp_path, ("r.jsonl",), (8, 16))
+    found = []
+    for data in (b'{"a":1}\n{"b":2}\n', b'{"a":1} {"b":2}\n'):
+        (tmp_path / "r.jsonl").write_bytes(data)
+        found.append(part.fingerprint(Columns()))
+    assert found[0] != found[1]
+
+
 def test_the_fields_of_a_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first record of a file must name its text; other fields have other vectors."""
-    monkeypatch.setattr(parts, "SLICE", 30)
+    monkeypatch.setattr(parts, "SLICE", 20)
     lines = [
         {"_id": "1", "body": "a bb"},
         {"_id": "2", "title": "ccc", "n": 1},
