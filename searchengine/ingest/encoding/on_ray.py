@@ -6,6 +6,7 @@ task returns a few hundred bytes, which are kept by this process, so nothing els
 
 import logging
 import os
+import socket
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from trainer.errors import TrainerError
 
 RETRIES = 10
 """How often a part is encoded again after its machine or process was lost."""
+_CONNECT = 10  # seconds
 _WAITING = 1000  # tasks submitted at a time: Ray starts those that have room
 
 
@@ -30,13 +32,12 @@ def encode_on_ray(work: Work, parts: Sequence[Part], cpus: float) -> Generator[R
     ray = _ray()
     is_ours = not ray.is_initialized()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        if is_ours:
+    if is_ours:
+        check_reachable(os.environ.get("RAY_ADDRESS", ""))
+        try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ServerError(
-            f"Ray cannot be reached ({error}); start it by: ray start --head, or set RAY_ADDRESS"
-        ) from error
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _unreachable(str(error)) from error
     try:
         device = "" if work.runtime is None else work.runtime.device or ""
         needs = {"CPU": cpus, "GPU": 1 if device.startswith("cuda") else 0}
@@ -46,6 +47,23 @@ def encode_on_ray(work: Work, parts: Sequence[Part], cpus: float) -> Generator[R
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raise ServerError unless something answers at HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "auto" and the like
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(f"{address}: {error}") from error
+
+
+def _unreachable(reason: str) -> ServerError:
+    return ServerError(
+        f"Ray cannot be reached ({reason}); correct RAY_ADDRESS, or start Ray: ray start --head"
+    )
 
 
 def _task(work: Work, part: Part) -> Result | Exception:

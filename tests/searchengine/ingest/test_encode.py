@@ -32,9 +32,11 @@ from searchengine.errors import (
     EmptyCorpus,
     EncoderMismatch,
     QueryError,
+    ServerError,
 )
 from searchengine.ingest import ingestion
 from searchengine.ingest.encoding.folder import Block, EncodedFolder, Entry, locked, write_part
+from searchengine.ingest.encoding.on_ray import check_reachable
 from searchengine.ingest.encoding.reader import EncodedReader
 from searchengine.ingest.encoding.run import EncodeOptions, EncodeSummary, encode_corpus
 from searchengine.ingest.encoding.unit import Work, encode_part
@@ -429,6 +431,14 @@ def test_ray_is_an_extra(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"needs ray: pip install 'searchengine\[ray\]'"):
         encode(corpus, tmp_path / "out", on="ray")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_is_not_there(address: str) -> None:
+    with pytest.raises(ServerError, match=r"Ray cannot be reached \(.*127.0.0.1.*correct RAY_ADDR"):
+        check_reachable(address)
+    for name in ("", "auto", "local"):
+        check_reachable(name)
 
 
 def test_digests_that_begin_alike(tmp_path: Path) -> None:
