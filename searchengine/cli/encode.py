@@ -37,15 +37,15 @@ from searchengine.cli.reading import columns_of, cuts, passages_of, reads
 @runs
 @AS_JSON
 def encode(corpus: str, output: Path, as_json: bool, **options: Any) -> None:
-    """Encode the documents of CORPUS, a file or folder, into the folder OUTPUT.
+    """Encode the documents of CORPUS into the folder OUTPUT.
 
     Then `searchengine index CORPUS COLLECTION --vectors OUTPUT` encodes nothing.
-    Each file of CORPUS is encoded as a whole, a large file of JSON Lines in
-    slices. After an interruption, or when files have changed, the same command
-    encodes the rest. With --on ray, tasks run on the cluster of RAY_ADDRESS, on
-    one that runs on this machine, or else on a new one; all machines must have
-    this package, CORPUS and OUTPUT at the same paths. With --device cuda a task
-    takes one GPU.
+    CORPUS is a file or folder, as for `index`. Each file of it is encoded as a
+    whole, a large file of JSON Lines in slices. After an interruption, or when
+    files have changed, the same command encodes the rest. With --on ray, tasks
+    run on the cluster of RAY_ADDRESS, on one that runs on this machine, or else
+    on a new one; all machines must have this package, CORPUS and OUTPUT at the
+    same paths. With --device cuda a task takes one GPU.
 
     \b
     Examples:
