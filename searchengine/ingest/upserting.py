@@ -24,7 +24,6 @@ from searchengine.storage.documents.changes import Comparison, Known, Span, comp
 
 _BLOCK = 2000  # documents read, encoded and committed together
 _TRIES = 100  # to write a block that others change
-_BATCH = 4096  # passages encoded in one call
 
 
 def upsert_documents(
@@ -202,15 +201,7 @@ class _Adding:
     ) -> int:
         """Add passages and vectors of documents, by key; returns the number of tokens."""
         assert self.reader is not None
-        spans, tokens = self.reader.cut(documents)
-        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
-        encoded = np.concatenate(
-            [
-                self.reader.encode(batch, self.reader.texts(batch), lambda _: None)
-                for start in range(0, len(passages), _BATCH)
-                if (batch := passages[start : start + _BATCH])
-            ]
-        )
+        spans, encoded, tokens = self.reader.cut_and_encode(documents)
         parts = np.split(encoded, np.cumsum([len(cut) for cut in spans])[:-1])
         for document, cut, own in zip(documents, spans, parts, strict=True):
             vectors[document.key] = cut, own

@@ -25,7 +25,6 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from trainer.runtimes.config import RuntimeConfig
 
 _DOCUMENTS, _CHARACTERS = 2048, 1 << 19  # of a block, as in ingest.ingestion
-_BATCH = 4096  # passages encoded in one call
 
 ELSEWHERE = "encode with that encoder, or choose another folder"
 """The way out if another encoder wrote the folder."""
@@ -114,21 +113,14 @@ def _blocks(
     reader: PassageReader, documents: Iterable[Document], on_block: OnBlock | None
 ) -> Iterator[Block]:
     for block in _together(documents):
-        spans, _ = reader.cut(block)
-        passages = [(d, span) for d, cut in zip(block, spans, strict=True) for span in cut]
-        batches = [passages[i : i + _BATCH] for i in range(0, len(passages), _BATCH)]
-        vectors = [reader.encode(batch, reader.texts(batch), _ignored) for batch in batches]
+        spans, vectors, _ = reader.cut_and_encode(block)
         yield Block(
             np.frombuffer(b"".join(d.digest for d in block), np.uint8).reshape(-1, 32),
             np.array([(i, *span) for i, cut in enumerate(spans) for span in cut], np.int64),
-            np.concatenate(vectors),
+            vectors,
         )
         if on_block is not None:
             on_block(len(block))
-
-
-def _ignored(_: int) -> None:
-    pass
 
 
 def _together(documents: Iterable[Document]) -> Iterator[Sequence[Document]]:

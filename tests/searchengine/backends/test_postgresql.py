@@ -578,6 +578,7 @@ class Load:
                 work()
             except BackendUnavailable as error:
                 self.failures.append(str(error))
+                time.sleep(0.02)  # the server needs the processor to start
             except BaseException as error:
                 self.unexpected.append(error)
                 return

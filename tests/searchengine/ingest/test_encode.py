@@ -94,7 +94,7 @@ def export(path: Path, documents: Path, vectors: Path | None) -> tuple[bytes, by
 def test_indexing_from_the_folder_equals_indexing(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "_BATCH", 4)  # a batch ends in the middle of a document
+    monkeypatch.setattr(ingestion, "BATCH", 4)  # a batch ends in the middle of a document
     encoder = Words()
     summary = encode(corpus, tmp_path / "out", encoder)
     assert (summary.documents, summary.encoded) == (90, summary.parts)
