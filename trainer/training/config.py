@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
+from trainer.training.model_settings import LengtheningSettings, ModelSettings
+from trainer.training.model_settings import Pooler as Pooler
+from trainer.training.setting_fields import Objective as Objective
 from trainer.training.setting_fields import changed, setting
 from trainer.training.settings import (
     DataSettings,
     EvaluationSettings,
-    ModelSettings,
     NestingSettings,
     ObjectiveSettings,
     OptimizationSettings,
     OutputSettings,
 )
-from trainer.training.settings import Objective as Objective
-from trainer.training.settings import Pooler as Pooler
 
 
 # dataclasses takes the fields of the last base first.
@@ -30,6 +30,7 @@ class TrainConfig(
     OptimizationSettings,
     NestingSettings,
     ObjectiveSettings,
+    LengtheningSettings,
     ModelSettings,
     DataSettings,
 ):
@@ -44,6 +45,7 @@ class TrainConfig(
             value = setting(field).convert(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         self._check_prefixes()
+        self._check_lengths()
         for conflict in (*self._wrong_objective(), *self._conflicts(), *self._head_conflicts()):
             raise ConfigError(f"{conflict}: leave one of them out")
         if not self.train:
@@ -66,6 +68,15 @@ class TrainConfig(
                 f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: give "
                 "prefixes, and one weight for each, none negative and not all 0"
             )
+
+    def _check_lengths(self) -> None:
+        if self.window is not None and self.max_tokens < self.window:
+            raise ConfigError(
+                f"max_tokens is {self.max_tokens} with window {self.window}: expected {self.window} "
+                "or more, as positions that no text reaches are not trained"
+            )
+        if self.attention_group == 1:
+            raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")
 
     def _wrong_objective(self) -> Iterator[str]:
         """Settings of the objective that is not trained."""
@@ -92,6 +103,8 @@ class TrainConfig(
             yield f"layers_per_step cannot cut into {self.pooling}"
         if self.mlm_weight > 0 and self.mlm_probability == 0:
             yield "mlm_weight with mlm_probability 0"
+        if self.adapter_rank == 0 and not self.adapter_extras:
+            yield "adapter_extras false without adapter_rank"
 
     def _head_conflicts(self) -> Iterator[str]:
         """Settings that change nothing where the network is not trained."""
@@ -102,6 +115,8 @@ class TrainConfig(
             yield "head_only trains no network for mlm or layers"
         if dropout:
             yield "head_only has no dropout and needs no gradient_cache"
+        if self.window is not None or self.attention_group > 0 or self.adapter_rank > 0:
+            yield "head_only trains no network for window, attention_group or adapter_rank"
         if self.encoders > 1:
             yield "head_only trains one head, not two encoders"
         if self.queue_size > 0:

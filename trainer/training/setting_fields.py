@@ -24,6 +24,13 @@ REQUIRED = MISSING
 NO_LINE = ""
 
 
+class Objective(StrEnum):
+    """Task: tell pairs from other texts, or predict labels."""
+
+    CONTRASTIVE = "contrastive"
+    CLASSIFICATION = "classification"
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Numbers from `low` to `high`, both included; whole ones only where `whole`.
