@@ -85,14 +85,18 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     encoder = train(config)
     assert torch.allclose(*unmerged, atol=1e-4)
     network: Any = encoder.module.transformer
-    assert not hasattr(network, "peft_config") and all(p.requires_grad for p in network.parameters())
+    assert not hasattr(network, "peft_config") and all(
+        p.requires_grad for p in network.parameters()
+    )
     assert network.config._attn_implementation == "sdpa"
     saved = Encoder.load(config.out, runtime="torch", precision="fp32")
     assert saved.max_tokens == WINDOW
     exact = Encoder(encoder.model, "", precision="fp32")
     assert np.allclose(saved.encode([TEXT]), exact.encode([TEXT]), atol=1e-6)
     files = " ".join(path.name for path in config.out.rglob("*"))
-    assert "adapter" not in files and "attention_group" not in (config.out / "config.json").read_text()
+    assert (
+        "adapter" not in files and "attention_group" not in (config.out / "config.json").read_text()
+    )
     assert "attention_group" in encoder.recipe["config"]
     card = (config.out / "README.md").read_text()
     assert "Low-rank adapters of the attention, rank 2, merged." in card

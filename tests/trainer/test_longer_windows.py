@@ -110,7 +110,9 @@ def test_rotary_positions_are_divided_by_the_factor(tmp_path: Path, kind: str) -
     Encoder(longer, "").save(tmp_path / "out")
     again = read(tmp_path / "out")
     assert again.max_tokens == 160
-    assert torch.allclose(b, again.module.transformer(tokens, position_ids=4 * places)[0], atol=1e-5)
+    assert torch.allclose(
+        b, again.module.transformer(tokens, position_ids=4 * places)[0], atol=1e-5
+    )
 
 
 def test_runtimes_and_passages_follow_the_folder(tmp_path: Path) -> None:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModel, BertConfig, BertModel, ModernBertConfig, ModernBertModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+)
 from transformers.masking_utils import causal_mask_function
 
 from tests.tiny_model import write_plain
@@ -228,3 +236,6 @@ def test_what_it_cannot_do_is_refused() -> None:
     modern = ModernBertModel(ModernBertConfig(**size, intermediate_size=64, pad_token_id=0))
     with pytest.raises(ModelError, match="a modernbert network some layers see a token's neigh"):
         attention.use(modern, GROUP)
+    mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))
+    with pytest.raises(ModelError, match="a mpnet network has an attention of its own"):
+        attention.use(mpnet, GROUP)

@@ -72,8 +72,8 @@ class TrainConfig(
     def _check_lengths(self) -> None:
         if self.window is not None and self.max_tokens < self.window:
             raise ConfigError(
-                f"max_tokens is {self.max_tokens} with window {self.window}: expected {self.window} "
-                "or more, as positions that no text reaches are not trained"
+                f"max_tokens is {self.max_tokens} with window {self.window}: expected "
+                f"{self.window} or more, as positions that no text reaches are not trained"
             )
         if self.attention_group == 1:
             raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")

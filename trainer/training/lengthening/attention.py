@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function
 
 from trainer.errors import ModelError
+from trainer.model.network import quiet
 
 NAME = "shifted_sparse"
 # The entry of a network's configuration with the tokens of a group.
@@ -48,7 +49,8 @@ def use(network: Any, group: int) -> None:
             "leave it out"
         )
     register()
-    network.set_attn_implementation(NAME)
+    with quiet():  # it only warns where it cannot
+        network.set_attn_implementation(NAME)
     if network.config._attn_implementation != NAME:
         raise ModelError(f"attention_group: a {kind} network has an attention of its own")
     setattr(network.config, GROUP, group)
@@ -103,7 +105,7 @@ def shifted_sparse(
     if key.shape[1] != heads:  # fewer heads of keys: each serves several of the queries
         key, value = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (key, value))
     mask = None if attention_mask is None else _added(attention_mask, query.dtype)
-    options = {"dropout_p": dropout, "scale": scaling}
+    options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling}
     group = getattr(module.config, GROUP, None) or -(-tokens // DEFAULT_GROUPS)
     if not module.training or tokens <= group:
         result = scaled_dot_product_attention(query, key, value, mask, **options)
@@ -131,29 +133,29 @@ def _grouped(
 
     The last group may be shorter. tensors: query, key, value, each (B, h, T, d).
     """
-    tokens = tensors[0].shape[2]
+    batch, heads, tokens, width = tensors[0].shape
     last = tokens - (tokens - first) % group
     results = []
-    for start, end, size in ((0, first, first), (first, last, group), (last, tokens, tokens - last)):
+    for start, end, size in ((0, first, first), (first, last, group), (last, tokens, group)):
         if start == end:
             continue
-        batch, count = len(tensors[0]), (end - start) // size
-        # (B, h, count · size, d) to (B · count, h, size, d)
+        size = min(size, end - start)
         query, key, value = (
-            x[:, :, start:end].unflatten(2, (count, size)).transpose(1, 2).flatten(0, 1)
+            x[:, :, start:end].reshape(batch, heads, -1, size, width).transpose(1, 2).flatten(0, 1)
             for x in tensors
-        )
-        of_groups = None if mask is None else _mask_blocks(mask, start, end, count)
+        )  # each (B · groups, h, size, d)
+        of_groups = None if mask is None else _mask_blocks(mask, start, end, size)
         result = scaled_dot_product_attention(query, key, value, of_groups, **options)
-        results.append(result.unflatten(0, (batch, count)).transpose(1, 2).flatten(2, 3))
+        result = result.reshape(batch, -1, heads, size, width).transpose(1, 2)
+        results.append(result.reshape(batch, heads, end - start, width))
     return torch.cat(results, dim=2)
 
 
-def _mask_blocks(mask: Tensor, start: int, end: int, count: int) -> Tensor:
-    """(B · count, 1, 1 or size, size): the part of a mask that each group sees."""
+def _mask_blocks(mask: Tensor, start: int, end: int, size: int) -> Tensor:
+    """(B · groups, 1, 1 or size, size): the part of a mask that each group sees."""
+    batch, count = len(mask), (end - start) // size
     if mask.shape[2] == 1:
-        blocks = mask[..., start:end].unflatten(3, (count, -1))  # (B, 1, 1, count, size)
-        return blocks.permute(0, 3, 1, 2, 4).flatten(0, 1)
-    square = mask[:, :, start:end, start:end].unflatten(3, (count, -1)).unflatten(2, (count, -1))
-    diagonal = square.diagonal(dim1=2, dim2=4)  # (B, 1, size, size, count)
-    return diagonal.permute(0, 4, 1, 2, 3).flatten(0, 1)
+        return mask[..., start:end].reshape(batch * count, 1, 1, size)
+    squares = mask[:, 0, start:end, start:end].reshape(batch, count, size, count, size)
+    diagonal = squares.diagonal(dim1=1, dim2=3)  # (B, size, size, groups)
+    return diagonal.permute(0, 3, 1, 2).reshape(batch * count, 1, size, size)
