@@ -106,6 +106,16 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
 TOKENS = torch.randint(5, 60, (2, 90), generator=torch.Generator().manual_seed(0))
 
 
+def test_groups_are_used_in_training(config: TrainConfig) -> None:
+    runs: dict[int, list[Report]] = {}
+    for group in (0, GROUP, WINDOW):
+        report = runs.setdefault(group, []).append
+        train(replace(config, attention_group=group, max_steps=1), report)
+    losses = {group: lines[1].loss for group, lines in runs.items()}
+    assert losses[WINDOW] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[GROUP] != pytest.approx(losses[0], rel=1e-2)
+
+
 def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: TrainConfig) -> None:
     train(config)
     names = changed(config)
