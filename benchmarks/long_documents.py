@@ -146,8 +146,7 @@ def summary(values: NDArray[np.float64]) -> dict[str, Any]:
 def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) -> Any:
     pairs = work / "pairs.jsonl"
     nli = data / "nli" / "nli_triplets_en.tsv.gz"
-    count = round(steps * BATCH / 0.9) + BATCH  # a tenth is held out
-    write_pairs(read_sources(data), Writer(base()), pairs, count, WINDOW - 2, nli)
+    write_pairs(read_sources(data), Writer(base()), pairs, (steps + 1) * BATCH, WINDOW - 2, nli)
     config = TrainConfig.from_dict(
         {
             **preset("longlora"),
@@ -155,8 +154,11 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
             "train": [str(pairs)],
             "exclude": [str(data / "sts" / f"{name}.tsv") for name in ("stsb_test", "stsb_dev")],
             "out": str(work / "model"),
+            # Short texts are watched, and choose nothing.
+            "dev": [str(data / "sts" / "stsb_dev.tsv")],
+            "keep_last": True,
             "max_steps": steps,
-            "eval_every": 0,
+            "eval_every": 30,
             **settings,
         }
     )
@@ -171,7 +173,7 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
     return {
         "seconds": time.monotonic() - start,
         "chosen": encoder.recipe["chosen"],
-        "config": config.to_dict() | {"train": [], "exclude": [], "out": ""},
+        "config": config.to_dict() | {"train": [], "exclude": [], "dev": [], "out": ""},
         "examples": encoder.recipe["examples"],
     }
 

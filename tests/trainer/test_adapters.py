@@ -175,6 +175,7 @@ def test_settings_that_cannot_be_are_refused(
     wrong: dict[str, dict[str, Any]] = {
         "max_tokens is 48 with window 96: expected 96 or more": {"max_tokens": 48},
         "attention_group is 1: expected 2 or more": {"attention_group": 1},
+        "kept_positions without window": {"window": None, "kept_positions": 8},
         "adapter_extras false without adapter_rank": {"adapter_rank": 0, "adapter_extras": False},
         "head_only trains no network for window, attention_group": {
             "head_only": True, "dropout": None

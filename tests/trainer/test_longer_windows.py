@@ -48,7 +48,7 @@ def with_network(folder: Path, network: Any) -> Path:
 
 def test_interpolation_worked_out_by_hand() -> None:
     table = torch.tensor([[9.0, 9.0], [0.0, 8.0], [2.0, 4.0], [6.0, 0.0]])
-    longer = interpolated(table, 6, offset=1)
+    longer = interpolated(table, 7, kept=1)
     expected = [[9, 9], [0, 8], [1, 6], [2, 4], [4, 2], [6, 0], [6, 0]]
     assert longer.tolist() == expected
     assert torch.equal(interpolated(table, 4), table)
@@ -56,7 +56,7 @@ def test_interpolation_worked_out_by_hand() -> None:
 
 def test_learned_positions_are_stretched_and_the_rest_stays(tmp_path: Path) -> None:
     model = read(write_sentence_transformer(tmp_path / "m"))
-    longer = lengthened(model, 96)
+    longer = lengthened(model, 96, kept=0)
     before, after = (m.module.state_dict() for m in (model, longer))
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed == ["transformer.embeddings.position_embeddings.weight"]
@@ -64,6 +64,21 @@ def test_learned_positions_are_stretched_and_the_rest_stays(tmp_path: Path) -> N
     assert (longer.max_tokens, longer.tokenizer.model_max_length) == (96, 96)
     assert (model.max_tokens, model.tokenizer.model_max_length) == (24, 48)
     assert model.module.transformer.config.max_position_embeddings == 48
+
+
+def test_short_texts_keep_their_vectors_unless_all_positions_are_stretched(tmp_path: Path) -> None:
+    model = read(write_sentence_transformer(tmp_path / "m"))
+    short, tokens = TEXT[:60], torch.randint(5, 60, (1, 48))
+    before = Encoder(model, "", precision="fp32").encode([short])
+    for kept, same in ((None, True), (24, True), (0, False)):
+        longer = lengthened(model, 96, kept)
+        vectors = Encoder(longer, "", precision="fp32").encode([short])
+        assert np.allclose(before, vectors, atol=1e-6) == same
+        networks = model.module.transformer, longer.module.transformer
+        states = [network(tokens)[0] for network in networks]
+        assert not torch.allclose(*states, atol=1e-2)
+    with pytest.raises(ModelError, match="kept_positions is 48: expected less than 48"):
+        lengthened(model, 96, kept=48)
 
 
 def test_up_to_the_networks_own_positions_nothing_but_the_limit_changes(tmp_path: Path) -> None:
@@ -78,7 +93,7 @@ def test_positions_behind_the_padding_id_are_counted_from_there(tmp_path: Path) 
     network = RobertaModel(config, add_pooling_layer=False)
     model = read(with_network(tmp_path / "m", network))
     assert model.max_tokens == 32
-    longer = lengthened(model, 64).module.transformer
+    longer = lengthened(model, 64, kept=0).module.transformer
     assert longer.config.max_position_embeddings == 66
     tables = [n.embeddings.position_embeddings.weight for n in (model.module.transformer, longer)]
     assert torch.equal(tables[0][:2], tables[1][:2])

@@ -103,6 +103,8 @@ class TrainConfig(
             yield f"layers_per_step cannot cut into {self.pooling}"
         if self.mlm_weight > 0 and self.mlm_probability == 0:
             yield "mlm_weight with mlm_probability 0"
+        if self.window is None and self.kept_positions is not None:
+            yield "kept_positions without window"
         if self.adapter_rank == 0 and not self.adapter_extras:
             yield "adapter_extras false without adapter_rank"
 

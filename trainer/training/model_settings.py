@@ -97,6 +97,15 @@ class LengtheningSettings:
         default_in_words="the base's",
         card="Window lengthened to {} tokens by position interpolation",
     )
+    kept_positions: int | None = number(
+        None,
+        at_least(0),
+        optional=True,
+        help="Learned positions that stay as they are in a longer window, so that short texts do; "
+        "those behind are stretched over the rest. 0: all are stretched, as rotary ones always are",
+        default_in_words="half of the base's",
+        card="Positions not stretched: {}",
+    )
     attention_group: int = number(
         0,
         at_least(0),

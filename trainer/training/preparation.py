@@ -93,7 +93,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     """The base model as it is to be trained, and a layer behind it for training only."""
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
     if config.window is not None:
-        model = lengthened(model, config.window)
+        model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
     dims = config.prefixes or default_prefixes(model, config.nested)
     if dims[0] != model.module.dim:

@@ -2,7 +2,8 @@
 
 Position interpolation (Chen et al., arXiv 2306.15595) squeezes the longer text into the positions
 that the network knows: token m of a window f times as long gets the position m / f. The network
-must be trained a little to read them.
+must be trained a little to read them. Of learned positions the first stay as they are by default:
+then short texts get the vectors that they had, before any training.
 """
 
 import copy
@@ -22,11 +23,12 @@ from trainer.model.network import position_offset
 SCALABLE = ("default", "linear")
 
 
-def lengthened(model: Model, window: int) -> Model:
+def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
     """The model with a window of this many tokens, special tokens included; not trained for it.
 
-    Up to the network's own positions it changes only the length limit. Raises ModelError for a
-    window that is shorter than the model's, and for a network without absolute positions.
+    kept: number of learned positions that stay; None: half of them. Up to the network's own
+    positions only the length limit changes. Raises ModelError for a window that is shorter than the
+    model's, a network without absolute positions, and one that has no more than `kept`.
     """
     if window < model.max_tokens:
         raise ModelError(
@@ -41,9 +43,9 @@ def lengthened(model: Model, window: int) -> Model:
             f"window: a {network.config.model_type} network has no absolute positions to "
             "interpolate; leave it out"
         )
-    offset = position_offset(config)
-    if window > positions - offset:
-        network = _stretched(network, window, positions - offset, offset)
+    positions -= position_offset(config)
+    if window > positions:
+        network = _stretched(network, window, positions, kept)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.model_max_length = window
     head: Any = list(module.head)
@@ -51,9 +53,15 @@ def lengthened(model: Model, window: int) -> Model:
     return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
 
 
-def _stretched(network: Any, window: int, positions: int, offset: int) -> Any:
+def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
     """A network of the same class and weights for `window` tokens instead of `positions`."""
+    kept = positions // 2 if kept is None else kept
+    if kept >= positions:
+        raise ModelError(
+            f"kept_positions is {kept}: expected less than {positions}, the network's positions"
+        )
     config = copy.deepcopy(network.config)
+    offset = position_offset(config)
     config.max_position_embeddings = window + offset
     rotary = False
     for rope in _rotary_settings(config):
@@ -76,23 +84,23 @@ def _stretched(network: Any, window: int, positions: int, offset: int) -> Any:
             "that are known here; leave it out"
         )
     for name in tables:
-        weights[name] = interpolated(weights[name], window, offset)
+        weights[name] = interpolated(weights[name], window + offset, kept + offset)
     longer.load_state_dict(weights)
     return longer.to(network.dtype)
 
 
-def interpolated(table: Tensor, window: int, offset: int = 0) -> Tensor:
-    """A table of learned positions for `window` tokens: (offset + positions, H) to (…window, H).
+def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
+    """A table of learned positions with more rows: (n, H) to (rows, H).
 
-    Row m is the old table's at m · positions / window, linear between two rows; behind the last one
-    it is the last. The first `offset` rows belong to no token and stay.
+    The first `kept` rows stay. Row m behind them is at (m − kept) · (n − kept) / (rows − kept) in
+    the rest of the old table, linear between two rows; behind the last one it is the last.
     """
-    rows = table[offset:]
-    at = torch.arange(window, dtype=torch.float64) * (len(rows) / window)
+    old = table[kept:]
+    at = torch.arange(rows - kept, dtype=torch.float64) * (len(old) / (rows - kept))
     low = at.long()
     share = (at - low).unsqueeze(1).to(table)
-    high = (low + 1).clamp(max=len(rows) - 1)
-    return torch.cat([table[:offset], torch.lerp(rows[low], rows[high], share)])
+    high = (low + 1).clamp(max=len(old) - 1)
+    return torch.cat([table[:kept], torch.lerp(old[low], old[high], share)])
 
 
 def _rotary_settings(config: Any) -> Iterator[dict[str, Any]]:
