@@ -17,6 +17,7 @@ trained model's token vectors of the long text over the same passages.
 nDCG@10 of one relevant text a question. About an hour and a half on two cores.
 """
 
+import functools
 import json
 import random
 import time
@@ -53,10 +54,10 @@ Embed = Callable[[Sequence[str]], tuple[Rows, NDArray[np.int64]]]
 # ------------------------------------------------------------------------------------------- models
 
 
-def base(window: int | None = None) -> Encoder:
+def base(window: int | None = None, kept: int | None = None) -> Encoder:
     """The starter; with another window not trained for it."""
     encoder = Encoder.load(BASE, runtime="torch")
-    return encoder if window is None else Encoder(lengthened(encoder.model, window), "")
+    return encoder if window is None else Encoder(lengthened(encoder.model, window, kept), "")
 
 
 def whole(encoder: Encoder) -> Embed:
@@ -82,45 +83,72 @@ def passages(encoder: Encoder) -> Embed:
     return embed
 
 
-def late(long: Encoder, short: Encoder) -> Embed:
-    """A vector for each passage of `short`, pooled from the token vectors of `long`."""
-    import torch
+class LongStates:
+    """The token vectors of a long text, pooled as a whole and over the passages of `short`.
 
-    module = long.module
+    Both from one pass through `long`, which is remembered for the other.
+    """
 
-    def of(text: str) -> Rows:
-        tokens = long.token_spans([text])[0]
-        ids = torch.tensor([long.model.tokenizer(text)["input_ids"][: long.max_tokens]])
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-            hidden = module.transformer(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
-        rows = []
-        for start, end in spans(short, text):
-            inside = (tokens[:, 0] >= start) & (tokens[:, 1] <= end)
-            mask = torch.zeros_like(ids)
-            mask[0, 1 : 1 + len(inside)] = torch.from_numpy(inside)[: ids.shape[1] - 2]
-            with torch.inference_mode():
-                rows.append(module.headed(module.pooling(hidden.float(), mask)))
-        return torch.cat(rows).numpy()
+    def __init__(self, long: Encoder, short: Encoder):
+        self.long = long
+        self.short = short
+        self._known: dict[str, tuple[Rows, Rows]] = {}
 
-    def embed(texts: Sequence[str]) -> tuple[Rows, NDArray[np.int64]]:
-        parts = [of(text) for text in texts]
+    def whole(self, texts: Sequence[str]) -> tuple[Rows, NDArray[np.int64]]:
+        """One vector a text."""
+        rows = np.concatenate([self._pooled(text)[0] for text in texts])
+        return rows, np.arange(len(texts))
+
+    def chunks(self, texts: Sequence[str]) -> tuple[Rows, NDArray[np.int64]]:
+        """A vector for each passage: late chunking."""
+        parts = [self._pooled(text)[1] for text in texts]
         owners = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
         return np.concatenate(parts), owners
 
-    return embed
+    def _pooled(self, text: str) -> tuple[Rows, Rows]:
+        """(1, D) and (passages, D)."""
+        if text not in self._known:
+            import torch
+
+            module = self.long.module
+            tokens = self.long.token_spans([text])[0][: self.long.max_tokens - 2]
+            ids = torch.tensor(self.long.model.tokenizer([text], truncation=True)["input_ids"])
+            masks = [torch.ones_like(ids)]
+            for start, end in spans(self.short, text):
+                inside = (tokens[:, 0] >= start) & (tokens[:, 1] <= end)
+                masks.append(torch.tensor([[0, *inside.astype(int).tolist(), 0]]))
+            with torch.inference_mode():
+                with torch.autocast("cpu", torch.bfloat16):
+                    hidden = module.transformer(input_ids=ids, attention_mask=masks[0])[0]
+                states = hidden.float().expand(len(masks), -1, -1)
+                rows = module.headed(module.pooling(states, torch.cat(masks))).numpy()
+            self._known[text] = rows[:1], rows[1:]
+        return self._known[text]
 
 
-def arms(work: Path) -> Iterator[tuple[str, Encoder, Embed]]:
-    """Name, encoder of questions, and vectors of texts."""
-    short, trained = base(), Encoder.load(work / "model", runtime="torch")
-    yield "trained, one vector", trained, whole(trained)
-    yield "passages", short, passages(short)
-    yield "cut off at 256", short, whole(short)
-    own = base(512)
-    yield "cut off at 512", own, whole(own)
-    yield "late chunking", trained, late(trained, short)
-    longer = base(WINDOW)
-    yield "not trained, one vector", longer, whole(longer)
+def arms(work: Path, names: str) -> Iterator[tuple[str, Encoder, Embed]]:
+    """Name, encoder of questions, and vectors of texts, where the name has one of these words."""
+    short = base()
+
+    @functools.cache
+    def trained() -> LongStates:
+        return LongStates(Encoder.load(work / "model", runtime="torch"), short)
+
+    def lengthened_base(window: int) -> tuple[Encoder, Embed]:
+        encoder = base(window)
+        return encoder, whole(encoder)
+
+    made: dict[str, Callable[[], tuple[Encoder, Embed]]] = {
+        "trained, one vector": lambda: (trained().long, trained().whole),
+        "late chunking": lambda: (trained().long, trained().chunks),
+        "passages": lambda: (short, passages(short)),
+        "cut off at 256": lambda: (short, whole(short)),
+        "cut off at 512": lambda: lengthened_base(512),
+        "not trained, one vector": lambda: lengthened_base(WINDOW),
+    }
+    for name, make in made.items():
+        if not names or any(wanted in name for wanted in names.split(",")):
+            yield name, *make()
 
 
 def ndcg(
@@ -192,9 +220,7 @@ def stage_passkey(work: Path, data: Path, count: int, names: str, lengths: Seque
         for tokens in lengths
         for depth in DEPTHS
     }
-    for name, asker, embed in arms(work):
-        if names and not any(wanted in name for wanted in names.split(",")):
-            continue
+    for name, asker, embed in arms(work, names):
         questions = asker.encode([question for question, _ in captions], role="query")
         for (tokens, depth), texts in cells.items():
             start = time.monotonic()
@@ -216,9 +242,7 @@ def stage_abstracts(work: Path, data: Path, distractors: int, names: str) -> Any
     relevant = [number for number, papers in enumerate(asked) for _ in papers]
     place = np.array([i / max(1, len(papers) - 1) for papers in asked for i in range(len(papers))])
     figures: dict[str, Any] = {"texts": len(texts), "questions": len(titles)}
-    for name, asker, embed in arms(work):
-        if names and not any(wanted in name for wanted in names.split(",")):
-            continue
+    for name, asker, embed in arms(work, names):
         start = time.monotonic()
         rows, owners = embed(texts)
         seconds = time.monotonic() - start
@@ -229,7 +253,8 @@ def stage_abstracts(work: Path, data: Path, distractors: int, names: str) -> Any
         row |= {"vectors a text": len(rows) / len(texts)}
         figures[name] = row
         click.echo(f"{name:24} {row['ndcg@10']:.3f} {thirds} {seconds:.0f} s")
-    figures["index"] = indexes(work, texts, titles)
+    if (work / "model").exists():
+        figures["index"] = indexes(work, texts, titles)
     return figures
 
 
@@ -263,16 +288,21 @@ def indexes(work: Path, texts: Sequence[str], titles: Sequence[str]) -> Any:
     return {name: sizes[name] | {"ms": spread(seconds[name][20:])} for name in engines}
 
 
-def stage_short(work: Path, data: Path) -> Any:
+def stage_short(work: Path, data: Path, names: str) -> Any:
     """STS-B's Spearman and SciFact's nDCG@10, × 100, of the base and of the trained model."""
     queries, qrels = read_beir(data / "beir" / "scifact")
     pairs = {name: read_sts([data / "sts" / f"stsb_{name}.tsv"]) for name in ("dev", "test")}
     figures: dict[str, Any] = {}
-    for name, encoder in (
-        ("base", base()),
-        ("trained", Encoder.load(work / "model", runtime="torch")),
-        ("not trained", base(WINDOW)),
-    ):
+    encoders: dict[str, Callable[[], Encoder]] = {
+        "base": base,
+        "not trained": lambda: base(WINDOW),
+        "all positions stretched": lambda: base(WINDOW, kept=0),
+        "trained": lambda: Encoder.load(work / "model", runtime="torch"),
+    }
+    for name, load in encoders.items():
+        if names and not any(wanted in name for wanted in names.split(",")):
+            continue
+        encoder = load()
         row = {f"stsb {part}": 100 * sts(encoder, each)[0].spearman for part, each in pairs.items()}
         row["scifact"] = 100 * scifact(encoder, data, queries, qrels)
         figures[name] = row
@@ -328,7 +358,7 @@ def main(
         torch.set_num_threads(threads)
     work.mkdir(parents=True, exist_ok=True)
     path = work / "figures.json"
-    figures = json.loads(path.read_text()) if path.exists() else {}
+    figures: dict[str, Any] = {}
     settings = {n: json.loads(v) for n, v in (item.split("=", 1) for item in assignments)}
     for stage in stages:
         if stage == "train":
@@ -339,7 +369,9 @@ def main(
         elif stage == "abstracts":
             result = stage_abstracts(work, data, distractors, names)
         else:
-            result = stage_short(work, data)
+            result = stage_short(work, data, names)
+        # Others may have written meanwhile.
+        figures = json.loads(path.read_text()) if path.exists() else {}
         figures[stage] = figures.get(stage, {}) | result
         path.write_text(json.dumps(figures, indent=2) + "\n")
     record("long documents", figures)
