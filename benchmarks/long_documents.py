@@ -328,6 +328,13 @@ def scifact(encoder: Encoder, data: Path, queries: Any, qrels: Any) -> float:
     return float(per_question(run, keys, qrels, [MAIN])[MAIN].mean())
 
 
+def merged(old: Any, new: Any) -> Any:
+    """Figures of several calls: what is new wins."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return old | {name: merged(old.get(name), value) for name, value in new.items()}
+
+
 @click.command()
 @click.argument("stages", nargs=-1, type=click.Choice(["train", "passkey", "abstracts", "short"]))
 @DATA
@@ -372,7 +379,7 @@ def main(
             result = stage_short(work, data, names)
         # Others may have written meanwhile.
         figures = json.loads(path.read_text()) if path.exists() else {}
-        figures[stage] = figures.get(stage, {}) | result
+        figures[stage] = merged(figures.get(stage, {}), result)
         path.write_text(json.dumps(figures, indent=2) + "\n")
     record("long documents", figures)
 
