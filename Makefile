@@ -4,7 +4,7 @@ INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training.md
 
-.PHONY: setup setup-demo demo test test-long check check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo test test-long test-integrations check check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -22,7 +22,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,formats,http,int8,plots,postgresql,qdrant,tensorboard,posthoc,serve,watch,dev]"
+	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,formats,http,int8,mcp,plots,postgresql,qdrant,tensorboard,posthoc,serve,watch,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.
@@ -43,6 +43,18 @@ test: setup check  ## the checks, and the tests of everything that an edit can b
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+
+# Their packages beside those of .venv, which pytest's plugins among them would disturb.
+.venv/integrations/installed: .venv/installed
+	$(BIN)/python -m venv .venv/integrations
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > .venv/integrations/lib/site.pth
+	mv .venv/integrations/lib/site.pth .venv/integrations/lib/python3*/site-packages/
+	.venv/integrations/bin/pip install -c constraints.txt -e ".[mcp,langchain,llamaindex,haystack]" langchain-tests pytest-asyncio
+	touch $@
+
+test-integrations: .venv/integrations/installed  ## LangChain, LlamaIndex and Haystack, with their own tests, a minute
+	.venv/integrations/bin/python -m pytest -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function \
+		tests/searchengine/integrations
 
 check: setup check-generated  ## style, types, imports between folders, generated docs
 	$(BIN)/ruff check .

@@ -3,7 +3,9 @@
     python benchmarks/picture.py benchmarks/results/<commit>.json
 
 docs/prefixes.svg, from benchmarks/posthoc.py and matryoshka_finetune.py:
-what each way to shorten a vector keeps. A picture whose figures the file lacks is left as it is.
+what each way to shorten a vector keeps. docs/passkey.svg, from benchmarks/long_documents.py: what
+finds a sentence in a long text, by the text's length and the sentence's depth. A picture whose
+figures the file lacks is left as it is.
 """
 
 import json
@@ -13,7 +15,7 @@ from typing import Any
 import click
 from record import REPOSITORY
 
-from searchengine.report.plots.style import save
+from searchengine.report.plots.style import WIDTH, save, styled
 from searchengine.report.plots.vectors import prefix_scores
 
 
@@ -25,6 +27,8 @@ def main(results: Path) -> None:
     pictures = {}
     if {"posthoc", "matryoshka_finetune"} <= set(found):
         pictures["prefixes.svg"] = prefixes(found["posthoc"], found["matryoshka_finetune"])
+    if "passkey" in found.get("long documents", {}):
+        pictures["passkey.svg"] = passkey(found["long documents"]["passkey"])
     for name, figure in pictures.items():
         path = save(figure, REPOSITORY / "docs" / name)
         click.echo(f"drawn to {path.relative_to(REPOSITORY)}")
@@ -42,6 +46,35 @@ def prefixes(posthoc: dict[str, Any], trained: dict[str, Any]) -> Any:
         lines.pop(name, None)
     lines["Matryoshka training"] = {int(w): s / 100 for w, s in trained["trained"].items()}
     return prefix_scores(lines, "Spearman on STS-B dev", "What each way to shorten a vector keeps")
+
+
+@styled
+def passkey(arms: dict[str, Any]) -> Any:
+    """nDCG@10 as one heat map for each arm: tokens of the text by depth of the sentence."""
+    from matplotlib.figure import Figure
+
+    columns = 3
+    figure = Figure(figsize=(WIDTH, 2.2 * -(-len(arms) // columns) + 0.6), layout="constrained")
+    panels = figure.subplots(-(-len(arms) // columns), columns, squeeze=False, sharey=True)
+    for panel in panels.flat[len(arms) :]:
+        panel.set_visible(False)
+    for panel, (name, cells) in zip(panels.flat, arms.items(), strict=False):
+        lengths, depths = list(cells), list(next(iter(cells.values())))
+        scores = [[cells[tokens][depth]["ndcg@10"] for tokens in lengths] for depth in depths]
+        shown = panel.imshow(scores, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        panel.grid(visible=False)
+        panel.set_title(name, fontsize=9.5)
+        panel.set_xticks(range(len(lengths)), [f"{int(tokens):,}" for tokens in lengths])
+        panel.set_yticks(range(len(depths)), [f"{100 * float(depth):.0f} %" for depth in depths])
+        for row, values in enumerate(scores):
+            for column, value in enumerate(values):
+                colour = "white" if value < 0.6 else "black"
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("depth")
+    figure.supxlabel("tokens of the text", fontsize=9.5)
+    figure.colorbar(shown, ax=panels, label="nDCG@10", shrink=0.8)
+    return figure
 
 
 if __name__ == "__main__":

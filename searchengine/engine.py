@@ -194,7 +194,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
-        vectors: VectorsArgument | None = None,
+        vectors: VectorsArgument | Path | None = None,
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
@@ -214,7 +214,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
                 have a vector. None, with vectors: documents with row numbers as keys.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file. In a list, None stands for a document without a vector, which is found by
-                its words.
+                its words. A path: the folder that `encode_corpus` or `searchengine encode` wrote.
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
@@ -228,14 +228,19 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         if documents is None and vectors is None:
             raise QueryError("add takes documents, vectors or both, got neither")
         options = AddOptions(skip_bad, commit_every, progress, building)
+        reader = None
+        if vectors is None or isinstance(vectors, str | Path):
+            if passages is not None:
+                raise QueryError("passages describe an array; pass vectors too, or leave them out")
+            if documents is None:
+                raise QueryError(f"{vectors} holds no documents; pass them too")
+            reader, vectors = self._reader(vectors), None
         if not isinstance(self.collection, Embedded) and passages is None:
-            reader = None if vectors is not None else self._reader()
             return upsert_documents(self.collection, documents, vectors, reader, options)
         if vectors is not None:
             return add_with_vectors(self.local, documents, vectors, passages, options)
-        if passages is not None or documents is None:
-            raise QueryError("passages describe vectors; pass vectors too, or leave passages out")
-        return add(self.local, documents, self._reader(), options)
+        assert reader is not None and documents is not None
+        return add(self.local, documents, reader, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
@@ -331,6 +336,10 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def stats(self) -> Stats:
         """Size and settings of the collection."""
         return stats.stats(self.collection)
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks."""
+        return self.stats()._repr_html_()
 
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.

@@ -29,7 +29,7 @@ def run(*arguments: str | Path, cwd: Path | None = None, input: str | None = Non
     words = [*map(str, arguments)]
     limit = threads.limit  # --threads sets it for the process
     try:
-        with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", _shared):
+        with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", shared_encoder):
             result = CliRunner().invoke(cli, words, input, prog_name="searchengine")
     finally:
         threads.limit = limit
@@ -45,7 +45,7 @@ def run_json(*arguments: str | Path) -> Any:
     return json.loads(done.stdout)
 
 
-def _shared(source: str | Path, *, layers: int | None = None, **options: Any) -> Encoder:
+def shared_encoder(source: str | Path, *, layers: int | None = None, **options: Any) -> Encoder:
     """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
     if str(source) not in ("starter", "starter-768"):
         return _load(source, layers=layers, **options)

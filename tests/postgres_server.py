@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from functools import cache
@@ -70,4 +71,11 @@ def restart(server: Any) -> None:
     """Start a killed server again, on the same data."""
     for name in ("postmaster.pid", ".s.PGSQL.5432", ".s.PGSQL.5432.lock"):
         (server.pgdata / name).unlink(missing_ok=True)
-    server.ensure_postgres_running()
+    deadline = time.monotonic() + _DEADLINE
+    while True:
+        try:
+            server.ensure_postgres_running()
+            return
+        except subprocess.SubprocessError:  # it waits for 10 seconds; a recovery may take longer
+            if time.monotonic() > deadline:
+                raise

@@ -334,6 +334,23 @@ class Encoder:
 
         write_model(self.model, Path(path))
 
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = True,
+        message: str = "Upload the model",
+        token: str | None = None,
+    ) -> str:
+        """Upload what `save` writes to the Hugging Face Hub, as one commit; returns the URL.
+
+        `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
+        of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
+        """
+        from trainer.model.publishing import push_model
+
+        return push_model(self.model, repository, private=private, message=message, token=token)
+
 
 def _check_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):

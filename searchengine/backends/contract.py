@@ -30,6 +30,7 @@ import numpy as np
 from indexer.arrays import Floats
 from indexer.search.cascade import SearchResult
 from searchengine.corpus.documents import Document
+from searchengine.errors import CorpusError
 from searchengine.storage.documents.changes import Known, Span, as_json
 from searchengine.storage.documents.lexical import Scored
 from searchengine.storage.documents.tables import Ids, Tables
@@ -180,8 +181,13 @@ class Backend(Protocol):
     def entries(self, keys: Sequence[str]) -> list[Entry]:
         """The stored entries of these keys, in their order, without unknown keys."""
 
-    def upsert(self, entries: Sequence[Entry]) -> None:
-        """Store entries in one commit, in place of those of the same keys."""
+    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+        """Store entries in one commit, in place of those of the same keys.
+
+        Of several with one key, the last one counts. `expected`: what `known` returned for their
+        keys. Raises Changed if another writer has changed one of them since, and CorpusError for
+        an entry that cannot be stored; then nothing is written.
+        """
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
@@ -206,6 +212,32 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
+
+
+class Changed(Exception):
+    """Another writer has changed a document since it was read; nothing was written."""
+
+
+def checked(entries: Sequence[Entry], dim: int) -> dict[str, Entry]:
+    """Key → entry, the last one of each key. `upsert` begins with it.
+
+    Raises CorpusError unless each passage has a vector of `dim` numbers.
+    """
+    for entry in entries:
+        if entry.vectors.shape != (len(entry.spans), dim):
+            raise CorpusError(
+                f"document {entry.document.key!r:.80}: expected a vector of {dim} numbers for each "
+                f"of {len(entry.spans)} passages, got shape {entry.vectors.shape}"
+            )
+    return {entry.document.key: entry for entry in entries}
+
+
+def check_unchanged(
+    expected: Mapping[str, Known] | None, known: Mapping[str, Known], keys: Iterable[str]
+) -> None:
+    """Raise Changed unless the stored state of these keys is as expected; None expects nothing."""
+    if expected is not None and any(expected.get(key) != known.get(key) for key in keys):
+        raise Changed
 
 
 def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterator[list[Entry]]:

@@ -1,6 +1,6 @@
 """The embedded backend: a collection in a folder, read and written by this process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,14 @@ import numpy as np
 from indexer.arrays import BLOCK_ROWS, Floats
 from indexer.config import Device
 from indexer.storage.manifest import ROTATION
-from searchengine.backends.contract import Backend, Capabilities, Entry, entries_of
+from searchengine.backends.contract import (
+    Backend,
+    Capabilities,
+    Entry,
+    check_unchanged,
+    checked,
+    entries_of,
+)
 from searchengine.errors import CollectionError
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Known, known
@@ -57,19 +64,20 @@ class Embedded(Collection):
         with self.reading() as snapshot:
             return entries_of(snapshot, known(snapshot.store, keys), keys)
 
-    def upsert(self, entries: Sequence[Entry]) -> None:
-        """Store entries in one commit, in place of those of the same keys."""
+    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+        """Store entries in one commit, in place of those of the same keys; see Backend."""
+        last = checked(entries, int(self.settings["encoder"]["dim"]))
+        entries = list(last.values())
         documents = [entry.document for entry in entries]
         spans = [entry.spans for entry in entries]
         supplied = {e.document.key: e.supplied for e in entries if e.supplied is not None}
         sources = {e.document.key: e.source for e in entries if e.source is not None}
         with self.own_store() as store:
             with self.writing(store) as writer:
-                stored = {
-                    # Without its source, nothing of the metadata before is merged.
-                    key: state._replace(source=None)
-                    for key, state in writer.changes.known([d.key for d in documents]).items()
-                }
+                before = writer.changes.known(list(last))
+                check_unchanged(expected, before, last)
+                # Without its source, nothing of the metadata before is merged.
+                stored = {key: state._replace(source=None) for key, state in before.items()}
                 first = writer.changes.next_passage()
                 writer.changes.write(documents, spans, stored, first, supplied)
                 writer.changes.set_sources(sources)

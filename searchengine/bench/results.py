@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.errors import QueryError
+from searchengine.notebook import table
 from trainer.model.durable import write_json
 
 FORMAT = 1
@@ -162,6 +163,17 @@ class Results:
     def exact(self) -> Row | None:
         """The row of exact search; None if nothing was measured."""
         return next((row for row in self.rows if row.kind is Kind.EXACT), None)
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks: a row for each operating point."""
+        rows = [
+            (row.name, row.recall, f"{row.recall_low:.3f}–{row.recall_high:.3f}", row.ndcg,
+             f"{row.p50_ms.median:.3g}", f"{row.p99_ms.median:.3g}")
+            for row in self.rows
+        ]  # fmt: skip
+        heads = ("", f"recall@{self.subject['k']}", "95 % interval", "nDCG@10", "p50 ms", "p99 ms")
+        name = f"Bench of {self.subject['name']}, {self.subject['rows']:,} rows"
+        return table(heads, rows, name if self.complete else f"{name}: interrupted")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

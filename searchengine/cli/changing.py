@@ -7,7 +7,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, note_unknown_fields, runs
+from searchengine.cli.options import (
+    AS_JSON,
+    COLLECTION,
+    WAIT,
+    complete_path,
+    note_unknown_fields,
+    runs,
+)
 from searchengine.errors import QueryError
 
 
@@ -118,6 +125,7 @@ def _no_constant(name: str) -> float:
 @click.option(
     "--encoder",
     metavar="PATH",
+    shell_complete=complete_path,
     help="Model folder or hub name to change to [default: that of the pending reindex].",
 )
 @click.option(

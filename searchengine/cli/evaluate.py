@@ -5,19 +5,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from searchengine.cli.options import AS_JSON, PLOTS, TRUST, name_list, numbers, runs
+from searchengine.cli.options import AS_JSON, PLOTS, TRUST, complete_path, name_list, numbers, runs
 
 if TYPE_CHECKING:
     from trainer.evaluation.sts import Setting, StsTask
     from trainer.evaluation.transfer import TransferRow
 
-MODEL = click.option("--encoder", default="starter", help="Model folder or hub name.")
+MODEL = click.option(
+    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
+)
 MODELS = click.option(
     "--encoder",
     "encoders",
     multiple=True,
     default=("starter",),
+    shell_complete=complete_path,
     help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option(
@@ -43,6 +47,12 @@ class NamedFile(click.ParamType[tuple[str, Path]]):
         if not name or not path:
             self.fail(f"expected FILE or NAME=FILE, got {value!r}", param, ctx)
         return name, Path(path)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete the path of a file."""
+        return complete_path(ctx, param, incomplete)
 
 
 @click.group()
@@ -248,7 +258,12 @@ def geometry(
 
 @evaluate.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--encoder", required=True, help="Model trained on labelled texts.")
+@click.option(
+    "--encoder",
+    required=True,
+    shell_complete=complete_path,
+    help="Model trained on labelled texts.",
+)
 @PREFIXES
 @TRUST
 @AS_JSON

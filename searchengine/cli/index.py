@@ -19,10 +19,13 @@ from searchengine.cli.options import (
     SHORTLIST,
     WAIT,
     choice,
+    complete_path,
     note_compiling,
     runs,
     stages,
 )
+from searchengine.cli.reading import columns_of, cuts, passages_of, reads
+from searchengine.cli.vectors import encoder_of, holds_vectors, supplied
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.lines import STDIN
 from searchengine.errors import (
@@ -42,11 +45,12 @@ COMMIT_EVERY = 5000
 
 
 @click.command()
-@click.argument("corpus")
+@click.argument("corpus", shell_complete=complete_path)
 @COLLECTION
 @click.option(
     "--encoder",
     metavar="PATH",
+    shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL of an endpoint [default: starter].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
@@ -76,19 +80,7 @@ COMMIT_EVERY = 5000
     help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
     "256 dimensions and keeps 50.",
 )
-@click.option(
-    "--passages/--no-passages",
-    default=None,
-    help="Cut long documents into passages, or keep them whole [default: cut].",
-)
-@click.option(
-    "--passage-tokens", type=click.IntRange(0), help="Tokens per passage [default: as many as fit]."
-)
-@click.option(
-    "--overlap",
-    type=click.IntRange(0),
-    help="Tokens that passages share [default: an eighth of a passage].",
-)
+@cuts
 @click.option(
     "--tokenizer",
     type=choice(Tokenizer),
@@ -108,17 +100,15 @@ COMMIT_EVERY = 5000
     metavar="TEXT",
     help="Text to put before generated keys: of files, and of records without a key.",
 )
-@click.option("--text-field", metavar="NAME", help="Name of the text field [default: text].")
-@click.option("--title-field", metavar="NAME", help="Name of the title field [default: title].")
-@click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id].")
-@click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them.")
+@reads
 @click.option(
     "--vectors",
     "vector_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Vectors of the documents (.npy, one row per document), which are then not encoded. "
-    "Without --encoder, a new collection has none.",
+    help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
+    "document; without --encoder, a new collection has none), or the folder that "
+    "`searchengine encode` wrote.",
 )
 @click.option(
     "--passages-from",
@@ -159,9 +149,9 @@ def index(
         searchengine index papers.csv papers.index --text-field abstract
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
+        searchengine index papers.jsonl papers.index --vectors encoded/
     """
     from searchengine.cli.console import indexing
-    from searchengine.corpus.columns import Columns
     from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import check_corpus
     from searchengine.corpus.folder import Unread
@@ -169,26 +159,27 @@ def index(
 
     as_json, skip_bad = options.pop("as_json"), options.pop("skip_bad")
     fields, every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
-    vectors, passages = _supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
+    vectors, passages, encoded = supplied(
+        corpus, options.pop("vector_file"), options.pop("passage_file")
+    )
     if vectors is None:
         every = every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime", "layers")}
-    settings["passages"] = _passages(options)
-    key_prefix = options.pop("key_prefix")
-    names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
-    columns = Columns(**names, needs_text=vectors is None)
+    settings["passages"] = passages_of(options)
+    key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
     mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     config = {name: value for name, value in options.items() if value is not None}
     if isinstance(collection, Path):
         _check_apart(check_corpus(corpus), collection)
-    wait = patience(mirror, corpus, vectors, wait)
+    wait = patience(mirror, corpus, vectors if encoded is None else encoded, wait)
     started = time.monotonic()
     is_new = isinstance(collection, Path) and not collection.exists()
     settings["dim"] = None if vectors is None else vectors.shape[1]
+    encoder = encoder_of(encoded, collection, encoder, settings)
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
-            if vectors is None:
+            if vectors is None and encoded is None:
                 _start_encoder(engine)
             if fields:
                 engine.index_fields(*fields)
@@ -208,7 +199,7 @@ def index(
                         engine, corpus, vectors, on_bad, key_prefix, columns, unread
                     )
                     summary = engine.add(
-                        documents, vectors, passages=passages, commit_every=every, **how
+                        documents, encoded or vectors, passages=passages, commit_every=every, **how
                     )
         except BaseException as error:
             _clean_up(engine, error, is_new)
@@ -238,7 +229,7 @@ def _documents(
     from searchengine.corpus.documents import numbered
     from searchengine.corpus.files import read_corpus
 
-    if _holds_vectors(corpus):
+    if holds_vectors(corpus):
         return numbered(len(vectors), key_prefix)
     documents = read_corpus(
         corpus,
@@ -272,32 +263,11 @@ def _skippable(error: BaseException) -> bool:
     return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
 
 
-def _holds_vectors(corpus: str) -> bool:
-    return Path(corpus).suffix == ".npy"
-
-
 def _total(corpus: str, vectors: Any) -> int | None:
     """Return the number of documents, for the progress bar; None if counting takes long."""
     from searchengine.corpus.files import count_records
 
-    return len(vectors) if _holds_vectors(corpus) else count_records(corpus)
-
-
-def _supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
-    """Return the vectors that come with the documents, and their passages; None without."""
-    from searchengine.corpus.arrays import read_vectors
-    from searchengine.corpus.lines import read_jsonl
-
-    if _holds_vectors(corpus):
-        if vectors is not None:
-            raise click.UsageError(
-                f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
-            )
-        vectors = Path(corpus)
-    if passages is not None and (vectors is None or _holds_vectors(corpus)):
-        raise click.UsageError("--passages-from needs documents and --vectors")
-    lines = None if passages is None else (line for _, line in read_jsonl(passages))
-    return None if vectors is None else read_vectors(vectors), lines
+    return len(vectors) if holds_vectors(corpus) else count_records(corpus)
 
 
 def _start_encoder(engine: Any) -> None:
@@ -367,17 +337,3 @@ def _interrupted(collection: Path | str, kept: int) -> str:
         f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, "
         "the same command continues from there"
     )
-
-
-def _passages(options: dict[str, Any]) -> Any:
-    """Return the passages that the options ask for; None: no preference."""
-    from searchengine.ingest.passages import PassageConfig
-
-    wanted = options.pop("passages")
-    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
-    sizes = {name: value for name, value in sizes.items() if value is not None}
-    if sizes and wanted is False:
-        raise click.UsageError(
-            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
-        )
-    return PassageConfig(**sizes) if sizes else wanted

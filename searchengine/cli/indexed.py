@@ -50,7 +50,7 @@ def show_summary(
     note(f"{done or '0 added'} in {collection}, {total} now, in {seconds} s")
     for name, records in left_out.items():
         if records.count:
-            note(f"{records.count} {name.replace('_', ' ')}, left out:{_first_lines(records)}")
+            note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
     if unread.encodings:
         found = ", ".join(f"{n:,} in {name}" for name, n in unread.encodings.most_common())
         note(f"not UTF-8 and converted: {found}")
@@ -58,7 +58,7 @@ def show_summary(
         note(sentence)
 
 
-def _first_lines(left_out: LeftOut) -> str:
+def first_lines(left_out: LeftOut) -> str:
     """Return the first messages, one per line, and the number of further ones."""
     most = 10
     lines = left_out.first[:most]

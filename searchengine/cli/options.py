@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
@@ -130,6 +131,13 @@ class FieldName(click.ParamType[str]):
         return str(value)
 
 
+def complete_path(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete a path, but not a URL."""
+    return [] if "://" in incomplete else [CompletionItem(incomplete, type="file")]
+
+
 class Address(click.ParamType[Path | str]):
     """A collection: a folder, or the URL of a server."""
 
@@ -141,11 +149,18 @@ class Address(click.ParamType[Path | str]):
         """Return a path as Path, and a URL as it is: two slashes of it would become one."""
         return str(value) if "://" in str(value) else Path(value)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete the path of a folder."""
+        return complete_path(ctx, param, incomplete)
+
 
 COLLECTION = click.argument("collection", type=Address())
 ENCODER = click.option(
     "--encoder",
     metavar="PATH",
+    shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

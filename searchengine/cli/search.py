@@ -13,6 +13,7 @@ from searchengine.cli.options import (
     LAYERS,
     SHORTLIST,
     FieldName,
+    complete_path,
     note_compiling,
     note_unknown_fields,
     runs,
@@ -78,6 +79,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--cross-encoder",
     metavar="MODEL",
+    shell_complete=complete_path,
     help="Folder or hub name of a cross-encoder, which orders the best hits again.",
 )
 @click.option("--candidates", default=50, help="Hits that the cross-encoder reads.")

@@ -5,11 +5,17 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import Bytes, runs
+from searchengine.cli.options import Bytes, complete_path, runs
 
 
 @click.command()
-@click.argument("collections", metavar="COLLECTION…", nargs=-1, required=True)
+@click.argument(
+    "collections",
+    metavar="COLLECTION…",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_path,
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import AS_JSON, TRUST, numbers
+from searchengine.cli.options import AS_JSON, TRUST, complete_path, numbers
 from trainer.training.presets import PRESETS
 
 FILES = click.Path(path_type=Path)
@@ -83,7 +83,12 @@ def train(
 @click.command("train-cross-encoder")
 @click.argument("files", nargs=-1, required=True, type=FILES)
 @click.option("--out", required=True, type=FILES, help="New folder to write the model to.")
-@click.option("--base", default="starter", help="Model folder or hub name to start from.")
+@click.option(
+    "--base",
+    default="starter",
+    shell_complete=complete_path,
+    help="Model folder or hub name to start from.",
+)
 @click.option(
     "--exclude",
     multiple=True,
@@ -139,7 +144,9 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
 )
-@click.option("--encoder", default="starter", help="Model folder or hub name.")
+@click.option(
+    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
+)
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
 )

@@ -27,6 +27,7 @@ from searchengine.corpus.frames import DataFrame as DataFrame
 from searchengine.corpus.frames import rows_of
 from searchengine.corpus.lines import bad, some_fields
 from searchengine.errors import EmptyCorpus, QueryError, SearchEngineError
+from searchengine.notebook import facts
 
 _MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
@@ -126,6 +127,11 @@ class Document:
         for name, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(document, name, value)
         return document
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks."""
+        fields = {"key": self.key, "title": self.title, "text": self.text, **self.metadata}
+        return facts((name, value) for name, value in fields.items() if value != "")
 
     def as_record(self) -> dict[str, Any]:
         """The inverse of `from_mapping`: metadata, `_id`, `title` and `text` in one dict."""

@@ -81,7 +81,7 @@ def read_corpus(
     try:
         if not path.is_dir():
             return _read_one(source, on_bad, keys, columns)
-        if files is None and (beir := _beir_corpus(path)):
+        if files is None and (beir := beir_corpus(path)):
             return _read_one(Source(beir), on_bad, keys, columns)
         listed = Unread() if unread is None else unread
         found = files_below(path, listed) if files is None else files
@@ -98,12 +98,24 @@ def read_corpus(
     return _read_folder(found, path, on_bad, keys, columns, unread)
 
 
+def read_slice(
+    path: Path, span: tuple[int, int], on_bad: OnBad | None, columns: Columns
+) -> Iterator[Document]:
+    """The records of the lines that begin in the bytes [start, end) of a file of JSON Lines.
+
+    Errors and `on_bad` as for `read_corpus`. Keys that are generated may differ from those that
+    `read_corpus` generates.
+    """
+    records = _named(read_jsonl(path, on_bad, span), on_bad, columns, is_first=span[0] == 0)
+    return _to_documents(records, on_bad, _Keys("", True), columns.needs_text)
+
+
 def folder_files(folder: Path, unread: Unread) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Raises OSError, and CorpusError for a folder in BEIR's format.
     """
-    if beir := _beir_corpus(folder):
+    if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     return files_below(folder, unread)
 
@@ -114,7 +126,7 @@ def count_records(corpus: str | Path) -> int | None:
     path = source.path
     try:
         if path.is_dir():
-            beir = _beir_corpus(path)
+            beir = beir_corpus(path)
             if beir:
                 return count_records(beir)
             files = files_below(path, Unread())
@@ -135,7 +147,8 @@ def _unreadable(path: Path, error: OSError) -> CorpusError:
     return bad(error.filename or path, f"cannot be read ({error.strerror or error})")
 
 
-def _beir_corpus(folder: Path) -> Path | None:
+def beir_corpus(folder: Path) -> Path | None:
+    """The file with the documents of a folder in BEIR's format; None for another folder."""
     inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
     return next((file for file in inner if file.is_file()), None)
 
@@ -273,14 +286,17 @@ class _Keys:
 
 
 def _named(
-    records: Iterable[tuple[str, dict[str, Any]]], on_bad: OnBad | None, columns: Columns
+    records: Iterable[tuple[str, dict[str, Any]]],
+    on_bad: OnBad | None,
+    columns: Columns,
+    *,
+    is_first: bool = True,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Places and records under default names; the first record must name the text."""
-    first = True
+    """Places and records under default names; the first record of a file must name the text."""
     for place, record in records:
-        if first and columns.needs_text:
+        if is_first and columns.needs_text:
             check_text(columns.names(list(record), place), record, place)
-        first = False
+        is_first = False
         try:
             yield place, columns.renamed(record, place, strict=False)
         except CorpusError as error:

@@ -45,18 +45,26 @@ def kind(path: Path) -> str:
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
-def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz."""
+def read_lines(
+    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz.
+
+    `span`: only the lines that begin in these bytes [start, end), counted from the first of them.
+    """
     number = 0
     others = False  # whether a line was not UTF-8
+    start, end = (0, None) if span is None else span
     try:
         with _open(path) as file:
-            while raw := file.readline(LONGEST + 1):
+            if start:
+                file.seek(start - 1)
+                _skip_line(file, file.readline(LONGEST))
+            while (end is None or file.tell() < end) and (raw := file.readline(LONGEST + 1)):
                 number += 1
                 if len(raw) > LONGEST:
                     report(bad(f"{path}:{number}", too_long("line")), on_bad)
-                    while raw and not raw.endswith(b"\n"):  # skip to the next line
-                        raw = file.readline(LONGEST)
+                    _skip_line(file, raw)
                     continue
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -71,6 +79,12 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
         raise bad(f"{path}:{number + 1}", f"broken gzip file ({error})") from error
     except OSError as error:
         raise bad(path, f"cannot be read ({error.strerror or error})") from error
+
+
+def _skip_line(file: BinaryIO | gzip.GzipFile, raw: bytes) -> None:
+    """Read to the end of the line that `raw` is the last piece read of."""
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(LONGEST)
 
 
 def _open(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
@@ -88,12 +102,15 @@ def too_long(what: str) -> str:
     return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 
-def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and object of every line that is not blank."""
-    for number, line in read_lines(path, on_bad):
+def read_jsonl(
+    path: Path, on_bad: OnBad | None = None, span: tuple[int, int] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and object of every line that is not blank; `span` as in read_lines."""
+    name = f"{path} from byte {span[0]}" if span is not None and span[0] else f"{path}"
+    for number, line in read_lines(path, on_bad, span):
         if not line.strip():
             continue
-        place = f"{path}:{number}"
+        place = f"{name}:{number}"
         try:
             yield place, json_object(line, place)
         except CorpusError as error:

@@ -113,11 +113,16 @@ def renamed(encoder: TextEncoder) -> dict[str, str]:
     return dict.fromkeys(former, encoder.fingerprint)
 
 
-def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path | str) -> None:
+def check_built_by(
+    encoder: TextEncoder,
+    identity: Mapping[str, Any],
+    path: Path | str,
+    advice: str = "open it with the encoder that built it, or index the corpus again",
+) -> None:
     """Raise EncoderMismatch unless a collection's settings name this encoder.
 
     A collection without an encoder accepts any of the right width: the caller knows whose vectors
-    it holds.
+    it holds. `advice`: the way out, for the message.
     """
     if identity["fingerprint"] == NO_ENCODER:
         if encoder.dim != identity["dim"]:
@@ -131,18 +136,14 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
         if not encoder.matches(stored):
             returns = "that name returns other vectors now"
             got = returns if name == encoder.name else f"got {encoder.name!r}"
-            raise EncoderMismatch(
-                f"{path} was built by {title(identity)}, but {got}; open it with the encoder that "
-                "built it, or index the corpus again"
-            )
+            raise EncoderMismatch(f"{path} was built by {title(identity)}, but {got}; {advice}")
         return
     fingerprints = {encoder.fingerprint, *renamed(encoder)}
     if encoder.dim != identity["dim"] or stored not in fingerprints:
         raise EncoderMismatch(
             f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
             f"({identity['dim']} wide, fingerprint {stored[:12]}), got one of "
-            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; open it with the "
-            "encoder that built it, or index the corpus again"
+            f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; {advice}"
         )
 
 

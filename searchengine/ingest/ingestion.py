@@ -33,7 +33,7 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.errors import DuplicateKey, EmptyCorpus
 from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
 from searchengine.ingest.languages import Languages
-from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
 from searchengine.storage.ahead import built_ahead
@@ -49,7 +49,6 @@ from searchengine.storage.writer import Writer
 # Larger blocks would save little more, take more memory, and report progress less often.
 _FIRST_BLOCK = 512, 1 << 16
 _LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
-_BATCH = 4096  # passages encoded in one call, so that a huge document stays bounded too
 _PENDING = 2  # batches in the second thread: one is encoded, the next one waits
 
 
@@ -279,8 +278,8 @@ class Ingestion:
         passages = [
             (document, span) for document, cut in zip(documents, spans, strict=True) for span in cut
         ]
-        for start in range(0, len(passages), _BATCH):
-            batch = passages[start : start + _BATCH]
+        for start in range(0, len(passages), BATCH):
+            batch = passages[start : start + BATCH]
             yield partial(self._reader.encode, batch, self._reader.texts(batch))
 
     def _start(self, batch: Encode) -> None:

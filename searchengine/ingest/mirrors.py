@@ -13,6 +13,8 @@ from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import CollectionBusy, CorpusError, QueryError
+from searchengine.ingest.encoding.folder import EncodedFolder
+from searchengine.ingest.encoding.reader import EncodedReader
 from searchengine.ingest.folder_state import RECENT, FolderState, Listing
 from searchengine.ingest.mirror import Mirroring, Scope
 from searchengine.ingest.passages import PassageReader
@@ -70,8 +72,11 @@ class Mirrors(Local):
 
     _encoder: CollectionEncoder
 
-    def _reader(self) -> PassageReader:
-        """Cuts and encodes documents. Raises QueryError without an encoder."""
+    def _reader(self, encoded: str | Path | None = None) -> PassageReader:
+        """Cuts and encodes documents, or takes their vectors from a folder of `encode`.
+
+        Raises QueryError without an encoder."""
+        folder = None if encoded is None else EncodedFolder(Path(encoded))
         self.collection.follow()  # the folder may have been replaced, with other settings
         settings = CollectionSettings.from_stored(self.collection.settings)
         if not settings.encodes:
@@ -79,7 +84,10 @@ class Mirrors(Local):
                 f"{self.collection.path} has no encoder; pass the vectors of the documents: "
                 "add(documents, vectors)"
             )
-        return PassageReader(self._encoder.load(), settings.passages)
+        encoder = self._encoder.load()
+        if folder is None:
+            return PassageReader(encoder, settings.passages)
+        return EncodedReader(folder, encoder, settings.passages)
 
     def mirror(
         self,

@@ -24,6 +24,8 @@ from searchengine.storage.documents.changes import Span
 
 Offsets = npt.NDArray[np.integer[Any]]
 
+BATCH = 4096
+"""Passages encoded in one call, so that a huge document stays bounded too."""
 _MIN_ROOM = 4  # tokens that an encoder must read to fit a title and a text
 _SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # by code point
 
@@ -161,6 +163,19 @@ class PassageReader:
                 f"the document {document.key!r}; leave it out or fix the encoder"
             )
         return vectors
+
+    def cut_and_encode(
+        self, documents: Sequence[Document]
+    ) -> tuple[list[list[Span]], Vectors, int]:
+        """The passages of each of some documents, all their vectors (n, D), and their tokens.
+
+        Raises CollectionError as `encode`.
+        """
+        cut, tokens = self.cut(documents)
+        passages = [(d, span) for d, spans in zip(documents, cut, strict=True) for span in spans]
+        batches = [passages[i : i + BATCH] for i in range(0, len(passages), BATCH)]
+        vectors = [self.encode(batch, self.texts(batch), lambda _: None) for batch in batches]
+        return cut, np.concatenate(vectors), tokens
 
 
 # ---------------------------------------------------------------------------------------- documents

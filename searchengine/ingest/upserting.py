@@ -6,24 +6,24 @@ again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry
+from searchengine.backends.contract import Backend, Changed, Entry
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import DuplicateKey, EmptyCorpus, QueryError
+from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus, QueryError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.supplied import Rows, VectorsArgument, checksum_of
-from searchengine.storage.documents.changes import Known, Span, compare, merged
+from searchengine.storage.documents.changes import Comparison, Known, Span, compare, merged
 
 _BLOCK = 2000  # documents read, encoded and committed together
-_BATCH = 4096  # passages encoded in one call
+_TRIES = 100  # to write a block that others change
 
 
 def upsert_documents(
@@ -74,22 +74,26 @@ class _Adding:
         """Commit a block."""
         supplied = self._supplied(block)
         storable = self._storable(block, supplied)
-        stored = self.backend.known([document.key for document in storable])
         checksums = {key: checksum for key, (_, _, checksum) in supplied.items()}
-        comparison = compare(storable, stored, checksums)
-        tokens, entries = 0, []
-        if self.reader is None:
-            for document in comparison.changed:
-                spans, own, checksum = supplied[document.key]
-                entries.append(_entry(document, spans, own, stored, checksum))
-        elif comparison.changed:
-            cut, tokens = self.reader.cut(comparison.changed)
-            encoded = self._encoded(self.reader, comparison.changed, cut)
-            for document, each, own in zip(comparison.changed, cut, encoded, strict=True):
-                entries.append(_entry(document, each, own, stored, None))
-        entries += self._relabelled(comparison.metadata, stored)
-        if entries:
-            self.backend.upsert(entries)
+        vectors: dict[str, tuple[Sequence[Span], Vectors]] = {
+            key: (spans, own) for key, (spans, own, _) in supplied.items()
+        }
+        tokens = 0
+        for _ in range(_TRIES):
+            stored = self.backend.known([document.key for document in storable])
+            comparison = compare(storable, stored, checksums)
+            if new := [each for each in comparison.changed if each.key not in vectors]:
+                tokens += self._encode(new, vectors)
+            try:
+                self._upsert(comparison, stored, vectors, checksums)
+                break
+            except Changed:  # look again; only what is new by now is encoded
+                continue
+        else:
+            raise CollectionError(
+                f"{self.backend.path}: other writers changed the same documents {_TRIES} times in "
+                "a row; nothing was added since the last commit, try again"
+            )
         replaced = sum(document.key in stored for document in comparison.changed)
         self.changed += replaced
         self.added += len(comparison.changed) - replaced
@@ -97,6 +101,29 @@ class _Adding:
         self.unchanged += comparison.unchanged
         if self.options.progress is not None:
             self.options.progress(len(block), tokens)
+
+    def _upsert(
+        self,
+        comparison: Comparison,
+        stored: Mapping[str, Known],
+        vectors: Mapping[str, tuple[Sequence[Span], Vectors]],
+        checksums: Mapping[str, bytes],
+    ) -> None:
+        """Store what differs. Raises Changed if another writer has changed some of it."""
+        entries = []
+        for document in comparison.changed:
+            checksum = checksums.get(document.key)
+            entries.append(_entry(document, *vectors[document.key], stored, checksum))
+        kept = self.backend.entries([document.key for document in comparison.metadata])
+        by_key = {entry.document.key: entry for entry in kept}
+        for document in comparison.metadata:
+            before = by_key.get(document.key)
+            if before is None:
+                raise Changed
+            parts = (before.spans, before.vectors, stored, before.supplied)
+            entries.append(_entry(document, *parts))
+        if entries:
+            self.backend.upsert(entries, stored)
 
     def end(self) -> None:
         """Check what is known only when all documents are read."""
@@ -167,36 +194,18 @@ class _Adding:
                 self.bad.add(message)
         return kept
 
-    @staticmethod
-    def _encoded(
-        reader: PassageReader, documents: Sequence[Document], cut: Sequence[Sequence[Span]]
-    ) -> Iterator[Vectors]:
-        """The vectors of each document's passages."""
-        passages = [
-            (document, span) for document, each in zip(documents, cut, strict=True) for span in each
-        ]
-        encoded = np.concatenate(
-            [
-                reader.encode(batch, reader.texts(batch), lambda _: None)
-                for start in range(0, len(passages), _BATCH)
-                if (batch := passages[start : start + _BATCH])
-            ]
-        )
-        ends = np.cumsum([len(each) for each in cut])
-        return iter(np.split(encoded, ends[:-1]))
-
-    def _relabelled(
-        self, documents: Sequence[Document], stored: Mapping[str, Known]
-    ) -> list[Entry]:
-        """Entries of documents whose metadata alone has changed, with the new metadata."""
-        entries = self.backend.entries([document.key for document in documents])
-        by_key = {entry.document.key: entry for entry in entries}
-        result = []
-        for document in documents:
-            if (entry := by_key.get(document.key)) is not None:
-                new = _entry(document, entry.spans, entry.vectors, stored, entry.supplied)
-                result.append(new)
-        return result
+    def _encode(
+        self,
+        documents: Sequence[Document],
+        vectors: dict[str, tuple[Sequence[Span], Vectors]],
+    ) -> int:
+        """Add passages and vectors of documents, by key; returns the number of tokens."""
+        assert self.reader is not None
+        spans, encoded, tokens = self.reader.cut_and_encode(documents)
+        parts = np.split(encoded, np.cumsum([len(cut) for cut in spans])[:-1])
+        for document, cut, own in zip(documents, spans, parts, strict=True):
+            vectors[document.key] = cut, own
+        return tokens
 
 
 def _entry(

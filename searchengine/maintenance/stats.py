@@ -14,7 +14,9 @@ from searchengine.backends.contract import Backend
 from searchengine.backends.embedded import Embedded
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.backends.qdrant.collection import QdrantCollection
+from searchengine.encoders.none import NO_ENCODER
 from searchengine.maintenance.guarantee import Guarantee, guarantee
+from searchengine.notebook import facts
 from searchengine.storage.documents import pending
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, Work
@@ -79,6 +81,26 @@ class Stats:
     fingerprint: str
     bytes: int
     pending: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks."""
+        encoder = self.encoder or ("none" if self.fingerprint == NO_ENCODER else "made in Python")
+        recall = (self.tuning or {}).get("goal", {}).get("recall")
+        shortlist = f"{self.shortlist:,}" if self.shortlist is not None else None
+        rows: list[tuple[str, object]] = [
+            ("documents", f"{self.documents:,}"),
+            ("passages", f"{self.passages:,}"),
+            ("segments", self.segments),
+            ("encoder", encoder),
+            ("dimensions", self.dim),
+            ("ranking", self.mode),
+            ("search", "exact" if self.exact else f"shortlist of {shortlist}"),
+            ("tuned for", None if recall is None else f"recall {recall}"),
+            ("indexed fields", ", ".join(self.fields) or None),
+            ("size", f"{self.bytes / 2**20:,.1f} MiB"),
+            *(("under way", work) for work in self.pending),
+        ]
+        return facts(rows, self.path)
 
     @property
     def recipe(self) -> Mapping[str, Any]:

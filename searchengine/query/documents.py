@@ -8,7 +8,7 @@ from searchengine.backends.contract import Backend
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.storage.documents import listing
-from searchengine.storage.filters.parser import parse
+from searchengine.storage.filters.parser import field_named, parse
 
 D = TypeVar("D")
 
@@ -96,6 +96,18 @@ class Documents:
         _check_filter(where)
         with self.collection.reading() as snapshot:
             return snapshot.store.count(where)
+
+    def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
+        """Field → value → number of documents that match a filter and have it, most frequent first.
+
+        Of a list each element counts. Reads the metadata of all documents, but for fields that
+        are indexed. Raises FilterError.
+        """
+        for field in fields:
+            field_named(field)
+        _check_filter(where)
+        with self.collection.reading() as snapshot:
+            return {field: listing.facet(snapshot.store, field, where) for field in fields}
 
     def __len__(self) -> int:
         return self.count()

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from searchengine.notebook import facts, paragraph, table
 from searchengine.query.headings import heading_at, headings_of
 from searchengine.query.snippets import best_section, snippet
 from searchengine.storage.documents.listing import Counts
@@ -71,6 +72,10 @@ class Hit:
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
         return {name: getattr(self, name) for name in _COLUMNS}
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks."""
+        return Hits([self])._repr_html_()
 
     def __str__(self) -> str:
         below = self.heading
@@ -149,6 +154,27 @@ class Hits(list[Hit]):
         """
         return _to_arrow(self.to_dicts(), _COLUMNS)
 
+    def _repr_html_(self) -> str:
+        """Shown by notebooks: a row for each hit, then the most frequent values of each facet."""
+        rows = [
+            (f"{hit.score:.3f}", hit.key, " > ".join(filter(None, (hit.title, hit.heading))),
+             hit.snippet, _listed(hit.metadata.items()))
+            for hit in self
+        ]  # fmt: skip
+        shown = table(("score", "key", "title", "snippet", "metadata"), rows, self._caption())
+        counted = [(name, _listed(counts.items())) for name, counts in self.facets.items()]
+        return shown + (facts(counted, "Documents by value") if counted else "")
+
+    def _caption(self) -> str:
+        parts = ["1 hit" if len(self) == 1 else f"{len(self)} hits"]
+        if self.exact:
+            parts.append("exact")
+        if self.timing is not None:
+            timing = self.timing
+            seconds = timing.encode + timing.search + timing.fetch + timing.cross_encode
+            parts.append(f"{1e3 * seconds:.1f} ms")
+        return ", ".join(parts)
+
 
 class HitsBatch(list[Hits]):
     """The hits of many questions, in the order of the questions."""
@@ -166,6 +192,17 @@ class HitsBatch(list[Hits]):
     def to_arrow(self) -> "pyarrow.Table":
         """A table as that of Hits, with the column `query` in front."""
         return _to_arrow(self.to_dicts(), _BATCH_COLUMNS)
+
+    def _repr_html_(self) -> str:
+        """Shown by notebooks: the tables of the first ten questions."""
+        shown = [
+            paragraph(hits[0].question if hits and hits[0].question else f"query {i}")
+            + hits._repr_html_()
+            for i, hits in enumerate(self[:_SHOWN])
+        ]
+        if len(self) > _SHOWN:
+            shown.append(paragraph(f"… and {len(self) - _SHOWN} more questions"))
+        return "".join(shown)
 
 
 def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
@@ -211,7 +248,15 @@ _COLUMNS = {
     "scores": "string",
 }
 """Column → its type in Arrow."""
+_SHOWN = 10  # questions of a batch, and fields or values of a cell, that a notebook shows
 _BATCH_COLUMNS = {"query": "int64", **_COLUMNS}
+
+
+def _listed(pairs: Iterable[tuple[Any, Any]]) -> str:
+    """The first ten names with their values, on one line."""
+    named = list(islice(pairs, _SHOWN + 1))
+    more = ", …" if len(named) > _SHOWN else ""
+    return ", ".join(f"{name}: {value}" for name, value in named[:_SHOWN]) + more
 
 
 def _to_pandas(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pandas.DataFrame":

@@ -181,7 +181,10 @@ def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:
     if not length:
         length = limit if limit < 10**9 else positions or FALLBACK_MAX_TOKENS
     if positions is not None and positions > 0:
-        if config.model_type in OFFSET_POSITIONS:
-            positions -= (config.pad_token_id or 0) + 1
-        length = min(length, positions)
+        length = min(length, positions - position_offset(config))
     return int(length)
+
+
+def position_offset(config: Any) -> int:
+    """Number of positions in front of the first token's, which belong to no token."""
+    return (config.pad_token_id or 0) + 1 if config.model_type in OFFSET_POSITIONS else 0

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from trainer.errors import ConfigError
 from trainer.training.data.columns import Reading
+from trainer.training.model_settings import LengtheningSettings, ModelSettings
+from trainer.training.model_settings import Pooler as Pooler
 from trainer.training.objective_settings import (
     ContrastiveSettings,
     DistillationLoss,
@@ -22,12 +24,10 @@ from trainer.training.setting_fields import changed, setting
 from trainer.training.settings import (
     DataSettings,
     EvaluationSettings,
-    ModelSettings,
     NestingSettings,
     OptimizationSettings,
     OutputSettings,
 )
-from trainer.training.settings import Pooler as Pooler
 
 
 # dataclasses takes the fields of the last base first.
@@ -41,6 +41,7 @@ class TrainConfig(
     LabelSettings,
     ContrastiveSettings,
     ObjectiveSettings,
+    LengtheningSettings,
     ModelSettings,
     DataSettings,
 ):
@@ -55,6 +56,7 @@ class TrainConfig(
             value = setting(field).convert(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         self._check_prefixes()
+        self._check_lengths()
         for conflict in (
             *self._wrong_objective(),
             *self._conflicts(),
@@ -88,6 +90,15 @@ class TrainConfig(
                 "prefixes, and one weight for each, none negative and not all 0"
             )
 
+    def _check_lengths(self) -> None:
+        if self.window is not None and self.max_tokens < self.window:
+            raise ConfigError(
+                f"max_tokens is {self.max_tokens} with window {self.window}: expected "
+                f"{self.window} or more, as positions that no text reaches are not trained"
+            )
+        if self.attention_group == 1:
+            raise ConfigError("attention_group is 1: expected 2 or more tokens, or 0 for none")
+
     def _wrong_objective(self) -> Iterator[str]:
         """Settings of the objective that is not trained."""
         for name, meaning, _ in changed(self):
@@ -114,6 +125,10 @@ class TrainConfig(
             yield f"layers_per_step cannot cut into {self.pooling}"
         if self.mlm_weight > 0 and self.mlm_probability == 0:
             yield "mlm_weight with mlm_probability 0"
+        if self.window is None and self.kept_positions is not None:
+            yield "kept_positions without window"
+        if self.adapter_rank == 0 and not self.adapter_extras:
+            yield "adapter_extras false without adapter_rank"
 
     def _head_conflicts(self) -> Iterator[str]:
         """Settings that change nothing where the network is not trained."""
@@ -124,6 +139,8 @@ class TrainConfig(
             yield "head_only trains no network for mlm or layers"
         if dropout:
             yield "head_only has no dropout and needs no gradient_cache"
+        if self.window is not None or self.attention_group > 0 or self.adapter_rank > 0:
+            yield "head_only trains no network for window, attention_group or adapter_rank"
         if self.encoders > 1:
             yield "head_only trains one head, not two encoders"
         if self.queue_size > 0:

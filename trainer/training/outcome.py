@@ -17,6 +17,8 @@ from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
+from trainer.training.lengthening.adapters import merge_adapters
+from trainer.training.lengthening.attention import restore as restore_attention
 from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
 from trainer.training.setting_fields import card_lines
 from trainer.training.training_model import TrainingModel
@@ -61,6 +63,10 @@ def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder
         warnings.warn(reason, TrainingWarning, stacklevel=4)
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
+    network = run.training_model.sentence.transformer
+    restore_attention(network)
+    if config.adapter_rank:
+        merge_adapters(network)
     history = {
         "losses": run.losses,
         "judged": [past.to_dict() for past in run.judged],

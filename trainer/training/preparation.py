@@ -21,6 +21,9 @@ from trainer.training.config import TrainConfig
 from trainer.training.data.files import Examples
 from trainer.training.data.positives import Augment, Kind
 from trainer.training.head import with_linear_head
+from trainer.training.lengthening.adapters import add_adapters
+from trainer.training.lengthening.attention import use as use_groups
+from trainer.training.lengthening.window import lengthened
 from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
 from trainer.training.processes import Processes, launched_count
 from trainer.training.setting_fields import Objective
@@ -133,6 +136,8 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
 def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    if config.window is not None:
+        model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
     dims = config.prefixes or default_prefixes(model, config.nested)
     if dims[0] != model.module.dim:
@@ -149,6 +154,10 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     _check_views(config, model, examples)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
+    if config.attention_group:
+        use_groups(model.module.transformer, config.attention_group)
+    if config.adapter_rank:
+        add_adapters(model.module.transformer, config)
     labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
     return with_classifier(model, config, labels), projection
 

@@ -129,6 +129,26 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "warmup_ratio": 0.0,
             "weight_decay": 0.0,
         },
+        # Chen et al., arXiv 2309.12307, section 4.1: four times the window, groups of a quarter,
+        # adapters of rank 8 with α 16, embeddings and norms trained, no weight decay. Their rate is
+        # for networks of 7 billion weights and their batch for 8 GPUs; these are for the starter.
+        # Dropout would keep torch from its fast attention.
+        "longlora": {
+            "base": "sentence-transformers/all-MiniLM-L6-v2",
+            "expects": ["pair", "triplet"],
+            "nested": False,
+            "window": 2048,
+            "max_tokens": 2048,
+            "attention_group": 512,
+            "adapter_rank": 8,
+            "adapter_alpha": 16.0,
+            "dropout": 0.0,
+            "batch_size": 16,
+            "epochs": 1,
+            "learning_rate": 2e-4,
+            "weight_decay": 0.0,
+            "temperature": 0.05,
+        },
     }
 )
 

@@ -6,11 +6,12 @@ A field states its default, its check, its help and its line in the model card (
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from trainer.runtimes.config import TRAINING, Precision
 from trainer.training.data.positives import Augment, Kind
+from trainer.training.model_settings import LengtheningSettings, ModelSettings
+from trainer.training.model_settings import Pooler as Pooler
 from trainer.training.objective_settings import (
     ContrastiveSettings,
     LabelSettings,
@@ -33,26 +34,10 @@ from trainer.training.setting_fields import (
     path,
     paths,
     switch,
-    text,
     texts,
 )
 
 SEED = f"a whole number of 0 or more and less than {2**32}"
-
-
-class Pooler(StrEnum):
-    """How the vectors of tokens are pooled, by SimCSE's names; BASE keeps the model's pooling.
-
-    CLS adds a layer with tanh, which is trained and kept; CLS_BEFORE_POOLER uses it in training
-    only. FIRST_LAST and LAST_TWO average two layers, then all tokens.
-    """
-
-    BASE = "base"
-    CLS = "cls"
-    CLS_BEFORE_POOLER = "cls-before-pooler"
-    MEAN = "mean"
-    FIRST_LAST = "first-last"
-    LAST_TWO = "last-two"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,57 +76,6 @@ class DataSettings:
         BELOW_ONE,
         help="Share of a sentence's words that `delete` and `crop` leave out",
         card="Share of the words left out of a positive: {}",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """The model to start from, and what is changed in it."""
-
-    base: str = text(
-        "starter-768",
-        help="Base model: a folder, a hub name, `starter` or `starter-768`",
-        card=NO_LINE,
-    )
-    trust_remote_code: bool = switch(
-        False,
-        help="Run Python code that comes with the base model "
-        "([models with code](encoding.md#models-that-come-with-code))",
-        card=NO_LINE,
-    )
-    pooling: Pooler = choice(
-        Pooler.BASE,
-        tuple(Pooler),
-        help="Pooling, instead of the base model's: `cls` with a tanh layer that is kept, "
-        "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
-        card="Pooling: {}",
-    )
-    dropout: float | None = number(
-        None,
-        BELOW_ONE,
-        optional=True,
-        help="Dropout rate of the whole network; 0 for none",
-        default_in_words="the base's",
-        card="Dropout {}",
-    )
-    fixed_dropout: bool = switch(
-        False,
-        help="One dropout mask for both views of a sentence",
-        card="One dropout mask for a sentence and its positive",
-        objective=Objective.CONTRASTIVE,
-    )
-    encoders: int = number(
-        1,
-        Range(1, 2, "1 or 2", "1, 2", whole=True),
-        help="Number of encoders; of 2, the first encodes anchors and is kept, the other all else",
-        card="Two encoders were trained, the first was kept",
-        objective=Objective.CONTRASTIVE,
-    )
-    head_only: bool = switch(
-        False,
-        help="Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
-        "encoded once; training then takes seconds",
-        card="Only the Dense layers were trained",
     )
 
 
@@ -312,6 +246,7 @@ class OutputSettings:
 GROUPS = {
     "Data": DataSettings,
     "Model": ModelSettings,
+    "Longer texts": LengtheningSettings,
     "Objective": ObjectiveSettings,
     "Objective `contrastive`": ContrastiveSettings,
     "Objective `classification`": LabelSettings,

@@ -1,6 +1,7 @@
 """A collection in PostgreSQL, as a backend."""
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,11 @@ from indexer.arrays import Floats
 from indexer.config import FLAT_BELOW, SegmentConfig
 from indexer.search.rotating import Rotation
 from indexer.storage.basis import Basis
-from searchengine.backends.contract import Capabilities, Entry, entries_of
+from searchengine.backends.contract import Capabilities, Entry, check_unchanged, checked, entries_of
 from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.snapshot import PostgresSnapshot
+from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.stored import pack, unpack
 from searchengine.errors import CollectionError
 from searchengine.storage.documents.changes import Known
@@ -26,6 +28,7 @@ from searchengine.storage.mode import Mode
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection
 
+_POLL = 0.1  # seconds between two looks at a lock
 _SAMPLE = 20_000  # rows that a rotation is fitted on
 ROTATION, SHORTLIST = "rotation", "shortlist"
 """Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
@@ -145,12 +148,16 @@ class PostgresCollection:
         with self.reading() as snapshot:
             return entries_of(snapshot, snapshot.store.known(keys), keys)
 
-    def upsert(self, entries: Sequence[Entry]) -> None:
-        """Store entries in one commit, in place of those of the same keys."""
+    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+        """Store entries in one commit, in place of those of the same keys; see Backend."""
+        last = checked(entries, int(self.settings["encoder"]["dim"]))
 
         def work(connection: "Connection") -> None:
-            _, rotation = self._current(connection)
-            writing.upsert(connection, self.path, entries, rotation)
+            # Until this commits, nobody may change the rotation that it writes by.
+            _, rotation = self._current(connection, "FOR SHARE")
+            known = PostgresTables(connection, self.path).known(last)
+            check_unchanged(expected, known, last)
+            writing.upsert(connection, last, known, rotation)
 
         self._connections.write(work)
 
@@ -168,11 +175,15 @@ class PostgresCollection:
 
         for name in names:
             steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-            with self._connections.single() as connection:
+            index = sql.Identifier(schema.field_index(name))
+            with self._connections.single() as connection, connection.transaction():
                 connection.execute(
                     sql.SQL("CREATE INDEX IF NOT EXISTS {} ON documents ((fields -> {}))").format(
-                        sql.Identifier(f"field {name}"[:60]), steps
+                        index, steps
                     )
+                )
+                connection.execute(
+                    sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name))
                 )
 
     def flush(self) -> None:
@@ -188,7 +199,7 @@ class PostgresCollection:
         with self._connections.single() as connection:
             if timeout is not None:
                 connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
-            connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 1))", (self.path,))
+            self._wait_alone(connection, timeout)
             self._ready = self._indexed(connection)
             if self._ready:
                 return
@@ -203,7 +214,8 @@ class PostgresCollection:
     def fields(self) -> tuple[str, ...]:
         """The metadata fields that `index_fields` has indexed, as filters name them."""
         sql = (
-            "SELECT substr(relname, 7) FROM pg_class WHERE relkind = 'i' "
+            "SELECT coalesce(obj_description(oid, 'pg_class'), substr(relname, 7)) "
+            "FROM pg_class WHERE relkind = 'i' "
             "AND starts_with(relname, 'field ') "
             "AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s) ORDER BY oid"
         )
@@ -244,9 +256,27 @@ class PostgresCollection:
         """Close the connections; closing twice is harmless."""
         self._connections.close()
 
-    def _current(self, connection: "Connection") -> tuple[dict[str, Any], Rotation | None]:
+    def _wait_alone(self, connection: "Connection", timeout: float | None) -> None:
+        """Until the connection is closed, nobody else builds the index.
+
+        A statement that waits for the lock would keep a snapshot, and the index that another
+        process builds would wait for this statement.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
+        while connection.execute(sql, (self._connections.schema,)).fetchone() != (True,):
+            if deadline is not None and time.monotonic() > deadline:
+                raise CollectionError(
+                    f"{self.path}: another process did not finish the index of vectors within "
+                    f"{timeout} seconds; searches work meanwhile, wait longer"
+                )
+            time.sleep(_POLL)
+
+    def _current(
+        self, connection: "Connection", lock: str = ""
+    ) -> tuple[dict[str, Any], Rotation | None]:
         """The settings and the rotation of the commit that a connection sees."""
-        sql = "SELECT value FROM settings WHERE name = 'revision'"
+        sql = f"SELECT value FROM settings WHERE name = 'revision' {lock}"
         row = connection.execute(sql).fetchone()
         state = self._state
         if state is None or row is None or state[0]["revision"] != row[0]:
@@ -268,11 +298,12 @@ class PostgresCollection:
 
     def _fit_rotation(self, connection: "Connection") -> None:
         """Fit the rotation to the stored vectors, and rotate them, unless there is one."""
-        settings, before = self._current(connection)
-        config = SegmentConfig.from_dict(settings["index"])
-        if before is not None:
-            return
         with connection.transaction():
+            # Waits for the writers that have read the settings; others begin again when it ends.
+            settings, before = self._current(connection, "FOR UPDATE")
+            if before is not None:
+                return
+            config = SegmentConfig.from_dict(settings["index"])
             sql = "SELECT embedding FROM passages ORDER BY random() LIMIT %s"
             rows = connection.cursor(binary=True).execute(sql, (_SAMPLE,)).fetchall()
             sample = np.array([row[0].to_numpy() for row in rows], np.float32)
@@ -280,7 +311,7 @@ class PostgresCollection:
                 basis = Basis.fitted(lambda: [sample], len(sample), config, Path(folder))
             if basis.matrix is None:
                 return
-            writing.rotate(connection, before, Rotation(basis.matrix))
+            writing.rotate(connection, Rotation(basis.matrix))
             schema.set_value(connection, ROTATION, pack(basis.matrix))
 
     def _build_index(self, connection: "Connection") -> None:

@@ -50,7 +50,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 def shown(url: str) -> str:
     """The URL without its password, for messages."""
-    url = re.sub(r"(?<=//)([^:/@]*):[^@/]*@", r"\1@", url)
+    url = re.sub(r"(?<=//)([^:/@]*):.*@", r"\1@", url)  # an unquoted password may hold @, / and ?
     return re.sub(r"(?<=[?&])password=[^&#]*&?", "", url)
 
 

@@ -8,6 +8,7 @@
 The rotation is a setting, so it is the same for every process; see collection.py.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,14 @@ def words_config(settings: Mapping[str, Any]) -> str | None:
 def prefix_sql(vector: str, prefix: int) -> str:
     """The prefix of a vector, of rows and queries alike; cosines need no unit length."""
     return f"subvector({vector}, 1, {prefix})::halfvec({prefix})"
+
+
+def field_index(name: str) -> str:
+    """The name of the index of a metadata field; PostgreSQL truncates names to 63 bytes."""
+    index = f"field {name}"
+    if len(index.encode()) < 64:
+        return index
+    return f"field {hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def create(connection: "Connection", connections: "Connections", settings: dict[str, Any]) -> None:

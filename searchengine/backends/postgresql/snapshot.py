@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection
 
 _MAX_EF = 1000  # the limit of pgvector
+_MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
 
 
@@ -91,7 +92,7 @@ class PostgresSnapshot:
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id)."""
         matches = self._matches(where, phrases)
-        size = max(k, shortlist or self.shortlist)
+        size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
         if not exact:
             self._prepare(size)
         found = [self._search(query, k, size, matches, exact) for query in self._rotated(queries)]
@@ -179,6 +180,7 @@ class PostgresSnapshot:
     ) -> Scored:
         """The k best documents with any word of the question: (id, ts_rank), by (−score, id)."""
         config = self._words_config
+        question = storable(question)
         _, holds, values = self._matches(where, phrases_of(question))
         last = unfinished(question) if as_you_type else None
         # The words that plainto_tsquery demands together; one is enough here, as in FTS5.
@@ -211,12 +213,18 @@ class PostgresSnapshot:
         if phrases:
             phrase = f"words @@ phraseto_tsquery('pg_catalog.{self._words_config}', %s)"
             holds = " AND ".join([holds, *[phrase] * len(phrases)])
+            phrases = tuple(map(storable, phrases))
         return "passages JOIN documents ON documents.id = document", holds, (*values, *phrases)
 
     def _rotated(self, queries: Floats) -> Floats:
         """Unit queries (q, D) in the basis of the stored rows."""
         unit = unit_rows(queries, dim=self._dim)
         return unit if self._rotation is None else self._rotation.apply(unit)
+
+
+def storable(question: str) -> str:
+    """A question without the characters that no stored text has."""
+    return question.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def _vector(query: Floats) -> Any:

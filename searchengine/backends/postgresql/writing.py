@@ -12,7 +12,7 @@ from searchengine.backends.contract import Entry
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.errors import CorpusError, QueryError
-from searchengine.storage.documents.changes import as_json
+from searchengine.storage.documents.changes import Known, as_json
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.connections import Connection
@@ -25,17 +25,18 @@ _BATCH = 5000  # vectors rotated at a time
 
 
 def upsert(
-    connection: "Connection", name: str, entries: Sequence[Entry], rotation: Rotation | None
+    connection: "Connection",
+    entries: Mapping[str, Entry],
+    known: Mapping[str, Known],
+    rotation: Rotation | None,
 ) -> None:
-    """Store entries in place of those of the same keys; the later of two with one key stays."""
-    last = {entry.document.key: entry for entry in entries}
-    for entry in last.values():
+    """Store entries (by key) in place of those that are `known`."""
+    for entry in entries.values():
         _check(entry)
-    known = PostgresTables(connection, name).known(last)
     ids = {key: state.id for key, state in known.items()}
-    new = [key for key in last if key not in ids]
+    new = [key for key in entries if key not in ids]
     ids |= dict(zip(new, _numbers(connection, "documents", len(new)), strict=True))
-    rows = {key: _row(ids[key], entry) for key, entry in last.items()}
+    rows = {key: _row(ids[key], entry) for key, entry in entries.items()}
     _copy(connection, "documents", _COLUMNS, _TYPES, [rows[key] for key in new])
     if known:
         # Passages refer to their document, so its row is changed and not replaced.
@@ -49,7 +50,7 @@ def upsert(
         connection.execute(
             "DELETE FROM passages WHERE document = ANY(%s)", ([s.id for s in known.values()],)
         )
-    _insert_passages(connection, [(ids[key], entry) for key, entry in last.items()], rotation)
+    _insert_passages(connection, [(ids[key], entry) for key, entry in entries.items()], rotation)
 
 
 def delete(connection: "Connection", keys: Sequence[str] | None, where: str | None) -> int:
@@ -80,8 +81,8 @@ def update(connection: "Connection", name: str, patches: Mapping[str, Mapping[st
             )
 
 
-def rotate(connection: "Connection", before: Rotation | None, after: Rotation) -> None:
-    """Replace the rotation of all stored vectors."""
+def rotate(connection: "Connection", rotation: Rotation) -> None:
+    """Rotate all stored vectors, which were not rotated."""
     connection.execute("LOCK TABLE passages IN EXCLUSIVE MODE")
     connection.execute(
         "CREATE TEMPORARY TABLE rotated (id bigint PRIMARY KEY, embedding halfvec) ON COMMIT DROP"
@@ -90,8 +91,7 @@ def rotate(connection: "Connection", before: Rotation | None, after: Rotation) -
     sql = "SELECT id, embedding FROM passages WHERE id > %s ORDER BY id LIMIT %s"
     while rows := connection.cursor(binary=True).execute(sql, (last, _BATCH)).fetchall():
         vectors = np.array([vector.to_numpy() for _, vector in rows], np.float32)
-        vectors = vectors if before is None else before.undo(vectors)
-        new = _stored(vectors, after)
+        new = _stored(vectors, rotation)
         pairs = [(row[0], vector) for row, vector in zip(rows, new, strict=True)]
         _copy(connection, "rotated", "id, embedding", ["int8", "halfvec"], pairs)
         last = rows[-1][0]

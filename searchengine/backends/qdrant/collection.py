@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import uuid4
 
-from searchengine.backends.contract import Capabilities, Entry
+from searchengine.backends.contract import Capabilities, Entry, check_unchanged, checked
 from searchengine.backends.qdrant import control, filters, points
 from searchengine.backends.qdrant.connections import Server
 from searchengine.backends.qdrant.points import CONTROL
@@ -141,16 +141,20 @@ class QdrantCollection:
         found = self._tables().keyed(keys, vectors=True)
         return [found[key].entry(state.rotation) for key in keys if key in found]
 
-    def upsert(self, entries: Sequence[Entry]) -> None:
-        """Store entries, in place of those of the same keys.
+    def upsert(self, entries: Sequence[Entry], expected: Mapping[str, Known] | None = None) -> None:
+        """Store entries, in place of those of the same keys; see Backend.
 
         Each document is replaced as a whole. Several are not one commit: if this is interrupted,
-        some of them are stored, and the same call stores the rest.
+        some of them are stored, and the same call stores the rest. What another writer changes
+        between the look at `expected` and the write is not noticed.
         """
-        last = {entry.document.key: entry for entry in entries}
+        dim = int(self.settings["encoder"]["dim"])
+        last = checked(entries, dim)
         for entry in last.values():
-            points.check(entry, int(self.settings["encoder"]["dim"]))
-        numbers = {key: state.id for key, state in self.known(list(last)).items()}
+            points.check(entry, dim)
+        known = self.known(list(last))
+        check_unchanged(expected, known, last)
+        numbers = {key: state.id for key, state in known.items()}
         new = [key for key in last if key not in numbers]
         state, first = self._reserve(len(new), list(last.values()))
         numbers |= {key: first + i for i, key in enumerate(new)}
@@ -239,7 +243,7 @@ class QdrantCollection:
 
     def fields(self) -> tuple[str, ...]:
         """The metadata fields that `index_fields` has indexed, as filters name them."""
-        return tuple(self.settings.get("fields", ()))
+        return tuple(self._current()[0].settings.get("fields", ()))
 
     def stored_bytes(self) -> int:
         """Bytes of the stored vectors; the server does not tell those of payloads and graphs."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from cut_documents import DOCUMENTS, Words, brute_force
 from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Entry, scan
-from searchengine.errors import EncoderMismatch, FilterError, QueryError, UnknownKey
+from searchengine.backends.contract import Changed, Entry, scan
+from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -231,6 +232,81 @@ def test_entries_come_back_as_they_were_stored(engine: SearchEngine) -> None:
         np.testing.assert_allclose(entry.vectors, other.vectors, atol=NEAR)
     assert list(back[0].document.metadata) == ["b", "a"]
     assert isinstance(back[0].document.metadata["b"], float)
+
+
+def test_the_last_of_two_entries_with_one_key_counts(engine: SearchEngine) -> None:
+    vectors = units(3)
+    twice = [Entry(Document("d", f"text {i}"), ((0, 4),), vectors[i : i + 1]) for i in range(3)]
+    engine.collection.upsert(twice[:2])
+    engine.collection.upsert(twice[::2])
+    (entry,) = engine.collection.entries(["d"])
+    assert entry.checksum == twice[2].checksum and len(engine) == 1
+    np.testing.assert_allclose(entry.vectors, vectors[2:], atol=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("spans", "width"),
+    [(((0, 1),), DIM + 1), (((0, 1), (1, 2)), DIM), ((), DIM)],
+    ids=["width", "few", "many"],
+)
+def test_vectors_that_do_not_fit_are_refused(
+    engine: SearchEngine, spans: tuple[tuple[int, int], ...], width: int
+) -> None:
+    bad = Entry(Document("bad", "text"), spans, np.ones((1, width), np.float32))
+    with pytest.raises(CorpusError, match=rf"document 'bad': expected a vector of {DIM} numbers"):
+        engine.collection.upsert([*entries(3), bad])
+    assert len(engine) == 0
+    engine.collection.upsert(entries(3))
+    assert len(engine.search(units(1)[0], 5)) == 2
+
+
+def test_nothing_is_written_where_another_state_is_expected(engine: SearchEngine) -> None:
+    stored = entries(4)
+    engine.collection.upsert(stored[:3])
+    expected = engine.collection.known(["k0", "k1", "k3"])
+    engine.update({"k1": {"seen": True}})
+    changed = [replace(each, document=replace(each.document, title="new")) for each in stored]
+    for keys in ([1], [0, 1], [1, 3]):
+        with pytest.raises(Changed):
+            engine.collection.upsert([changed[i] for i in keys], expected)
+    engine.collection.upsert(stored[3:])
+    with pytest.raises(Changed):
+        engine.collection.upsert(changed[3:], expected)  # added since
+    assert [each.title for each in engine.documents()] == [f"title {i}" for i in range(4)]
+    engine.collection.upsert(changed[:1], expected)
+    engine.collection.upsert(changed[1:], engine.collection.known(["k1", "k2", "k3"]))
+    assert {each.title for each in engine.documents()} == {"new"}
+
+
+def test_what_others_write_while_a_document_is_encoded(where: str) -> None:
+    """An update is kept, and a text never gets the vectors of another one."""
+
+    class Slow(WordLengths):
+        meanwhile: Callable[[], object] | None = None
+
+        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+            if role == "document" and self.meanwhile is not None:
+                work, self.meanwhile = self.meanwhile, None
+                work()
+            return super().encode(texts, role=role)
+
+    encoder = Slow(DIM)
+    with SearchEngine.create(where, encoder, CONFIG) as engine:
+        engine.add([{"_id": "a", "text": "bb", "n": 1}, {"_id": "b", "text": "ccc ccc", "n": 1}])
+
+        def work() -> None:
+            with SearchEngine.open(where, WordLengths(DIM)) as other:
+                other.update({"a": {"seen": True}})
+                other.add([{"_id": "b", "text": "eeeee eeeee eeeee", "n": 1}])
+
+        encoder.meanwhile = work
+        engine.add([{"_id": "a", "text": "new", "n": 1}, {"_id": "b", "text": "ccc ccc", "n": 2}])
+        assert encoder.calls[1:] == [["new"], ["ccc ccc"]]  # once each
+        assert engine["a"].metadata == {"n": 1, "seen": True}
+        for entry in engine.collection.entries(["a", "b"]):
+            text = {"a": "new", "b": "ccc ccc"}[entry.document.key]
+            assert entry.document.text == text and entry.spans == ((0, len(text)),)
+            np.testing.assert_allclose(entry.vectors, WordLengths(DIM).encode([text]), atol=NEAR)
 
 
 def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:

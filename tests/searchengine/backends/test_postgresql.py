@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Entry
+from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.postgresql import connections as connecting
+from searchengine.backends.postgresql import schema, writing
 from searchengine.backends.postgresql.filters import compiled, condition, dates_of
 from searchengine.errors import (
     BackendUnavailable,
@@ -198,7 +200,30 @@ def test_fields_can_be_indexed(engine: SearchEngine) -> None:
     assert engine.count("n > 47") == 2
 
 
+def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None:
+    names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
+    engine.index_fields(*names)
+    assert engine.stats().fields == names
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema() AND {}"
+        row = connection.execute(sql.format("starts_with(indexname, 'field ')")).fetchone()
+    assert row == (3,)
+
+
 # --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://me:secret@host/db#c", "postgresql://me@host/db#c"),
+        ("postgresql://me:se/cr@et?@host/db", "postgresql://me@host/db"),
+        ("postgresql://me@host:5432/db?password=secret&x=1", "postgresql://me@host:5432/db?x=1"),
+        ("postgresql://host:5432/db#c", "postgresql://host:5432/db#c"),
+    ],
+)
+def test_the_password_is_never_shown(url: str, expected: str) -> None:
+    assert connecting.shown(url) == expected
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,8 +417,6 @@ def test_two_creators(url: str) -> None:
 def test_another_process_may_change_the_encoder_and_the_rotation(url: str) -> None:
     with SearchEngine.create(url, WordLengths(DIM)) as engine, SearchEngine.open(url) as other:
         with other.collection._connections.borrow() as connection:
-            from searchengine.backends.postgresql import schema
-
             identity = copy.deepcopy(dict(engine.collection.settings["encoder"]))
             identity["fingerprint"] = "another"
             schema.set_value(connection, "encoder", identity)
@@ -425,10 +448,109 @@ def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str
     )  # all of one writer's
 
 
-class Load:
-    """A writer and two readers, until `stop`; what was acknowledged, and what failed."""
+def test_a_writer_that_began_before_the_rotation(
+    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read that vectors are not rotated, and writes when they are."""
+    stored = entries(1200)
+    engine.collection.upsert(stored[:1100])
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    insert = writing._insert_passages
 
-    def __init__(self, engine: SearchEngine) -> None:
+    def wait(*arguments: Any) -> None:
+        if threading.current_thread() is writer:
+            has_begun.set()
+            may_go_on.wait(1)
+        insert(*arguments)
+
+    monkeypatch.setattr(writing, "_insert_passages", wait)
+    writer = threading.Thread(target=engine.collection.upsert, args=(stored[1100:],))
+    writer.start()
+    assert has_begun.wait(DEADLINE)
+    with SearchEngine.open(url) as other:
+        other.collection.wait_ready()
+        assert other.collection.carried()["rotation"] is not None
+    may_go_on.set()
+    writer.join(DEADLINE)
+    back = engine.collection.entries([entry.document.key for entry in stored])
+    vectors = np.concatenate([entry.vectors for entry in back])
+    np.testing.assert_allclose(vectors, units(1200), atol=2e-3)
+
+
+def test_several_build_the_index(engine: SearchEngine, url: str) -> None:
+    """One does, and the others wait, without being waited for themselves."""
+    engine.collection.upsert(entries(1100))
+    errors: list[BaseException] = []
+
+    def build() -> None:
+        try:
+            with SearchEngine.open(url.replace("?", "?connect_timeout=9&")) as mine:
+                mine.collection.wait_ready()
+                assert mine.collection.is_indexed()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(DEADLINE) for thread in threads]
+    assert errors == []
+
+
+def test_a_builder_that_does_not_finish(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1100))
+    with engine.collection._connections.single() as connection:
+        engine.collection._wait_alone(connection, None)
+        with pytest.raises(CollectionError, match=r"within 0.2 seconds; searches work meanwhile"):
+            engine.collection.wait_ready(0.2)
+    engine.collection.wait_ready(DEADLINE)
+
+
+def test_questions_that_no_text_can_answer(engine: SearchEngine) -> None:
+    engine.add([{"_id": "a", "text": "whales sing"}], units(1))
+    for question in ("whales\0", "\ud800 whales", '"whales\0sing"'):
+        assert [hit.key for hit in engine.search(question, mode="text")] == ["a"]
+    assert engine.search("\0", mode="text") == []
+    assert len(engine.search(units(1)[0], shortlist=1 << 70)) == 1
+
+
+def test_what_is_written_during_a_transaction_is_not_overwritten(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits after a transaction has read what is stored."""
+    stored = entries(3)
+    engine.collection.upsert(stored)
+    numbers, work = writing._numbers, [lambda: engine.update({"k0": {"seen": True}})]
+
+    def interrupted(*arguments: Any) -> Any:
+        if work:
+            work.pop()()
+        return numbers(*arguments)
+
+    monkeypatch.setattr(writing, "_numbers", interrupted)
+    changed = replace(stored[0], document=replace(stored[0].document, title="new"))
+    with pytest.raises(Changed):
+        engine.collection.upsert([changed], engine.collection.known(["k0"]))
+    assert engine["k0"].metadata == {"n": 0, "seen": True}
+    work.append(lambda: engine.delete(["k1"]))
+    engine.collection.upsert([stored[1]])  # begins again, and adds it
+    assert len(engine) == 3 and len(engine.search(units(3)[1], 3)) == 3
+
+
+def test_an_index_that_was_interrupted_is_built_again(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1100))
+    with engine.collection._connections.single() as connection:
+        connection.execute(f"CREATE INDEX {schema.INDEX} ON passages (document)")
+        sql = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = to_regclass(%s)"
+        connection.execute(sql, (schema.INDEX,))
+    assert not engine.collection.is_indexed()
+    engine.collection.wait_ready()
+    assert engine.collection.is_indexed()
+
+
+class Load:
+    """A writer and readers, until `stop`; what was acknowledged, and what failed."""
+
+    def __init__(self, engine: SearchEngine, readers: int) -> None:
         self.engine = engine
         self.acknowledged: list[str] = []
         self.failures: list[str] = []
@@ -436,7 +558,7 @@ class Load:
         self._done = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(work,))
-            for work in (self._write, self._read, self._read)
+            for work in (self._write, *[self._read] * readers)
         ]
         for thread in self._threads:
             thread.start()
@@ -456,6 +578,7 @@ class Load:
                 work()
             except BackendUnavailable as error:
                 self.failures.append(str(error))
+                time.sleep(0.02)  # the server needs the processor to start
             except BaseException as error:
                 self.unexpected.append(error)
                 return
@@ -472,16 +595,21 @@ class Load:
             thread.join(2 * DEADLINE)
 
 
-def test_a_killed_server_is_used_again_and_has_lost_nothing(engine: SearchEngine) -> None:
-    load = Load(engine)
+@pytest.mark.parametrize(("readers", "kills"), [(2, 1), pytest.param(8, 4, marks=pytest.mark.long)])
+def test_a_killed_server_is_used_again_and_has_lost_nothing(
+    engine: SearchEngine, readers: int, kills: int
+) -> None:
+    load = Load(engine, readers)
     try:
         load.wait_for(lambda: len(load.acknowledged) >= 20)
         server = postgres_server._server()
-        postgres_server.kill(server)
-        load.wait_for(lambda: load.failures)
-        postgres_server.restart(server)
-        before = len(load.acknowledged)
-        load.wait_for(lambda: len(load.acknowledged) >= before + 20)
+        for _ in range(kills):
+            failures = len(load.failures)
+            postgres_server.kill(server)
+            load.wait_for(lambda known=failures: len(load.failures) > known)
+            postgres_server.restart(server)
+            before = len(load.acknowledged)
+            load.wait_for(lambda known=before: len(load.acknowledged) >= known + 20)
     finally:
         load.stop()
     assert load.unexpected == []

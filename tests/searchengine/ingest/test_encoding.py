@@ -27,8 +27,7 @@ from searchengine.bench.run import Bench, Settings
 from searchengine.encoders.loading import load_built_by
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.evaluate.retrieval import measure, task
-from searchengine.ingest.ingestion import _BATCH
-from searchengine.ingest.passages import PassageConfig, PassageReader
+from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -81,8 +80,8 @@ def test_a_huge_document_is_encoded_in_blocks_that_fit(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", encoder, EXACT) as engine:
         engine.add([{"_id": "small", "text": "bb"}, {"_id": "huge", "text": text}])
         sizes = [len(texts) for texts in encoder.calls]
-        assert max(sizes) == _BATCH < sum(sizes) == engine.stats().passages
-        assert len(sizes) == -(-sum(sizes) // _BATCH)
+        assert max(sizes) == BATCH < sum(sizes) == engine.stats().passages
+        assert len(sizes) == -(-sum(sizes) // BATCH)
         assert keys(engine.search("bb")) == ["small", "huge"]
         assert keys(engine.search("bb", mode="hybrid")) == ["small", "huge"]
         (hit,) = engine.similar("small")

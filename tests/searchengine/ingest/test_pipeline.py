@@ -312,7 +312,7 @@ def test_however_it_is_divided_each_passage_has_its_vector(
     with (
         patch.object(ingestion, "_FIRST_BLOCK", first),
         patch.object(ingestion, "_LARGEST_BLOCK", largest),
-        patch.object(ingestion, "_BATCH", at_once),
+        patch.object(ingestion, "BATCH", at_once),
         SearchEngine.create(path, encoder, EXACT) as engine,
     ):
         if old:

@@ -182,7 +182,6 @@ def with_row(i: int, value: float) -> np.ndarray:
         (random(8).astype(str), "got <U"),
         (random(8).astype(object), "got object"),
         ([[1, 2], [3]], r"vectors must be an array of shape \(n, 6\)"),
-        ("vectors.npy", "vectors must be numbers"),
         (np.empty((0, DIM)), "got more than 0 documents and 0 rows"),
         (with_row(5, np.nan), r"row 5 of the vectors \(from 0\) holds NaN, infinity or only zeros"),
         (with_row(0, np.inf), "row 0 of the vectors"),
@@ -207,7 +206,7 @@ def test_bad_vectors_are_refused(
     ("arguments", "message"),
     [
         ({}, "add takes documents, vectors or both, got neither"),
-        ({"documents": texts(2), "passages": []}, "pass vectors too"),
+        ({"documents": texts(2), "passages": []}, "an array; pass vectors too"),
         ({"vectors": random(2), "passages": []}, "passages need documents"),
         ({"documents": texts(2), "vectors": random(2), "skip_bad": True}, "skip_bad would shift"),
     ],

@@ -1,0 +1,37 @@
+"""searchengine mcp."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.options import COLLECTION, ENCODER, runs
+
+
+@click.command()
+@COLLECTION
+@ENCODER
+@runs
+def mcp(collection: Path | str, encoder: str | None, runtime: Any) -> None:
+    """Serve a collection to an assistant as tools (MCP).
+
+    The tools are search, get, similar and facets, over stdin and stdout, by
+    the Model Context Protocol. They only read, and show what other processes
+    commit.
+
+    \b
+    Example:
+        searchengine mcp notes.index
+    """
+    try:
+        from searchengine.integrations.mcp import serve
+    except ImportError as error:
+        raise ImportError(
+            f"mcp needs {error.name}; install it: pip install 'searchengine[mcp]'"
+        ) from error
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler in Python would wait for the thread that reads stdin; nothing is being written.
+        signal.signal(number, signal.SIG_DFL)
+    serve(collection, encoder, runtime)

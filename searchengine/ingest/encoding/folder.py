@@ -1,0 +1,266 @@
+"""The folder that `encode` writes: vectors of a corpus, in a file for each part of it.
+
+    manifest.jsonl        first line: format, encoder, passages; then a line for each file
+    parts/FILE.npz        arrays in blocks i = 0, 1, …, by documents with a text:
+                          digests_i (n, 32) uint8, SHA-256 of title and text;
+                          passages_i (m, 3) int64: document in the block, start, end;
+                          vectors_i (m, D) float32
+
+A file is complete before its line is written, and never changes. One process at a time writes the
+manifest; any number write files. A part that is encoded twice has two files, and the manifest names
+one: the fingerprint of the part (corpus.parts) says which parts are there.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from indexer.storage.durable import sha256, sync, sync_file, sync_folder
+from searchengine.encoders.protocol import Vectors
+from searchengine.errors import CollectionBusy, CorpusError
+from searchengine.storage.documents.changes import Span
+
+FORMAT = 1
+MANIFEST = "manifest.jsonl"
+_LOCK = ".lock"
+_SCRATCH = f".{MANIFEST}.new"
+_OWN = {"parts", _LOCK, _SCRATCH}
+_AGAIN = "run searchengine encode again, which encodes what is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the manifest: a file of vectors.
+
+    Attributes:
+        part: fingerprint of the part of the corpus.
+        file: name of the file.
+        source: the files of the corpus, for people.
+        documents: number of documents, those with a text.
+        passages: number of rows.
+        sha256: of the file.
+        bad: malformed records that were left out.
+        failed: messages of files that could not be read; the part is encoded again next time.
+    """
+
+    part: str
+    file: str
+    source: str
+    documents: int
+    passages: int
+    sha256: str
+    bad: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+class Block(NamedTuple):
+    """Documents encoded together: digest and passages of each, and all their vectors (m, D)."""
+
+    digests: npt.NDArray[np.uint8]
+    passages: npt.NDArray[np.int64]
+    vectors: Vectors
+
+    def of(self, document: int) -> tuple[list[Span], Vectors]:
+        """Passages and vectors of a document of this block, by its number."""
+        rows = slice(*np.searchsorted(self.passages[:, 0], [document, document + 1]).tolist())
+        spans = [(int(start), int(end)) for _, start, end in self.passages[rows]]
+        return spans, self.vectors[rows]
+
+
+class EncodedFolder:
+    """An existing folder of vectors.
+
+    Attributes:
+        path: the folder.
+        encoder, passages: settings of a collection, as they are stored.
+        entries: fingerprint of a part → line of the manifest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the manifest. Raises CorpusError."""
+        self.path = path
+        if not (path / MANIFEST).is_file():
+            what = "has no manifest.jsonl" if path.is_dir() else "is not a folder"
+            raise CorpusError(
+                f"{path} {what}; name a folder that searchengine encode wrote, or pass the array "
+                "of a .npy file (numpy.load)"
+            )
+        lines = (path / MANIFEST).read_bytes().split(b"\n")
+        # What an interrupted process wrote of a line has no end. Its file is encoded again.
+        read = [_parsed(path, number, line) for number, line in enumerate(lines[:-1], start=1)]
+        head = read[0] if read else {}
+        if head.get("format") != FORMAT:
+            raise CorpusError(
+                f"{path} has the format {head.get('format')}, and this version reads {FORMAT}; "
+                "encode the corpus into a new folder"
+            )
+        self.encoder: dict[str, Any] = head["encoder"]
+        self.passages: dict[str, Any] | None = head["passages"]
+        names = {each.name for each in fields(Entry)}
+        self.entries: dict[str, Entry] = {}
+        for number, line in enumerate(read[1:], start=2):
+            if set(line) != names:
+                raise _damaged(path, number)
+            self.entries[line["part"]] = Entry(**line)
+
+    @classmethod
+    def create(cls, path: Path, encoder: Mapping[str, Any], passages: Any) -> Self:
+        """A new folder, or an empty one, without vectors. Raises CorpusError, OSError."""
+        parts = path / "parts"
+        parts.mkdir(parents=True, exist_ok=True)
+        # Only what an interrupted creation leaves: no vectors whose manifest was lost are removed.
+        if any(parts.iterdir()) or {each.name for each in path.iterdir()} - _OWN:
+            raise CorpusError(f"{path} exists already and holds other files; choose another folder")
+        head = {"format": FORMAT, "encoder": encoder, "passages": passages}
+        _replace(path / MANIFEST, [head])
+        sync_folder(path.parent)
+        return cls(path)
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the files."""
+        return self.path / "parts"
+
+    def add(self, entry: Entry) -> None:
+        """Append a line to the manifest, which is synced."""
+        with (self.path / MANIFEST).open("ab") as file:
+            file.write(_line(asdict(entry)))
+            file.flush()
+            sync(file.fileno())
+        self.entries[entry.part] = entry
+
+    def keep(self, parts: Iterable[str]) -> int:
+        """Rewrite the manifest with these parts alone; removes other files. Returns how many."""
+        kept = set(parts)
+        removed = [part for part in self.entries if part not in kept]
+        for part in removed:
+            del self.entries[part]
+        head = {"format": FORMAT, "encoder": self.encoder, "passages": self.passages}
+        _replace(self.path / MANIFEST, [head, *map(asdict, self.entries.values())])
+        named = {entry.file for entry in self.entries.values()}
+        for file in self.parts.iterdir():
+            if file.name not in named and file.suffix in (".npz", ".new"):
+                file.unlink(missing_ok=True)
+        return len(removed)
+
+    def is_intact(self, entry: Entry) -> bool:
+        """Whether the file of an entry is there, as it was written."""
+        try:
+            return sha256(self.parts / entry.file) == entry.sha256
+        except FileNotFoundError:
+            return False
+
+    def check(self, entry: Entry) -> None:
+        """Raise CorpusError unless the file of an entry is as it was written."""
+        if not self.is_intact(entry):
+            raise CorpusError(
+                f"{self.parts / entry.file} is missing or does not match its checksum; {_AGAIN}"
+            )
+
+    def digests(self, entry: Entry) -> list[npt.NDArray[np.uint8]]:
+        """The digests of each block of a file, (n, 32)."""
+        with self._opened(entry) as archive:
+            count = len(archive.namelist()) // len(Block._fields)
+            return [_array(archive, f"digests_{i}") for i in range(count)]
+
+    def block(self, entry: Entry, number: int) -> Block:
+        """A block of a file."""
+        with self._opened(entry) as archive:
+            return Block(*(_array(archive, f"{name}_{number}") for name in Block._fields))
+
+    @contextmanager
+    def _opened(self, entry: Entry) -> Iterator[zipfile.ZipFile]:
+        file = self.parts / entry.file
+        try:
+            with zipfile.ZipFile(file) as archive:
+                yield archive
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise CorpusError(f"{file} cannot be read ({error}); {_AGAIN}") from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let no other process write the manifest. Raises CollectionBusy."""
+    from filelock import FileLock, Timeout
+
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path / _LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise CollectionBusy(
+            f"another process writes to {path}; wait until it ends, or choose another folder"
+        ) from error
+
+
+class Written(NamedTuple):
+    """A file of vectors: its name, documents, rows and checksum."""
+
+    file: str
+    documents: int
+    passages: int
+    sha256: str
+
+
+def write_part(folder: Path, blocks: Iterable[Block]) -> Written:
+    """Write a file of vectors, whole or not at all."""
+    documents = rows = 0
+    file = folder / f"{uuid4().hex}.npz"
+    scratch = file.with_suffix(".new")
+    try:
+        with zipfile.ZipFile(scratch, "x") as archive:  # stored, with CRC-32
+            for number, block in enumerate(blocks):
+                documents += len(block.digests)
+                rows += len(block.vectors)
+                for name, array in block._asdict().items():
+                    with archive.open(f"{name}_{number}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+        sync_file(scratch)
+        checksum = sha256(scratch)
+        os.replace(scratch, file)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(folder)
+    return Written(file.name, documents, rows, checksum)
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    with archive.open(f"{name}.npy") as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
+
+
+def _replace(path: Path, lines: Iterable[Any]) -> None:
+    scratch = path.with_name(_SCRATCH)
+    scratch.write_bytes(b"".join(map(_line, lines)))
+    sync_file(scratch)
+    os.replace(scratch, path)
+    sync_folder(path.parent)
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise _damaged(path, number) from error
+    if not isinstance(value, dict):
+        raise _damaged(path, number)
+    return value
+
+
+def _damaged(path: Path, number: int) -> CorpusError:
+    what = "encode the corpus into a new folder" if number == 1 else f"remove the line and {_AGAIN}"
+    return CorpusError(f"{path / MANIFEST}:{number}: the line is damaged; {what}")

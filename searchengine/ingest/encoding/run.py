@@ -1,0 +1,188 @@
+"""Encodes a corpus into a folder: which parts there are, who encodes them, what was done."""
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from searchengine.corpus.columns import Columns
+from searchengine.corpus.documents import LeftOut
+from searchengine.corpus.folder import Unread
+from searchengine.corpus.parts import Part, parts_of
+from searchengine.encoders.loading import EncoderArgument, check_built_by
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.errors import CollectionError, CorpusError, EmptyCorpus
+from searchengine.ingest.encoding.folder import MANIFEST, EncodedFolder, Entry, locked
+from searchengine.ingest.encoding.unit import ELSEWHERE, OnBlock, Result, Work, encode_part, load
+from searchengine.ingest.passages import PassageConfig
+from searchengine.ingest.settings import CollectionSettings
+from searchengine.storage.folders import os_errors
+from trainer.runtimes.config import RuntimeConfig
+
+
+class Place(StrEnum):
+    """Where parts are encoded: in this process, or as tasks of a Ray cluster."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """How to encode a corpus.
+
+    Attributes:
+        on: where.
+        cpus: processors of a task on Ray.
+        passages: as in SearchEngine.create; for an existing folder None stands for its own.
+        columns: the fields of records.
+        skip_bad: leave out malformed records; otherwise they raise, or end the reading of their
+            file in a folder.
+        prune: remove the vectors of files that have changed or are gone.
+        progress: called with the number of documents just encoded, or found encoded.
+    """
+
+    on: Place = Place.LOCAL
+    cpus: float = 1
+    passages: PassageConfig | bool | None = None
+    columns: Columns = field(default_factory=Columns)
+    skip_bad: bool = False
+    prune: bool = False
+    progress: OnBlock | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSummary:
+    """What is encoded.
+
+    Attributes:
+        documents, passages: of the corpus, which the folder holds now.
+        parts: parts of the corpus.
+        encoded: how many of them were encoded now; the others were there.
+        removed: vectors of other parts that were removed, in parts.
+        others: parts in the folder that this corpus does not have: its files have changed, or are
+            gone, or are of another corpus.
+        bad: malformed records, left out now.
+        unread: files that were skipped or could not be read.
+    """
+
+    documents: int
+    passages: int
+    parts: int
+    encoded: int
+    removed: int
+    others: int
+    bad: LeftOut
+    unread: Unread
+
+
+def encode_corpus(
+    corpus: str | Path,
+    path: str | Path,
+    encoder: EncoderArgument = "starter",
+    options: EncodeOptions | None = None,
+    *,
+    runtime: RuntimeConfig | None = None,
+    layers: int | None = None,
+) -> EncodeSummary:
+    """Encode the files of a corpus into a folder, for `SearchEngine.add(documents, vectors=path)`.
+
+    A file of the corpus (or a slice of a large one, or several small ones) is encoded as a whole.
+    After an interruption the same call continues behind the last one. Parts that are in the folder
+    are not encoded again, and those whose files are damaged are.
+
+    Args:
+        corpus: a file or folder, as `read_corpus` reads it.
+        path: the folder of the vectors; created if needed.
+        encoder: as for `SearchEngine.create`.
+        runtime, layers: how it is loaded.
+
+    Raises CorpusError, EmptyCorpus, EncoderMismatch (another encoder wrote the folder),
+    CollectionError (it has other passages), CollectionBusy, and ServerError (Ray).
+    """
+    options = EncodeOptions() if options is None else options
+    path, unread, bad = Path(path).resolve(), Unread(), LeftOut()
+    _check_apart(Path(corpus).resolve(), path)
+    parts = parts_of(corpus, unread)
+    loaded = load(encoder, runtime, layers)
+    done: dict[str, Entry] = {}
+    encoded = 0
+    with os_errors(path), locked(path):
+        folder = _folder(path, loaded, options.passages)
+        work = Work(folder, encoder, runtime, layers, options.columns, options.skip_bad)
+        with closing(_results(work, parts, options)) as results:
+            for result in results:
+                if result.is_new:
+                    folder.add(result.entry)
+                    encoded += 1
+                done[result.entry.part] = result.entry
+                _note(result, unread.failed, bad)
+        removed = folder.keep(done) if options.prune else 0
+    documents = sum(entry.documents for entry in done.values())
+    if not documents:
+        raise EmptyCorpus(f"{corpus}: no document to encode")
+    return EncodeSummary(
+        documents,
+        sum(entry.passages for entry in done.values()),
+        len(parts),
+        encoded,
+        removed,
+        len(folder.entries) - len(done),
+        bad,
+        unread,
+    )
+
+
+def _check_apart(corpus: Path, path: Path) -> None:
+    """Refuse to write vectors among the files of the corpus, which would be read as some of it."""
+    if path.is_relative_to(corpus):
+        raise CorpusError(f"{path} is inside the corpus {corpus}; choose a folder elsewhere")
+
+
+def _note(result: Result, failed: LeftOut, bad: LeftOut) -> None:
+    """Take over the messages of a part."""
+    for message in result.entry.failed:
+        failed.add(message)
+    for message in result.bad.first:
+        bad.add(message)
+    bad.count += result.bad.count - len(result.bad.first)
+
+
+def _folder(
+    path: Path, encoder: TextEncoder, passages: PassageConfig | bool | None
+) -> EncodedFolder:
+    """The folder, created if needed, and cleaned of what an interrupted process has left.
+
+    Raises CorpusError, EncoderMismatch, CollectionError.
+    """
+    wanted = True if passages is None else passages
+    stored = CollectionSettings.for_encoder(encoder, passages=wanted).as_stored(encoder)
+    if not (path / MANIFEST).exists():
+        return EncodedFolder.create(path, stored["encoder"], stored["passages"])
+    folder = EncodedFolder(path)
+    check_built_by(encoder, folder.encoder, path, ELSEWHERE)
+    if passages is not None and stored["passages"] != folder.passages:
+        raise CollectionError(
+            f"{path} has passages {folder.passages or 'none'}, got {stored['passages'] or 'none'}; "
+            "leave them out, or choose another folder"
+        )
+    folder.keep(folder.entries)
+    return folder
+
+
+def _results(work: Work, parts: Sequence[Part], options: EncodeOptions) -> Generator[Result]:
+    """The result of each part, in any order."""
+    if options.on == Place.RAY:
+        from searchengine.ingest.encoding.on_ray import encode_on_ray
+
+        for result in encode_on_ray(work, parts, options.cpus):
+            if options.progress is not None:
+                options.progress(result.entry.documents)
+            yield result
+        return
+    for part in parts:
+        result = encode_part(work, part, options.progress)
+        if not result.is_new and options.progress is not None:
+            options.progress(result.entry.documents)
+        yield result

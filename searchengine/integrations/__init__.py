@@ -1,0 +1,1 @@
+"""A collection in other programs: assistants (MCP), LangChain, LlamaIndex, Haystack."""

@@ -1,0 +1,295 @@
+"""A collection as tools of an assistant: a server of the Model Context Protocol, over stdio.
+
+Reads only. Each call shows the newest commit of any process.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from importlib.metadata import version
+from inspect import cleandoc, signature
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, ValidationError
+from pydantic import Field as Described
+
+from indexer.errors import IndexerError
+from searchengine.engine import SearchEngine
+from searchengine.errors import EncoderMismatch, SearchEngineError
+from searchengine.query.hits import Hit, Hits
+from searchengine.query.request import Options
+from searchengine.storage.filters.parser import field_name
+from searchengine.storage.filters.sql import Field
+from trainer.errors import TrainerError
+from trainer.runtimes.config import RuntimeConfig
+
+_EXPECTED = (SearchEngineError, IndexerError, TrainerError, OSError, ImportError)
+_LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
+_SAMPLE = 50  # documents whose fields are named to the assistant
+
+Where = Annotated[
+    str | None,
+    Described(
+        description="Metadata filter, such as: year >= 2015 and lang in ('en', 'ko') and "
+        "tags contains 'whales' and not draft"
+    ),
+]
+Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
+
+
+class Found(BaseModel):
+    """A document found: its best passage, which begins at the character `start` of its text."""
+
+    key: str
+    score: float
+    title: str
+    heading: str
+    text: str
+    start: int
+    metadata: dict[str, Any]
+
+
+class Results(BaseModel):
+    """Documents, best first."""
+
+    hits: list[Found]
+
+
+class Stored(BaseModel):
+    """A document, with a part of its text; `length` is that of all of it, in characters."""
+
+    key: str
+    title: str
+    text: str
+    start: int
+    length: int
+    metadata: dict[str, Any]
+
+
+class Documents(BaseModel):
+    """Documents in the order of their keys, and the keys that no document has."""
+
+    documents: list[Stored]
+    unknown: list[str]
+
+
+class Value(BaseModel):
+    """A value of a field, and the number of documents that have it."""
+
+    value: str | int | float | bool | None
+    count: int
+
+
+class Facets(BaseModel):
+    """Number of matching documents; field → most frequent values; field → number of values."""
+
+    documents: int
+    facets: dict[str, list[Value]]
+    values: dict[str, int]
+
+
+class Tools:
+    """The tools; each is called in a thread of its own."""
+
+    def __init__(
+        self, path: str | Path, encoder: str | None = None, runtime: RuntimeConfig | None = None
+    ) -> None:
+        """Open the collection; arguments as for SearchEngine.open. Raises CollectionError."""
+        self._arguments = path, encoder, runtime
+        self._lock = Lock()
+        self._engines = ExitStack()
+        self._engine = self._open()
+
+    def search(
+        self,
+        query: Annotated[str, Described(description="A question, or words to find.")],
+        k: Count = 10,
+        where: Where = None,
+        mode: Annotated[
+            Literal["auto", "vector", "text", "hybrid"],
+            Described(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
+        ] = "auto",
+        offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
+    ) -> Results:
+        """Find the documents that answer a question best, with the passage that does so.
+
+        Words in quotation marks must occur as a phrase, in the modes text and hybrid. The tool
+        `get` returns the whole text of a document.
+        """
+        options: Options = {"where": where, "mode": mode, "offset": offset}
+        return _results(self._current().search(query, k, **options))
+
+    def get(
+        self,
+        keys: Annotated[list[str], Described(min_length=1, max_length=100, description="Keys.")],
+        start: Annotated[int, Described(ge=0, description="First character of each text.")] = 0,
+        characters: Annotated[
+            int, Described(ge=1, le=200_000, description="Maximum characters of each text.")
+        ] = 20_000,
+    ) -> Documents:
+        """Return documents by key: text, title and metadata."""
+        found = self._current().get(keys)
+        documents = [
+            Stored(
+                key=document.key,
+                title=document.title,
+                text=document.text[start : start + characters],
+                start=start,
+                length=len(document.text),
+                metadata=dict(document.metadata),
+            )
+            for document in found
+            if document is not None
+        ]
+        unknown = [key for key, each in zip(keys, found, strict=True) if each is None]
+        return Documents(documents=documents, unknown=unknown)
+
+    def similar(
+        self,
+        key: Annotated[str, Described(description="Key of a document.")],
+        k: Count = 10,
+        where: Where = None,
+    ) -> Results:
+        """Find the documents nearest in meaning to a stored one."""
+        return _results(self._current().similar(key, k, where=where))
+
+    def facets(
+        self,
+        fields: Annotated[
+            list[str],
+            Described(min_length=1, max_length=20, description="Fields, such as author.name"),
+        ],
+        where: Where = None,
+        most: Annotated[
+            int, Described(ge=1, le=1000, description="Maximum values of each field.")
+        ] = 20,
+    ) -> Facets:
+        """Count the values of metadata fields, most frequent first, over all matching documents."""
+        engine = self._current()
+        counted = engine.facets(*fields, where=where)
+        facets = {
+            field: [Value(value=value, count=n) for value, n in islice(counts.items(), most)]
+            for field, counts in counted.items()
+        }
+        values = {field: len(counts) for field, counts in counted.items()}
+        return Facets(documents=engine.count(where), facets=facets, values=values)
+
+    def instructions(self) -> str:
+        """What an assistant should know of the collection before it calls a tool."""
+        engine = self._current()
+        names: dict[str, None] = {}
+        for document in engine.documents(limit=_SAMPLE):
+            names |= dict.fromkeys(_names(document.metadata))
+        fields = f" Metadata fields: {', '.join(names)}." if names else ""
+        return (
+            f"A searchable collection of {len(engine):,} documents. `search` finds passages by "
+            "meaning and words, `get` reads whole documents, `similar` finds documents like one, "
+            f"`facets` counts metadata values, for filters.{fields}"
+        )
+
+    def close(self) -> None:
+        """Close the files."""
+        self._engines.close()
+
+    def _open(self) -> SearchEngine:
+        path, encoder, runtime = self._arguments
+        return self._engines.enter_context(SearchEngine.open(path, encoder, runtime=runtime))
+
+    def _current(self) -> SearchEngine:
+        """The engine at the newest commit; a former one stays open for the calls under way."""
+        with self._lock:
+            try:
+                self._engine.refresh()
+            except EncoderMismatch:  # `reindex` has changed the encoder
+                self._engine = self._open()
+            return self._engine
+
+
+class Server(MCPServer[Any]):
+    """A server whose errors are one sentence, and which refuses arguments that no tool has."""
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(
+            "searchengine",
+            version=version("searchengine"),
+            instructions=tools.instructions(),
+            log_level="WARNING",
+        )
+        self._arguments: dict[str, list[str]] = {}
+        reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        for tool in (tools.search, tools.get, tools.similar, tools.facets):
+            about = cleandoc(tool.__doc__ or "")
+            self.add_tool(tool, description=about, annotations=reads, structured_output=True)
+            self._arguments[tool.__name__] = list(signature(tool).parameters)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool. Raises ToolError, with a message for the assistant."""
+        known = self._arguments.get(name, list(arguments))
+        for argument in arguments:
+            if argument not in known:
+                raise ToolError(
+                    f"{name} has no argument {argument!r}; its arguments are {', '.join(known)}"
+                )
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                raise ToolError(_sentence(cause)) from error
+            if isinstance(cause, _EXPECTED):
+                raise ToolError(str(cause)) from error
+            raise
+
+
+def serve(
+    path: str | Path, encoder: str | None = None, runtime: RuntimeConfig | None = None
+) -> None:
+    """Answer an assistant on stdin and stdout until stdin ends. Raises CollectionError."""
+    tools = Tools(path, encoder, runtime)
+    try:
+        Server(tools).run("stdio")
+    finally:
+        tools.close()
+
+
+def _results(hits: Hits) -> Results:
+    return Results(hits=[_found(hit) for hit in hits])
+
+
+def _found(hit: Hit) -> Found:
+    passage = hit.passage
+    metadata = dict(hit.metadata)
+    if hit.heading:
+        del metadata["headings"]  # all of a file's
+    return Found(
+        key=hit.key,
+        score=hit.score,
+        title=hit.title,
+        heading=hit.heading,
+        text=passage if len(passage) <= _LONGEST else hit.snippet,
+        start=hit.start,
+        metadata=metadata,
+    )
+
+
+def _names(metadata: Mapping[str, Any], above: Field = ()) -> Iterator[str]:
+    """The fields of a document's metadata, as filters name them."""
+    for name, value in metadata.items():
+        if isinstance(value, dict):
+            yield from _names(value, (*above, name))
+        else:
+            yield field_name((*above, name))
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first mistake in the arguments of a tool."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place}: {first['msg'].lower()}, got {first['input']!r:.80}"

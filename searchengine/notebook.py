@@ -1,0 +1,42 @@
+"""Results as HTML, for notebooks: plain tables of escaped text."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_CELL = "text-align:left;vertical-align:top"
+_LONGEST = 600  # characters of a cell
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table; the first cell of each row is its head. None is shown as a dash.
+
+    Every cell is escaped and cut to 600 characters. Numbers with decimals have three.
+    """
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in heads)
+    body = "".join(f"<tr>{_row(cells)}</tr>" for cells in rows)
+    top = f"<thead><tr>{head}</tr></thead>" if heads else ""
+    return f"{paragraph(caption)}<table>{top}<tbody>{body}</tbody></table>"
+
+
+def facts(pairs: Iterable[tuple[str, object]], caption: str = "") -> str:
+    """Names and their values, a row for each."""
+    return table((), pairs, caption)
+
+
+def paragraph(text: str) -> str:
+    """A line of text; nothing for an empty one."""
+    return f'<p dir="auto">{escape(text)}</p>' if text else ""
+
+
+def _row(cells: Sequence[object]) -> str:
+    first, *others = map(_text, cells)
+    # dir: a text that overrides the direction does so in its own cell only
+    row = f'<th scope="row" dir="auto" style="{_CELL}">{first}</th>'
+    return row + "".join(f'<td dir="auto" style="{_CELL}">{text}</td>' for text in others)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

@@ -1,0 +1,107 @@
+"""What notebooks show: hits, documents, a collection, a bench. Everything in it is escaped."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import bench_results
+import pytest
+from conftest import WordLengths
+
+from searchengine import Document, SearchEngine
+from searchengine.notebook import facts, table
+
+NASTY = "<script>alert(1)</script> & \"quotes\" 'too' \u202e"
+ALLOWED = {"table", "thead", "tbody", "tr", "th", "td", "p"}
+
+
+class Reader(HTMLParser):
+    """The cells of the tables, and the other texts; fails at a tag that has not been closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        assert tag in ALLOWED and {name for name, _ in attributes} <= {"scope", "dir", "style"}
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1] in ("th", "td"):
+            self.rows[-1][-1] += data
+        else:
+            self.texts.append(data)
+
+
+def read(shown: Any) -> Reader:
+    return Reader(shown._repr_html_())
+
+
+def test_hits_and_documents(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        assert read(engine.search("x")).texts[0].startswith("0 hits")
+        engine.add(
+            [
+                {"_id": NASTY, "title": NASTY, "text": NASTY, NASTY: NASTY, "year": 1},
+                {"_id": "b", "text": "a bee", "year": 2},
+            ]
+        )
+        hits = engine.search("a bee", mode="vector", exact=True, facets=["year"])
+        shown = read(hits)
+        assert shown.texts[0].startswith("2 hits, exact, ") and shown.texts[0].endswith(" ms")
+        assert shown.rows[0] == ["score", "key", "title", "snippet", "metadata"]
+        assert shown.rows[1] == ["1.000", "b", "", "a bee", "year: 2"]
+        score, key, title, snippet, metadata = shown.rows[2]
+        assert float(score) == pytest.approx(hits[1].score, abs=1e-3)
+        assert (key, title, snippet) == (NASTY, NASTY, NASTY)
+        assert metadata == f"{NASTY}: {NASTY}, year: 1"
+        assert shown.rows[3] == ["year", "1: 1, 2: 1"] or shown.rows[3] == ["year", "2: 1, 1: 1"]
+        assert read(hits[0]).rows[1] == shown.rows[1]
+        batch = read(engine.search_batch(["a bee"] * 12, 1))
+        assert len(batch.rows) == 20 and batch.texts[-1] == "… and 2 more questions"
+        assert batch.texts[0] == "a bee"
+        assert read(engine[NASTY]).rows == [
+            ["key", NASTY], ["title", NASTY], ["text", NASTY], [NASTY, NASTY], ["year", "1"]
+        ]  # fmt: skip
+
+
+def test_a_collection(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "<b>", WordLengths()) as engine:
+        engine.add([{"_id": "1", "text": "a bee"}])
+        shown = read(engine)
+        rows = dict(shown.rows)
+        assert shown.texts == [str(tmp_path / "<b>")]
+        assert (rows["documents"], rows["encoder"], rows["dimensions"]) == (
+            "1",
+            "made in Python",
+            "16",
+        )
+        assert (rows["search"], rows["tuned for"]) == ("exact", "–")
+        assert read(engine.stats()).rows == shown.rows
+    with SearchEngine.create(tmp_path / "none", None, dim=4) as engine:
+        assert dict(read(engine).rows)["encoder"] == "none"
+
+
+def test_a_bench() -> None:
+    results = bench_results.plausible()
+    shown = read(results)
+    assert [row[0] for row in shown.rows[1:]] == [row.name for row in results.rows]
+    assert shown.texts == ["Bench of sentences.index, 200,000 rows"] and shown.rows[1][1] == "1.000"
+
+
+def test_cells_are_cut_and_numbers_rounded() -> None:
+    shown = Reader(table(("a", "b"), [("x" * 700, 0.12345), (None, 3)]))
+    assert shown.rows == [["a", "b"], ["x" * 600 + "…", "0.123"], ["–", "3"]]
+    assert Reader(facts([("a", True)])).rows == [["a", "True"]]
+    assert Document("k", "")._repr_html_().count("<tr>") == 1

@@ -1,0 +1,191 @@
+"""Adapters in training: what they train, and that the saved model is plain and the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.trainer.test_longer_windows import TEXT
+from trainer.encoder import Encoder
+from trainer.errors import ConfigError, ModelError
+from trainer.training.config import TrainConfig
+from trainer.training.lengthening import adapters
+from trainer.training.loop import Report, train
+
+peft = pytest.importorskip("peft", reason="the extra `train` is not installed")
+
+NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
+WINDOW, GROUP = 96, 16
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture
+def config(base: Path, tmp_path: Path) -> TrainConfig:
+    """Questions and texts longer than the base's positions, in which they are found."""
+    lines = ["anchor\tpositive"]
+    for i, (noun, verb) in enumerate((n, v) for n in NOUNS for v in VERBS):
+        filler = TEXT.split()[i : i + 70]
+        filler[i % 70 : i % 70] = ["the", noun, verb]
+        lines.append(f"the {noun} {verb}\t{' '.join(filler)}")
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    return TrainConfig(
+        train=(tmp_path / "pairs.tsv",),
+        out=tmp_path / "out",
+        base=str(base),
+        nested=False,
+        window=WINDOW,
+        max_tokens=WINDOW,
+        attention_group=GROUP,
+        adapter_rank=2,
+        dropout=0.0,
+        batch_size=5,
+        max_steps=6,
+        learning_rate=2e-2,
+        checkpoint_every=2,
+        precision="fp32",
+    )
+
+
+def weights(encoder: Encoder) -> dict[str, torch.Tensor]:
+    return encoder.module.state_dict()
+
+
+def changed(config: TrainConfig) -> set[str]:
+    """Weights that training changed by more than rounding, but for the position table."""
+    before, after = (weights(e) for e in (Encoder.load(config.base), Encoder.load(config.out)))
+    assert set(before) == set(after)
+    return {
+        name.removeprefix("transformer.").removesuffix(".weight")
+        for name in before
+        if "position" not in name and not torch.allclose(before[name], after[name], atol=1e-6)
+    }
+
+
+def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmerged: list[Any] = []
+    merge = adapters.merge_adapters
+
+    def watched(network: Any) -> None:
+        unmerged.append(network(TOKENS)[0].detach())
+        assert any("lora_A" in name for name, _ in network.named_parameters())
+        merge(network)
+        unmerged.append(network(TOKENS)[0].detach())
+
+    monkeypatch.setattr("trainer.training.outcome.merge_adapters", watched)
+    encoder = train(config)
+    assert torch.allclose(*unmerged, atol=1e-4)
+    network: Any = encoder.module.transformer
+    assert not hasattr(network, "peft_config") and all(
+        p.requires_grad for p in network.parameters()
+    )
+    assert network.config._attn_implementation == "sdpa"
+    saved = Encoder.load(config.out, runtime="torch", precision="fp32")
+    assert saved.max_tokens == WINDOW
+    exact = Encoder(encoder.model, "", precision="fp32")
+    assert np.allclose(saved.encode([TEXT]), exact.encode([TEXT]), atol=1e-6)
+    files = " ".join(path.name for path in config.out.rglob("*"))
+    assert (
+        "adapter" not in files and "attention_group" not in (config.out / "config.json").read_text()
+    )
+    assert "attention_group" in encoder.recipe["config"]
+    card = (config.out / "README.md").read_text()
+    assert "Low-rank adapters of the attention, rank 2, merged." in card
+    assert f"Window lengthened to {WINDOW} tokens by position interpolation." in card
+
+
+TOKENS = torch.randint(5, 60, (2, 90), generator=torch.Generator().manual_seed(0))
+
+
+def test_groups_are_used_in_training(config: TrainConfig) -> None:
+    runs: dict[int, list[Report]] = {}
+    for group in (0, GROUP, WINDOW):
+        report = runs.setdefault(group, []).append
+        train(replace(config, attention_group=group, max_steps=1), report)
+    losses = {group: lines[1].loss for group, lines in runs.items()}
+    assert losses[WINDOW] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[GROUP] != pytest.approx(losses[0], rel=1e-2)
+
+
+def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: TrainConfig) -> None:
+    train(config)
+    names = changed(config)
+    assert {"embeddings.word_embeddings", "embeddings.LayerNorm"} < names
+    assert {n for n in names if "attention" in n and "LayerNorm" not in n} == {
+        f"encoder.layer.{i}.attention.{part}"
+        for i in range(2)
+        for part in ("self.query", "self.key", "self.value", "output.dense")
+    }
+    assert not {n for n in names if ".intermediate" in n or n.endswith("output.dense.bias")}
+    assert not {f"encoder.layer.{i}.output.dense" for i in range(2)} & names
+
+
+def test_without_the_extras_the_adapters_alone_are_trained(config: TrainConfig) -> None:
+    train(replace(config, adapter_extras=False))
+    assert changed(config) == {
+        f"encoder.layer.{i}.attention.{part}"
+        for i in range(2)
+        for part in ("self.query", "self.key", "self.value", "output.dense")
+    }
+
+
+def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
+    network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
+    before = network(TOKENS[:, :40])[0]
+    adapters.add_adapters(network, config)
+    assert torch.equal(network(TOKENS[:, :40])[0], before)
+    first = {n: p.clone() for n, p in network.named_parameters() if "lora_A" in n}
+    assert len(first) == 8
+    again: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
+    adapters.add_adapters(again, config)  # from the seed, whatever was drawn before
+    assert all(torch.equal(p, dict(again.named_parameters())[n]) for n, p in first.items())
+    adapters.merge_adapters(network)
+    assert torch.equal(network(TOKENS[:, :40])[0], before)
+
+
+@pytest.mark.parametrize("more", [{}, {"encoders": 2}, {"mlm_weight": 0.1}, {"queue_size": 8}])
+def test_a_resumed_run_equals_an_unbroken_one(config: TrainConfig, more: Any) -> None:
+    config = replace(config, gradient_cache=not more, **more)
+    whole = train(replace(config, out=config.out.with_name("whole")))
+
+    def interrupt(line: Report) -> None:
+        if line.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, interrupt)
+    resumed = train(config, resume=True)
+    ours, theirs = weights(resumed), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert np.isfinite(resumed.encode([TEXT])).all()
+
+
+def test_settings_that_cannot_be_are_refused(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "max_tokens is 48 with window 96: expected 96 or more": {"max_tokens": 48},
+        "attention_group is 1: expected 2 or more": {"attention_group": 1},
+        "kept_positions without window": {"window": None, "kept_positions": 8},
+        "adapter_extras false without adapter_rank": {"adapter_rank": 0, "adapter_extras": False},
+        "head_only trains no network for window, attention_group": {
+            "head_only": True, "dropout": None
+        },
+    }  # fmt: skip
+    for message, settings in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            replace(config, **settings)
+    with pytest.raises(ModelError, match="window is 12: expected 24 or more"):
+        train(replace(config, window=12))
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(ConfigError, match=r"needs peft: install the extra `train`"):
+        train(config)

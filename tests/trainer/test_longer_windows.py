@@ -1,0 +1,171 @@
+"""A longer window: positions interpolated, and everything that reads a model follows it."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    EuroBertConfig,
+    EuroBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5EncoderModel,
+)
+
+from searchengine import SearchEngine
+from tests.tiny_model import WORDS, write_plain, write_sentence_transformer
+from trainer.encoder import Encoder
+from trainer.errors import ModelError
+from trainer.model.folder import Model
+from trainer.training.lengthening.window import interpolated, lengthened
+
+SIZE = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "pad_token_id": 0,
+}
+TEXT = " ".join(WORDS[i % len(WORDS)] for i in range(150))
+
+
+def read(folder: Path) -> Model:
+    return Encoder.load(folder, runtime="torch", precision="fp32").model
+
+
+def with_network(folder: Path, network: Any) -> Path:
+    write_plain(folder)
+    network.save_pretrained(folder)
+    return folder
+
+
+def test_interpolation_worked_out_by_hand() -> None:
+    table = torch.tensor([[9.0, 9.0], [0.0, 8.0], [2.0, 4.0], [6.0, 0.0]])
+    longer = interpolated(table, 7, kept=1)
+    expected = [[9, 9], [0, 8], [1, 6], [2, 4], [4, 2], [6, 0], [6, 0]]
+    assert longer.tolist() == expected
+    assert torch.equal(interpolated(table, 4), table)
+
+
+def test_learned_positions_are_stretched_and_the_rest_stays(tmp_path: Path) -> None:
+    model = read(write_sentence_transformer(tmp_path / "m"))
+    longer = lengthened(model, 96, kept=0)
+    before, after = (m.module.state_dict() for m in (model, longer))
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == ["transformer.embeddings.position_embeddings.weight"]
+    assert torch.equal(after[changed[0]][::2], before[changed[0]])
+    assert (longer.max_tokens, longer.tokenizer.model_max_length) == (96, 96)
+    assert (model.max_tokens, model.tokenizer.model_max_length) == (24, 48)
+    assert model.module.transformer.config.max_position_embeddings == 48
+
+
+def test_short_texts_keep_their_vectors_unless_all_positions_are_stretched(tmp_path: Path) -> None:
+    model = read(write_sentence_transformer(tmp_path / "m"))
+    short, tokens = TEXT[:60], torch.randint(5, 60, (1, 48))
+    before = Encoder(model, "", precision="fp32").encode([short])
+    for kept, same in ((None, True), (24, True), (0, False)):
+        longer = lengthened(model, 96, kept)
+        vectors = Encoder(longer, "", precision="fp32").encode([short])
+        assert np.allclose(before, vectors, atol=1e-6) == same
+        networks = model.module.transformer, longer.module.transformer
+        states = [network(tokens)[0] for network in networks]
+        assert not torch.allclose(*states, atol=1e-2)
+    with pytest.raises(ModelError, match="kept_positions is 48: expected less than 48"):
+        lengthened(model, 96, kept=48)
+
+
+def test_up_to_the_networks_own_positions_nothing_but_the_limit_changes(tmp_path: Path) -> None:
+    model = read(write_sentence_transformer(tmp_path / "m"))
+    longer = lengthened(model, 48)
+    assert longer.max_tokens == 48 and longer.module.transformer is model.module.transformer
+
+
+def test_positions_behind_the_padding_id_are_counted_from_there(tmp_path: Path) -> None:
+    config = RobertaConfig(**{**SIZE, "pad_token_id": 1, "max_position_embeddings": 34})
+    torch.manual_seed(0)
+    network = RobertaModel(config, add_pooling_layer=False)
+    model = read(with_network(tmp_path / "m", network))
+    assert model.max_tokens == 32
+    longer = lengthened(model, 64, kept=0).module.transformer
+    assert longer.config.max_position_embeddings == 66
+    tables = [n.embeddings.position_embeddings.weight for n in (model.module.transformer, longer)]
+    assert torch.equal(tables[0][:2], tables[1][:2])
+    assert torch.equal(tables[0][2:], tables[1][2::2])
+    assert longer(torch.full((1, 64), 7))[0].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["eurobert", "modernbert"])
+def test_rotary_positions_are_divided_by_the_factor(tmp_path: Path, kind: str) -> None:
+    size = {**SIZE, "max_position_embeddings": 40, "initializer_range": 0.5}
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    torch.manual_seed(0)
+    network: Any = (
+        EuroBertModel(EuroBertConfig(**size, num_key_value_heads=2))
+        if kind == "eurobert"
+        else ModernBertModel(ModernBertConfig(**size, **ends, global_attn_every_n_layers=1))
+    )
+    model = read(with_network(tmp_path / "m", network))
+    original = model.module.transformer
+    longer = lengthened(lengthened(model, 60), 160)  # 1.5 times, then the rest of 4 times
+    stretched = longer.module.transformer
+    tokens = torch.randint(5, 100, (1, 40))
+    places = torch.arange(40)[None]
+    a = original(tokens, position_ids=places)[0]
+    b = stretched(tokens, position_ids=4 * places)[0]
+    assert torch.allclose(a, b, atol=1e-4)
+    assert not torch.allclose(a, stretched(tokens, position_ids=places)[0], atol=1e-2)
+    # And so it is when read from a folder.
+    Encoder(longer, "").save(tmp_path / "out")
+    again = read(tmp_path / "out")
+    assert again.max_tokens == 160
+    assert torch.allclose(
+        b, again.module.transformer(tokens, position_ids=4 * places)[0], atol=1e-5
+    )
+
+
+def test_runtimes_and_passages_follow_the_folder(tmp_path: Path) -> None:
+    base = write_sentence_transformer(tmp_path / "base")
+    Encoder(lengthened(read(base), 192), "").save(tmp_path / "long")
+    torch_encoder = Encoder.load(tmp_path / "long", runtime="torch", precision="fp32")
+    assert torch_encoder.max_tokens == 192
+    assert torch_encoder.room("document") == 190
+    texts = [TEXT, TEXT[:40], TEXT + " the sea"]
+    vectors = torch_encoder.encode(texts)
+    assert not np.allclose(vectors[0], vectors[2], atol=1e-3)  # it reads to the end
+    passages = {}
+    for name in ("base", "long"):
+        encoder = Encoder.load(tmp_path / name, runtime="torch", precision="fp32")
+        with SearchEngine.create(tmp_path / f"{name}.index", encoder) as engine:
+            engine.add([{"_id": "a", "text": TEXT}])
+            passages[name] = engine.stats().passages
+    assert passages["base"] > passages["long"] == 1
+    if importlib.util.find_spec("sentence_transformers"):
+        from sentence_transformers import SentenceTransformer
+
+        theirs = SentenceTransformer(str(tmp_path / "long"), device="cpu")
+        assert theirs.max_seq_length == 192
+        assert np.allclose(theirs.encode(texts), vectors, atol=1e-5)
+    if importlib.util.find_spec("openvino"):
+        compiled = Encoder.load(tmp_path / "long", runtime="openvino", precision="fp32")
+        assert np.allclose(compiled.encode(texts), vectors, atol=1e-4)
+
+
+def test_windows_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    model = read(write_sentence_transformer(tmp_path / "m"))
+    with pytest.raises(ModelError, match="window is 16: expected 24 or more"):
+        lengthened(model, 16)
+    t5 = T5Config(vocab_size=120, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    with pytest.raises(ModelError, match="a t5 network has no absolute positions"):
+        lengthened(read(with_network(tmp_path / "t5", T5EncoderModel(t5))), 4096)
+    scaled = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    config = EuroBertConfig(**SIZE, max_position_embeddings=40, rope_parameters=scaled)
+    network = EuroBertModel(config)
+    with pytest.raises(ModelError, match="are scaled by 'dynamic'; expected one of default, line"):
+        lengthened(read(with_network(tmp_path / "euro", network)), 80)

@@ -1,0 +1,243 @@
+"""Shifted sparse attention: equal to its definition written out, and where it must be full."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+)
+from transformers.masking_utils import causal_mask_function
+
+from tests.tiny_model import write_plain
+from trainer.errors import ModelError
+from trainer.training.lengthening import attention
+from trainer.training.lengthening.attention import padding_mask, shifted_sparse
+from trainer.training.training_model import set_dropout
+
+GROUP = 4
+
+
+def layer(group: int | None = GROUP, training: bool = True) -> Any:
+    config = SimpleNamespace() if group is None else SimpleNamespace(attention_group=group)
+    return SimpleNamespace(config=config, training=training)
+
+
+def inputs(batch: int, heads: int, tokens: int, keys: int | None = None) -> list[Tensor]:
+    torch.manual_seed(tokens)
+    shapes = [(batch, h, tokens, 3) for h in (heads, keys or heads, keys or heads)]
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def reference(tensors: list[Tensor], seen: Tensor, group: int) -> Tensor:
+    """Full scores; what is not seen, or in another group of a head, gets no weight.
+
+    seen: (B, 1 or T, T) bool. Returns (B, T, heads, d).
+    """
+    query, key, value = tensors
+    heads, tokens = query.shape[1], query.shape[2]
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    place = torch.arange(tokens)
+    for head in range(heads):
+        number = (place + group // 2 * (head < heads // 2)) // group
+        same = number[:, None] == number[None, :]
+        scores[:, head] = scores[:, head].masked_fill(~(same & seen), float("-inf"))
+    weights = scores.softmax(dim=-1).nan_to_num()
+    return (weights @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("tokens", [5, 8, 13, 16, 22])
+@pytest.mark.parametrize("group", [4, 5])
+@pytest.mark.parametrize("heads", [1, 4, 5])
+def test_values_and_gradients_equal_the_definition(tokens: int, group: int, heads: int) -> None:
+    tensors = inputs(3, heads, tokens)
+    lengths = torch.tensor([tokens, max(1, tokens - 3), 2])
+    real = torch.arange(tokens) < lengths[:, None]
+    result, _ = shifted_sparse(layer(group), *tensors, padding_mask(attention_mask=real))
+    if tokens <= group:
+        group = 2 * tokens + group  # one group, and no border that is shifted into the text
+    expected = reference(tensors, real[:, None, :], group)
+    signs = torch.randn_like(expected) * real[:, :, None, None]
+    assert torch.allclose(result * (signs != 0), expected * (signs != 0), atol=1e-12)
+    ours = torch.autograd.grad((result * signs).sum(), tensors, retain_graph=True)
+    theirs = torch.autograd.grad((expected * signs).sum(), tensors)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.isfinite().all() and torch.allclose(a, b, atol=1e-12)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_packed_documents_are_kept_apart(added: bool) -> None:
+    tensors = inputs(2, 4, 14)
+    document = torch.tensor([[0] * 5 + [1] * 9, [0] * 3 + [1] * 3 + [2] * 8])
+    # And of a document only some, so that a mask whose sides are exchanged shows.
+    some = torch.rand(2, 14, 14) < 0.7
+    seen = (document[:, :, None] == document[:, None, :]) & some | torch.eye(14, dtype=torch.bool)
+    mask = seen[:, None]
+    if added:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    result, _ = shifted_sparse(layer(), *tensors, mask)
+    assert torch.allclose(result, reference(tensors, seen, GROUP), atol=1e-12)
+
+
+def test_fewer_heads_of_keys_serve_several_of_the_queries() -> None:
+    query, key, value = inputs(2, 4, 10, keys=2)
+    result, _ = shifted_sparse(layer(), query, key, value, None)
+    repeated = [query, *(x.repeat_interleave(2, dim=1) for x in (key, value))]
+    seen = torch.ones(2, 1, 10, dtype=torch.bool)
+    assert torch.allclose(result, reference(repeated, seen, GROUP), atol=1e-12)
+
+
+def test_scale_and_dropout_are_those_of_the_layer() -> None:
+    tensors = inputs(1, 2, 12)
+    seen = torch.ones(1, 1, 12, dtype=torch.bool)
+    result, _ = shifted_sparse(layer(), *tensors, None, scaling=3**-0.5)
+    assert torch.allclose(result, reference(tensors, seen, GROUP), atol=1e-12)
+    assert not torch.allclose(shifted_sparse(layer(), *tensors, None, scaling=1.0)[0], result)
+    assert not torch.allclose(shifted_sparse(layer(), *tensors, None, dropout=0.5)[0], result)
+
+
+def test_groups_are_a_quarter_of_the_text_unless_configured() -> None:
+    tensors = inputs(1, 2, 18)
+    seen = torch.ones(1, 1, 18, dtype=torch.bool)
+    result, _ = shifted_sparse(layer(None), *tensors, None)
+    assert torch.allclose(result, reference(tensors, seen, 5), atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    network = BertModel(config, add_pooling_layer=False)
+    set_dropout(network, 0.0)
+    return network.train()
+
+
+@pytest.fixture
+def sparse(network: Any) -> Any:
+    attention.use(network, GROUP)
+    yield network.train()
+    attention.restore(network)
+
+
+def ids(*shape: int) -> Tensor:
+    return torch.randint(5, 50, shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -> None:
+    short, long = ids(2, GROUP), ids(2, 21)
+    mask = torch.ones_like(long)
+    mask[1, 9:] = 0
+    ours = sparse(short)[0], sparse.eval()(long, mask)[0]
+    in_groups = sparse.train()(long, mask)[0]
+    attention.restore(network)
+    full = network(short)[0], network(long, mask)[0]
+    assert torch.allclose(ours[0], full[0], atol=1e-6)
+    assert torch.allclose(ours[1][mask == 1], full[1][mask == 1], atol=1e-6)
+    assert not torch.allclose(in_groups[mask == 1], full[1][mask == 1], atol=1e-2)
+
+
+def test_restore_leaves_nothing_in_the_configuration(network: Any) -> None:
+    before = network.config.to_dict()
+    attention.use(network, GROUP)
+    assert network.config.attention_group == GROUP
+    attention.restore(network)
+    attention.restore(network)
+    assert network.config.to_dict() == before
+    assert network.config._attn_implementation == "sdpa"
+
+
+def influence(network: Any, tokens: int) -> Tensor:
+    """(T, T) bool: which token's output changes with which token."""
+    original = ids(1, tokens)
+    outputs = network(original)[0]
+    rows = []
+    for place in range(tokens):
+        changed = original.clone()
+        changed[0, place] = (changed[0, place] + 7) % 45 + 5
+        rows.append((network(changed)[0] - outputs).abs().amax(dim=-1)[0] > 1e-6)
+    return torch.stack(rows, dim=1)
+
+
+def test_two_layers_carry_information_across_every_border(sparse: Any) -> None:
+    tokens = 4 * GROUP
+    seen = influence(sparse, tokens)
+    for i, j in itertools.product(range(tokens), repeat=2):
+        # One way there: within the group, then within the shifted group; or the other way round.
+        expected = any(
+            together(i, k, a) and together(k, j, b)
+            for k in range(tokens)
+            for a, b in itertools.product((0, GROUP // 2), repeat=2)
+        )
+        assert seen[i, j] == expected, (i, j)
+    assert all(seen[border, border - 1] for border in range(1, tokens))
+    assert all(seen[i, min(i + GROUP, tokens - 1)] for i in range(tokens))
+    assert not seen[0, tokens - 1]
+
+
+def together(i: int, j: int, shift: int) -> bool:
+    return (i + shift) // GROUP == (j + shift) // GROUP
+
+
+def test_nothing_leaks_from_padding_and_its_width_changes_nothing(sparse: Any) -> None:
+    tokens = ids(1, 11)
+    alone = sparse(tokens)[0]
+    for width, filler in ((12, 3), (16, 7), (31, 9)):
+        padded = torch.full((2, width), filler)
+        padded[0, :11] = tokens
+        mask = torch.zeros(2, width, dtype=torch.int64)
+        mask[0, :11] = mask[1, :] = 1
+        assert torch.allclose(sparse(padded, mask)[0][0, :11], alone[0], atol=1e-6)
+
+
+def test_transformers_knows_it_by_name(tmp_path: Any) -> None:
+    attention.register()
+    folder = write_plain(tmp_path / "m")
+    network = AutoModel.from_pretrained(folder, attn_implementation="shifted_sparse").train()
+    full = AutoModel.from_pretrained(folder).train()
+    set_dropout(network, 0.0), set_dropout(full, 0.0)
+    tokens = ids(1, 24)
+    assert not torch.allclose(network(tokens)[0], full(tokens)[0], atol=1e-2)
+    assert torch.allclose(network.eval()(tokens)[0], full(tokens)[0], atol=1e-6)
+
+
+def test_it_learns_in_bfloat16_with_groups_of_padding(sparse: Any) -> None:
+    mask = torch.zeros(2, 20, dtype=torch.int64)
+    mask[0], mask[1, :3] = 1, 1
+    with torch.autocast("cpu", torch.bfloat16):
+        states = sparse(ids(2, 20), mask)[0]
+    states.float()[mask == 1].square().sum().backward()
+    gradients = [p.grad for p in sparse.parameters() if p.grad is not None]
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients)
+    sparse.zero_grad()
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(ModelError, match="encoders whose tokens see the whole text"):
+        padding_mask(mask_function=causal_mask_function)
+    tensors = inputs(1, 2, 8)
+    with pytest.raises(ModelError, match="cannot add a bias for the distance"):
+        shifted_sparse(layer(), *tensors, None, position_bias=torch.zeros(1, 2, 8, 8))
+    size = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    modern = ModernBertModel(ModernBertConfig(**size, intermediate_size=64, pad_token_id=0))
+    with pytest.raises(ModelError, match="a modernbert network some layers see a token's neigh"):
+        attention.use(modern, GROUP)
+    mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))
+    with pytest.raises(ModelError, match="a mpnet network has an attention of its own"):
+        attention.use(mpnet, GROUP)

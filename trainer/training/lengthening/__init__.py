@@ -1,0 +1,1 @@
+"""A longer window: position interpolation, shifted sparse attention, adapters (LongLoRA)."""

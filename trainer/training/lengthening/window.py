@@ -1,0 +1,112 @@
+"""More tokens in a text: positions interpolated, learned or rotary.
+
+Position interpolation (Chen et al., arXiv 2306.15595) squeezes the longer text into the positions
+that the network knows: token m of a window f times as long gets the position m / f. The network
+must be trained a little to read them. Of learned positions the first stay as they are by default:
+then short texts get the vectors that they had, before any training.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.errors import ModelError
+from trainer.model.folder import Model
+from trainer.model.modules import SentenceModule
+from trainer.model.network import position_offset
+
+# The ways of computing rotary angles that a further factor can be multiplied into.
+SCALABLE = ("default", "linear")
+
+
+def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
+    """The model with a window of this many tokens, special tokens included; not trained for it.
+
+    kept: number of learned positions that stay; None: half of them. Up to the network's own
+    positions only the length limit changes. Raises ModelError for a window that is shorter than the
+    model's, a network without absolute positions, and one that has no more than `kept`.
+    """
+    if window < model.max_tokens:
+        raise ModelError(
+            f"window is {window}: expected {model.max_tokens} or more, the tokens that the base "
+            "model reads"
+        )
+    module, config = model.module, model.module.transformer.config
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    network: Any = module.transformer
+    if not positions:
+        raise ModelError(
+            f"window: a {network.config.model_type} network has no absolute positions to "
+            "interpolate; leave it out"
+        )
+    positions -= position_offset(config)
+    if window > positions:
+        network = _stretched(network, window, positions, kept)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.model_max_length = window
+    head: Any = list(module.head)
+    changed = SentenceModule(network, module.pooling, head, module.mix).eval()
+    return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
+
+
+def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
+    """A network of the same class and weights for `window` tokens instead of `positions`."""
+    kept = positions // 2 if kept is None else kept
+    if kept >= positions:
+        raise ModelError(
+            f"kept_positions is {kept}: expected less than {positions}, the network's positions"
+        )
+    config = copy.deepcopy(network.config)
+    offset = position_offset(config)
+    config.max_position_embeddings = window + offset
+    rotary = False
+    for rope in _rotary_settings(config):
+        if rope.get("rope_type", "default") not in SCALABLE:
+            raise ModelError(
+                f"window: the rotary positions of this {config.model_type} network are scaled by "
+                f"{rope['rope_type']!r}; expected one of {', '.join(SCALABLE)}"
+            )
+        rope |= {"rope_type": "linear", "factor": rope.get("factor", 1.0) * window / positions}
+        rotary = True
+    with torch.random.fork_rng(devices=[]):  # of the random weights that are replaced below
+        longer = type(network)(config)
+    if getattr(network, "pooler", None) is None and hasattr(longer, "pooler"):
+        longer.pooler = None
+    weights, shapes = network.state_dict(), longer.state_dict()
+    tables = [name for name in weights if weights[name].shape != shapes[name].shape]
+    if not tables and not rotary:
+        raise ModelError(
+            f"window: a {config.model_type} network has neither learned positions nor rotary ones "
+            "that are known here; leave it out"
+        )
+    for name in tables:
+        weights[name] = interpolated(weights[name], window + offset, kept + offset)
+    longer.load_state_dict(weights)
+    return longer.to(network.dtype)
+
+
+def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
+    """A table of learned positions with more rows: (n, H) to (rows, H).
+
+    The first `kept` rows stay. Row m behind them is at (m − kept) · (n − kept) / (rows − kept) in
+    the rest of the old table, linear between two rows; behind the last one it is the last.
+    """
+    old = table[kept:]
+    at = torch.arange(rows - kept, dtype=torch.float64) * (len(old) / (rows - kept))
+    low = at.long()
+    share = (at - low).unsqueeze(1).to(table)
+    high = (low + 1).clamp(max=len(old) - 1)
+    return torch.cat([table[:kept], torch.lerp(old[low], old[high], share)])
+
+
+def _rotary_settings(config: Any) -> Iterator[dict[str, Any]]:
+    """Those of all layers, or of each kind of layer that sees the whole text."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" in rope or "rope_theta" in rope:
+        yield rope
+    elif "full_attention" in rope:
+        yield rope["full_attention"]
