@@ -55,7 +55,7 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
 
 def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
     """A network of the same class and weights for `window` tokens instead of `positions`."""
-    kept = positions // 2 if kept is None else kept
+    wanted, kept = kept, positions // 2 if kept is None else kept
     if kept >= positions:
         raise ModelError(
             f"kept_positions is {kept}: expected less than {positions}, the network's positions"
@@ -82,6 +82,11 @@ def _stretched(network: Any, window: int, positions: int, kept: int | None) -> A
         raise ModelError(
             f"window: a {config.model_type} network has neither learned positions nor rotary ones "
             "that are known here; leave it out"
+        )
+    if wanted and not tables:
+        raise ModelError(
+            f"kept_positions is {wanted}: a {config.model_type} network has rotary positions, all "
+            "of which are stretched; leave it out"
         )
     for name in tables:
         weights[name] = interpolated(weights[name], window + offset, kept + offset)
