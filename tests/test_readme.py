@@ -70,6 +70,7 @@ def test_readme_commands(tmp_path: Path, steps: int | None) -> None:
     assert run_commands(README, tmp_path) == 4
 
 
+@pytest.mark.long
 def test_start_page(tmp_path: Path, steps: int | None) -> None:
     """Every command of the five-minute start, in its order, then its Python code."""
     page = (REPOSITORY / "docs" / "start.md").read_text()
@@ -196,7 +197,8 @@ def test_keys_page(tmp_path: Path) -> None:
     assert f"{json.dumps(names['record'])}`: `{document.key}`" in page
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_encoding_page(tmp_path: Path, precision: str) -> None:
     """Its commands and its code, on a collection as the README makes it; int8 takes long."""
     pytest.importorskip("openvino", reason="the extra `fast` is not installed")

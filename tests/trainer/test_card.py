@@ -205,6 +205,7 @@ def test_saved_with_the_model(folder: Path) -> None:
     assert '- query: "a "\n- document: "the "' in text
 
 
+@pytest.mark.long
 def test_python_of_the_card(folder: Path) -> None:
     """Both libraries load the folder as shown, and find the same cosines of the cut vectors.
 

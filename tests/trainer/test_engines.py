@@ -220,7 +220,8 @@ def starter() -> Encoder:
 
 
 @pytest.mark.skipif(not cpu_has_native_bf16(), reason="this processor has no bf16")
-@pytest.mark.parametrize("name", ["starter", pytest.param("starter-768", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["starter", "starter-768"])
 def test_bf16_is_near(starter: Encoder, name: str) -> None:
     exact = starter if name == "starter" else Encoder.load(name, runtime="torch", precision="fp32")
     fast = Encoder.load(name, runtime="openvino")

@@ -132,6 +132,7 @@ def test_rotary_positions_are_divided_by_the_factor(tmp_path: Path, kind: str) -
     )
 
 
+@pytest.mark.long
 def test_runtimes_and_passages_follow_the_folder(tmp_path: Path) -> None:
     base = write_sentence_transformer(tmp_path / "base")
     Encoder(lengthened(read(base), 192), "").save(tmp_path / "long")

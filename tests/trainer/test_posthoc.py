@@ -232,6 +232,7 @@ print(json.dumps({
     importlib.util.find_spec("umap") is None,
     reason="umap-learn is not installed (the extra `posthoc`)",
 )
+@pytest.mark.long
 def test_umap_keeps_groups_apart_and_follows_from_its_seed() -> None:
     # In a process of its own, without the compiler: that would take longer than all other tests.
     done = subprocess.run(

@@ -64,9 +64,26 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_two_processes_equal_one(config: TrainConfig, tmp_path: Path) -> None:  # noqa: F811
+# Five that differ most; the others share their code.
+OFTEN = {"pairs", "cached", "queue", "left over", "ranking"}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(OFTEN, id="often"),
+        pytest.param(CASES.keys() - OFTEN, id="others", marks=pytest.mark.long),
+    ],
+)
+def test_two_processes_equal_one(
+    config: TrainConfig,  # noqa: F811
+    cases: set[str],
+    tmp_path: Path,
+) -> None:
     configs = {}
     for case, settings in CASES.items():
+        if case not in cases:
+            continue
         # Of few texts the last axes are rounding, which AdamW makes steps of.
         start = with_held_out(config) if case == "turned" else config
         # Without dropout: its masks are drawn for rows, which lie elsewhere.

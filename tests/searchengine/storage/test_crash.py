@@ -28,7 +28,7 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
         *faults("stream", 8, 50),
         *faults("changes", 8, 150),
         *faults("merge", 8, 400),
-        *faults("long", 8, 80),
+        pytest.param("long", 80, marks=pytest.mark.long),
     ],
 )
 def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> None:
@@ -47,7 +47,7 @@ def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> Non
         *faults("stream", 16, 40),
         *faults("changes", 24, 120),
         *faults("merge", 16, 400),
-        *faults("long", 20, 60),
+        pytest.param("long", 60, marks=pytest.mark.long),
     ],
 )
 def test_a_power_cut_loses_no_acknowledged_commit(scenario: str, points: int) -> None:
@@ -62,6 +62,7 @@ def test_the_campaign_notices_a_change_in_two_commits() -> None:
     assert any("none of what it may" in problem for problem in tally["problems"])
 
 
+@pytest.mark.long  # it tests the campaign, not the product
 def test_the_campaign_notices_that_nothing_is_synced() -> None:
     tally = campaign("cut", "--scenario", "adds", "--points", "40", "--unsynced")
     assert any("manifest.json" in problem for problem in tally["problems"])

@@ -52,7 +52,7 @@ def test_processes_that_share_a_collection_lose_nothing(number: int) -> None:
             *("descriptors", "warm,add,refresh,search,delete,open_or_close", None),
             marks=pytest.mark.long,
         ),
-        ("stale", "add,refresh,search", {"lost"}),
+        pytest.param("stale", "add,refresh,search", {"lost"}, marks=pytest.mark.long),
         pytest.param("deaf", "add,delete", {"lost", "wrong"}, marks=pytest.mark.long),
     ],
 )
