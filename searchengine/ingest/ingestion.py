@@ -10,7 +10,7 @@
 
 Only `commit` holds the write lock. What another process commits before that is seen by the second
 comparison: a document that it has stored meanwhile is not written again, and one that it has
-changed or deleted is encoded then. In both cases the segment is built anew.
+changed or deleted is encoded then. In both cases the segment is built again.
 
 While the second thread encodes, this one reads, cuts and writes what comes next. So that there is
 something to encode while a commit is written, the first block of the next one is read before. If

@@ -43,8 +43,11 @@ def built_ahead(
 
     Raises as `Writer.append`; also CollectionBusy, as `WritableView.writing`.
     """
+    if rows < LEAST:
+        yield None
+        return
     way, largest = way_to_build(store, rows)
-    if largest is None or rows < LEAST:
+    if largest is None:
         yield None
         return
     with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):

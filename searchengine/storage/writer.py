@@ -157,13 +157,15 @@ class Writer:
                 parts.append((segment, live))
         self.changes.remove_segments(segments)
 
+        way, _ = way_to_build(self.store, None)
+
         def build(path: Path) -> Segment:
             return Segment.merge(
                 path,
                 parts,
-                self._config(),
+                way.config,
                 refit=refit,
-                provenance=self._provenance(),
+                provenance=way.provenance,
                 tuning=tuning,
                 progress=progress,
                 words=self._words(base),
@@ -239,12 +241,6 @@ class Writer:
         """Writes the words of the passages from `base` on."""
         sql = "SELECT document FROM live_passages WHERE id >= ? ORDER BY id"
         return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
-
-    def _config(self) -> SegmentConfig:
-        return SegmentConfig.from_dict(self.store.settings()["index"])
-
-    def _provenance(self) -> dict[str, str]:
-        return {"encoder": self.store.settings()["encoder"]["fingerprint"]}
 
 
 def way_to_build(store: Store, rows: int | None) -> tuple[Way, SegmentRow | None]:

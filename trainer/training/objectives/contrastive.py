@@ -1,4 +1,4 @@
-"""Pairs: each anchor is told its positive from the other candidates."""
+"""Pairs: the positive of each anchor must score above the other candidates."""
 
 import functools
 import math
