@@ -20,7 +20,7 @@ from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
-from trainer.training.objective_settings import SimilarityLoss
+from trainer.training.settings.objective import SimilarityLoss
 
 
 @click.command()

@@ -23,7 +23,7 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli.demo import sample_folder
-from searchengine.cli.training_display import read_config
+from searchengine.cli.training.display import read_config
 from searchengine.corpus.files import read_corpus
 from trainer.training.config import TrainConfig
 
@@ -46,7 +46,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
         def few_steps(path: Path | None, settings_: dict[str, Any], *settings: Any) -> TrainConfig:
             return read_config(path, {**settings_, "max_steps": few}, *settings)
 
-        monkeypatch.setattr("searchengine.cli.training_display.read_config", few_steps)
+        monkeypatch.setattr("searchengine.cli.training.display.read_config", few_steps)
     return few
 
 

@@ -9,25 +9,11 @@ from typing import Any
 import click
 
 from indexer.errors import IndexerError
-from searchengine.cli import (
-    bench,
-    changing,
-    copying,
-    demo,
-    documents,
-    encode,
-    index,
-    maintenance,
-    mcp,
-    mteb,
-    plan,
-    retrieval,
-    search,
-    serve,
-    train,
-)
-from searchengine.cli import evaluate as measuring
+from searchengine.cli import changing, copying, demo, documents, maintenance, mcp, search, serve
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
+from searchengine.cli.indexing import encode, index
+from searchengine.cli.measuring import bench, evaluate, mteb, plan, retrieval
+from searchengine.cli.training import train
 from searchengine.errors import LanguageWarning, SearchEngineError
 from trainer.errors import RuntimeChoiceWarning, TrainerError
 
@@ -103,12 +89,12 @@ def cli() -> None:
 
 
 for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
-    measuring.evaluate.add_command(command)
+    evaluate.evaluate.add_command(command)
 for command in (
     train.mine,
     train.train,
     train.train_cross_encoder,
-    measuring.evaluate,
+    evaluate.evaluate,
     index.index,
     encode.encode,
     search.search,

@@ -48,7 +48,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.bench.grid import Grid
     from searchengine.bench.run import Bench, Settings
     from searchengine.cli.console import note, progress, say, show_rows, steps
-    from searchengine.cli.training_display import train_with_progress
+    from searchengine.cli.training.display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
     from searchengine.evaluate.judgements import read_queries

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.conftest import REPOSITORY
 from trainer.errors import ConfigError
 from trainer.training.config import TrainConfig
-from trainer.training.objective_settings import (
+from trainer.training.settings.fields import NO_LINE, card_lines, setting, settings_table
+from trainer.training.settings.groups import GROUPS, NestingSettings
+from trainer.training.settings.objective import (
     ContrastiveSettings,
     LabelSettings,
     ObjectiveSettings,
     TeacherSettings,
 )
-from trainer.training.setting_fields import NO_LINE, card_lines, setting, settings_table
-from trainer.training.settings import GROUPS, NestingSettings
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
     lambda dims: tuple(sorted(dims, reverse=True))

@@ -9,24 +9,24 @@ from typing import Any, Self
 
 from trainer.errors import ConfigError
 from trainer.training.data.columns import Reading
-from trainer.training.model_settings import LengtheningSettings, ModelSettings
-from trainer.training.model_settings import Pooler as Pooler
-from trainer.training.objective_settings import (
+from trainer.training.settings.fields import Objective as Objective
+from trainer.training.settings.fields import changed, setting
+from trainer.training.settings.groups import (
+    DataSettings,
+    EvaluationSettings,
+    NestingSettings,
+    OptimizationSettings,
+    OutputSettings,
+)
+from trainer.training.settings.model import LengtheningSettings, ModelSettings
+from trainer.training.settings.model import Pooler as Pooler
+from trainer.training.settings.objective import (
     ContrastiveSettings,
     DistillationLoss,
     LabelSettings,
     ObjectiveSettings,
     TeacherAxes,
     TeacherSettings,
-)
-from trainer.training.setting_fields import Objective as Objective
-from trainer.training.setting_fields import changed, setting
-from trainer.training.settings import (
-    DataSettings,
-    EvaluationSettings,
-    NestingSettings,
-    OptimizationSettings,
-    OutputSettings,
 )
 
 

@@ -19,8 +19,8 @@ from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
 from trainer.training.lengthening.attention import restore as restore_attention
-from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
-from trainer.training.setting_fields import card_lines
+from trainer.training.settings.fields import card_lines
+from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.training_model import TrainingModel
 
 

@@ -24,9 +24,9 @@ from trainer.training.head import with_linear_head
 from trainer.training.lengthening.adapters import add_adapters
 from trainer.training.lengthening.attention import use as use_groups
 from trainer.training.lengthening.window import lengthened
-from trainer.training.objective_settings import DistillationLoss, SimilarityLoss
 from trainer.training.processes import Processes, launched_count
-from trainer.training.setting_fields import Objective
+from trainer.training.settings.fields import Objective
+from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.training_model import (
     TrainingModel,
     set_dropout,

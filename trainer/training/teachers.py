@@ -8,7 +8,6 @@ from trainer.errors import ConfigError, ModelError
 from trainer.model.folder import Model
 from trainer.runtimes.config import Precision, RuntimeKind
 from trainer.training.config import Objective, TrainConfig
-from trainer.training.objective_settings import TeacherAxes
 from trainer.training.objectives.classification import Classification
 from trainer.training.objectives.contrastive import Contrastive
 from trainer.training.objectives.distillation import Distillation
@@ -16,6 +15,7 @@ from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.objectives.similarity import Similarity
 from trainer.training.posthoc import pca
 from trainer.training.processes import Processes
+from trainer.training.settings.objective import TeacherAxes
 from trainer.training.training_model import TrainingModel
 
 AnyObjective = Contrastive | Classification | Similarity | Distillation

@@ -26,7 +26,7 @@ from trainer.model.modules import (
 )
 from trainer.training.config import Objective, Pooler, TrainConfig
 from trainer.training.losses.mlm import MaskedLanguageModel
-from trainer.training.objective_settings import TeacherAxes
+from trainer.training.settings.objective import TeacherAxes
 
 TANH = "torch.nn.modules.activation.Tanh"
 

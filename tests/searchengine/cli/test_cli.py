@@ -370,7 +370,7 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
 def test_demo_leaves_a_model_and_a_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
 ) -> None:
-    import searchengine.cli.training_display  # noqa: F401  # it would keep the name patched here
+    import searchengine.cli.training.display  # noqa: F401  # it would keep the name patched here
 
     monkeypatch.setattr(
         "trainer.training.config.TrainConfig", partial(TrainConfig, max_steps=steps)

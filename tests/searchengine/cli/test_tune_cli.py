@@ -11,7 +11,7 @@ from tiny_model import WORDS, write_sentence_transformer
 
 from indexer.config import BUILDABLE, Code, RotationKind
 from indexer.tuning.tune import Objective
-from searchengine.cli.index import index
+from searchengine.cli.indexing.index import index
 from searchengine.cli.maintenance import tune
 from searchengine.cli.options import Bytes
 from searchengine.storage.documents.lexical import Tokenizer

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.mteb import mteb as command
+from searchengine.cli.measuring.mteb import mteb as command
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix

@@ -16,7 +16,7 @@ from searchengine.bench.formatting import fraction, plain, recall_of, short, siz
 from searchengine.bench.recommend import command, faster, ranked, recommend, times_as_fast
 from searchengine.bench.results import CONFIGURED, Kind, Results, Row, Spread
 from searchengine.cli.console import show_rows
-from searchengine.cli.index import index
+from searchengine.cli.indexing.index import index
 from searchengine.report.answer import Answer, answer, lines
 from searchengine.report.tables import table
 

@@ -10,7 +10,7 @@ pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not instal
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from searchengine.cli.training_display import TensorBoard, scalars
+from searchengine.cli.training.display import TensorBoard, scalars
 from trainer.errors import ConfigError
 from trainer.training.loop import Report
 

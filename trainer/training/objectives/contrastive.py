@@ -16,11 +16,11 @@ from trainer.training.data.files import Batch
 from trainer.training.losses.contrastive import PrefixScores, info_nce, matryoshka
 from trainer.training.losses.cosines import nested_cosines
 from trainer.training.losses.distillation import distillation, layer_distillation
-from trainer.training.objective_settings import Margin
 from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.objectives.shared import drawn_prefixes, negative_counts
 from trainer.training.passes import View
 from trainer.training.processes import Processes
+from trainer.training.settings.objective import Margin
 from trainer.training.training_model import TrainingModel, text_ids
 
 

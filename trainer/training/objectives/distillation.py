@@ -12,11 +12,11 @@ from trainer.training.data.files import Batch
 from trainer.training.losses.contrastive import PrefixScores, matryoshka
 from trainer.training.losses.cosines import cosines, nested_cosines, paired_cosines
 from trainer.training.losses.distillation import distillation, margin_mse, vector_distance
-from trainer.training.objective_settings import DistillationLoss
 from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.objectives.shared import drawn_prefixes, negative_counts
 from trainer.training.passes import View
 from trainer.training.processes import Processes
+from trainer.training.settings.objective import DistillationLoss
 
 
 class Distillation:

@@ -11,10 +11,10 @@ from trainer.training.data.files import Batch
 from trainer.training.losses.contrastive import matryoshka
 from trainer.training.losses.cosines import paired_angles, paired_cosines
 from trainer.training.losses.scored import cosent, squared_error
-from trainer.training.objective_settings import SimilarityLoss
 from trainer.training.objectives.shared import drawn_prefixes
 from trainer.training.passes import View
 from trainer.training.processes import Processes
+from trainer.training.settings.objective import SimilarityLoss
 
 
 class Similarity:

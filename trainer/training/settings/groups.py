@@ -2,7 +2,7 @@
 """The settings of a training run by group; `TrainConfig` is all of them.
 
 A field states its default, its check, its help and its line in the model card (see
-`trainer.training.setting_fields`). A new setting needs a field here and the code that reads it.
+`trainer.training.settings.fields`). A new setting needs a field here and the code that reads it.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,7 @@ from pathlib import Path
 
 from trainer.runtimes.config import TRAINING, Precision
 from trainer.training.data.positives import Augment, Kind
-from trainer.training.model_settings import LengtheningSettings, ModelSettings
-from trainer.training.model_settings import Pooler as Pooler
-from trainer.training.objective_settings import (
-    ContrastiveSettings,
-    LabelSettings,
-    ObjectiveSettings,
-    TeacherSettings,
-)
-from trainer.training.setting_fields import (
+from trainer.training.settings.fields import (
     BELOW_ONE,
     NO_LINE,
     NOT_NEGATIVE,
@@ -35,6 +27,14 @@ from trainer.training.setting_fields import (
     paths,
     switch,
     texts,
+)
+from trainer.training.settings.model import LengtheningSettings, ModelSettings
+from trainer.training.settings.model import Pooler as Pooler
+from trainer.training.settings.objective import (
+    ContrastiveSettings,
+    LabelSettings,
+    ObjectiveSettings,
+    TeacherSettings,
 )
 
 SEED = f"a whole number of 0 or more and less than {2**32}"

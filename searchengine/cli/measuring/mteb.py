@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.evaluate import MODEL, PREFIXES, NamedFile
+from searchengine.cli.measuring.evaluate import MODEL, PREFIXES, NamedFile
 from searchengine.cli.options import AS_JSON, runs
 
 if TYPE_CHECKING:

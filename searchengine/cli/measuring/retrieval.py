@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.console import counted
-from searchengine.cli.evaluate import PREFIXES
+from searchengine.cli.measuring.evaluate import PREFIXES
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, name_list, runs, several
 from searchengine.storage.mode import Mode
 

@@ -71,7 +71,7 @@ def train(
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from searchengine.cli.training_display import read_config, train_with_progress
+    from searchengine.cli.training.display import read_config, train_with_progress
 
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if "teacher" in overrides:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from searchengine.cli.console import Terminated
+from searchengine.cli.indexing.reading import columns_of, cuts, passages_of, reads
 from searchengine.cli.options import AS_JSON, LAYERS, runs
-from searchengine.cli.reading import columns_of, cuts, passages_of, reads
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _counts(summary: Any) -> dict[str, Any]:
 
 def _show(summary: Any, output: Path, seconds: float) -> None:
     from searchengine.cli.console import counted, note
-    from searchengine.cli.indexed import first_lines
+    from searchengine.cli.indexing.indexed import first_lines
 
     note(
         f"{counted(summary.documents, 'document')} in {counted(summary.passages, 'passage')} "

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.training.setting_fields import (
+from trainer.training.settings.fields import (
     BELOW_ONE,
     COSINE,
     NO_LINE,

@@ -9,8 +9,10 @@ import click
 
 from indexer.config import BUILDABLE, Code, RotationKind
 from searchengine.cli.console import Terminated
-from searchengine.cli.indexed import show_summary
-from searchengine.cli.mirroring import mirrors, patience, watch
+from searchengine.cli.indexing.indexed import show_summary
+from searchengine.cli.indexing.mirroring import mirrors, patience, watch
+from searchengine.cli.indexing.reading import columns_of, cuts, passages_of, reads
+from searchengine.cli.indexing.vectors import encoder_of, holds_vectors, supplied
 from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
@@ -24,8 +26,6 @@ from searchengine.cli.options import (
     runs,
     stages,
 )
-from searchengine.cli.reading import columns_of, cuts, passages_of, reads
-from searchengine.cli.vectors import encoder_of, holds_vectors, supplied
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.lines import STDIN
 from searchengine.errors import (

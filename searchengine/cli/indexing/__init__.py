@@ -1,0 +1,1 @@
+"""Commands that fill a collection: index and encode."""

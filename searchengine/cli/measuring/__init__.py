@@ -1,0 +1,1 @@
+"""Commands that measure: bench, plan and evaluate."""

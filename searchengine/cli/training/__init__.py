@@ -1,0 +1,1 @@
+"""Commands that train: train, train-cross-encoder and mine."""
