@@ -272,7 +272,7 @@ def _promising(
         known = [fusion.sum_of(each, bm25.get(i, 0.0) / highest) for i, each in cosines.items()]
         return nlargest(depth, known)[-1]
 
-    for first, end in ((0, depth), (depth, len(others))):
+    for first, end in ((0, 2 * depth), (2 * depth, len(others))):
         # Bounds fall, so their negatives rise.
         enough = bisect_right(others, -least(), key=lambda document: -bound(document))
         yield others[first : min(end, enough)]
