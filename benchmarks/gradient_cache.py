@@ -15,7 +15,7 @@ from fresh import answer, measure
 from record import DATA, record
 from train_speed import train_ours
 
-SIZES = (64, 128, 256, 512, 1024)
+SIZES = (64, 512, 1024, 2048, 4096, 8192)
 
 
 @click.command()

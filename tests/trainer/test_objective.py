@@ -53,7 +53,10 @@ def contrastive(
 def bias(found: Contrastive, batch: list[Drawn] = ROWS) -> list[list[float]]:
     negatives = rows(0, sum(len(row.negatives) for row in batch))
     candidates = found._candidates([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
-    return found._fixed_bias(batch, candidates).tolist()
+    mine = found.processes.mine(len(batch))
+    anchors = text_ids([row.anchor for row in batch[mine]])
+    labels = torch.arange(len(batch))[mine]
+    return found._fixed_bias(candidates, labels, anchors, len(batch)).tolist()
 
 
 def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
@@ -123,6 +126,43 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
     scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
     found = contrastive(base).loss(vectors, batch, 0)
     assert found.item() == pytest.approx(info_nce(scores).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hard_negative_weight": 2.0, "mask_above": 0.3},
+        {"contrast_positives": True, "contrast_anchors": True, "prefix_distillation": 0.5},
+        {"layers_per_step": 1, "layer_distillation": 0.2},
+    ],
+)
+def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
+    base: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    batch = [Drawn(f"a{i}", f"b{i % 6}", (f"c{i}",)) for i in range(7)]
+    layers = 1 + settings.get("layers_per_step", 0)
+    found = contrastive(base, (32, 8), prefixes=(32, 8), **settings)
+    shapes: set[int] = set()
+    of_anchors = found._of_anchors
+
+    def counted(anchors: Tensor, **rest: Any) -> Tensor:
+        shapes.add(anchors.shape[1])
+        return of_anchors(anchors, **rest)
+
+    monkeypatch.setattr(found, "_of_anchors", counted)
+    values, gradients = [], []
+    for part, sizes in ((1 << 20, {7}), (30, {1, 2})):
+        monkeypatch.setattr("trainer.training.objectives.contrastive._PART", part)
+        vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
+        shapes.clear()
+        value = found.loss(vectors, batch, 0)
+        value.backward()
+        assert shapes <= sizes
+        values.append(value.item())
+        gradients.append(torch.stack([v.grad for v in vectors if v.grad is not None]))
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+    assert len(gradients[0]) == 3
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
 
 
 def test_candidates_too_near_are_no_negatives(base: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
+from torch.utils.checkpoint import checkpoint
 
 from trainer.encoder import Role
 from trainer.training.config import TrainConfig
@@ -22,6 +23,10 @@ from trainer.training.passes import View
 from trainer.training.processes import Processes
 from trainer.training.settings.objective import Margin
 from trainer.training.training_model import TrainingModel, text_ids
+
+# Cosines of anchors and candidates that are computed at a time: with more of them, each part is
+# computed again for its gradient, so that memory does not grow with the square of the batch.
+_PART = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +89,58 @@ class Contrastive:
         labels = torch.arange(len(rows), device=positives.device)[mine]
         if not len(labels):  # no anchors here, but gradients must flow back through the gathering
             return candidates.vectors.sum() * 0
-        fixed = self._fixed_bias(rows, candidates)
-        form = functools.partial(self._scores, labels=labels, positives=len(rows))
+        ids = text_ids([row.anchor for row in rows[mine]]).to(positives.device)
+        total = positives.new_zeros(())
+        for at in range(len(anchors) - 1):
+            truncated, full = (torch.cat([v[layer] for v in vectors]) for layer in (at, -1))
+            distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
+            total = total + self.config.layer_distillation * distance
+        size = max(1, _PART // candidates.vectors.shape[1])
+        parts = [slice(start, start + size) for start in range(0, len(labels), size)]
+        for part in parts:
+            of_part = functools.partial(
+                self._of_anchors,
+                candidates=candidates,
+                labels=labels[part],
+                ids=ids[part],
+                guide=None if guide is None else (guide[0][part], guide[1]),
+                positives=len(rows),
+                step=step,
+            )
+            if len(parts) > 1:
+                of_part = functools.partial(checkpoint, of_part, use_reentrant=False)
+            total = total + of_part(anchors[:, part]) * len(labels[part]) / len(labels)
+        return total * len(labels) / len(rows)
+
+    def _of_anchors(
+        self,
+        anchors: Tensor,
+        *,
+        candidates: Candidates,
+        labels: Tensor,
+        ids: Tensor,
+        guide: tuple[Tensor, Tensor] | None,
+        positives: int,
+        step: int,
+    ) -> Tensor:
+        """InfoNCE of some anchors (L, b, D) among all candidates, over prefixes and layers.
+
+        labels, ids: (b,), the anchors' rows in the batch, and their texts, see `text_ids`. guide:
+        its vectors of these anchors and of the candidates. positives: rows of the batch.
+        """
+        form = functools.partial(self._scores, labels=labels, positives=positives)
+        fixed = self._fixed_bias(candidates, labels, ids, positives)
         if guide is not None:
             fixed = self._guided(fixed, *guide, labels, form)
-        total = positives.new_zeros(())
+        total = anchors.new_zeros(())
         for layer in reversed(range(len(anchors))):
             of_layer = candidates.vectors[layer]
             bias = self._masked(fixed, anchors[layer], of_layer, labels, form)
             value = self._nested(anchors[layer], of_layer, labels, bias, step, form)
             if layer < len(anchors) - 1:
                 value = self.config.layer_weight * value / (len(anchors) - 1)
-                truncated, full = (torch.cat([v[at] for v in vectors]) for at in (layer, -1))
-                distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
-                value = value + self.config.layer_distillation * distance
             total = total + value
-        return total * len(labels) / len(rows)
+        return total
 
     def _gathered(self, vectors: Sequence[Tensor], rows: Batch) -> Tensor:
         """The candidates of all processes in their order: (…, N, D).
@@ -136,24 +177,22 @@ class Contrastive:
         )
         return Candidates(candidates, ids, owners)
 
-    def _fixed_bias(self, rows: Batch, candidates: Candidates) -> Tensor:
-        """(B, N) for this process's anchors: the part of the bias that follows from the texts.
+    def _fixed_bias(
+        self, candidates: Candidates, labels: Tensor, anchors: Tensor, positives: int
+    ) -> Tensor:
+        """(b, N): the part of the bias of some anchors that follows from the texts.
 
         −inf where a candidate has the text of the anchor or of its positive, log α at the
-        anchor's own negatives. N: of `_scores`.
+        anchor's own negatives. N: of `_scores`; the others are as in `_of_anchors`.
         """
-        mine = self.processes.mine(len(rows))
         ids = candidates.text_ids
         if self.config.contrast_positives:
-            ids = torch.cat([ids, ids[: len(rows)]])
-        anchors = text_ids([row.anchor for row in rows[mine]]).to(ids.device)
-        positives = ids[mine]
-        same = (ids == anchors.unsqueeze(1)) | (ids == positives.unsqueeze(1))  # (B, N)
-        places = torch.arange(len(rows), device=ids.device)[mine]
-        same[torch.arange(len(places), device=ids.device), places] = False  # its positive stays
+            ids = torch.cat([ids, ids[:positives]])
+        same = (ids == anchors.unsqueeze(1)) | (ids == ids[labels].unsqueeze(1))  # (b, N)
+        same[torch.arange(len(labels), device=ids.device), labels] = False  # its positive stays
         bias = torch.zeros(same.shape, device=ids.device)
         if self.config.hard_negative_weight != 1.0:
-            own = candidates.owners == places.unsqueeze(1)
+            own = candidates.owners == labels.unsqueeze(1)
             bias[:, : own.shape[1]][own] = math.log(self.config.hard_negative_weight)
         return bias.masked_fill(same, float("-inf"))
 
