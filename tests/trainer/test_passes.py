@@ -14,6 +14,7 @@ from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 from trainer.training.losses.contrastive import info_nce, matryoshka
 from trainer.training.passes import Passes, View
+from trainer.training.preparation import make_embeddings_sparse
 from trainer.training.training_model import TrainingModel
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
@@ -51,6 +52,29 @@ def test_cached_gradients_equal_plain_ones_under_dropout(base: Path, chunk_token
     assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
     for name in plain:
         torch.testing.assert_close(cached[name], plain[name], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> None:
+    """Sparse ones have a row for each token, until equal words are added up."""
+    found = []
+    for cache in (False, True):
+        model_passes = passes(base, chunk_tokens=24, gradient_cache=cache)
+        make_embeddings_sparse(model_passes.training_model)
+        many = Passes(
+            model_passes.training_model,
+            Encoder.load(base, precision="fp32"),
+            model_passes.config,
+            contextlib.nullcontext,
+        )
+        many.training_model.eval()
+        views = [View(TEXTS * 4, "query"), View(OTHERS * 4, "document")]
+        many.backward(views, (), 7, nested, 1.0)
+        table = next(m for m in many.training_model.modules() if isinstance(m, torch.nn.Embedding))
+        assert table.weight.grad is not None and table.weight.grad.is_sparse
+        rows = table.weight.grad._nnz()
+        assert rows <= len(table.weight) + 24 if cache else rows > 2 * len(table.weight)
+        found.append(table.weight.grad.to_dense())
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
 
 
 def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:

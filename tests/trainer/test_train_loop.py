@@ -21,7 +21,7 @@ from trainer.model.modules import Dense, SentenceModule
 from trainer.training import checkpoint, loop
 from trainer.training.config import TrainConfig
 from trainer.training.data.holdout import Split
-from trainer.training.judging import Judgement
+from trainer.training.judging import Judgement, Measure
 from trainer.training.loop import Report, train
 from trainer.training.objectives import contrastive
 from trainer.training.outcome import mean
@@ -93,7 +93,7 @@ def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
     monkeypatch.setattr(
         loop,
         "make_judge",
-        lambda _, examples: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
+        lambda _, examples, measure: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
     )
 
 
@@ -380,6 +380,63 @@ def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
     expected = {r.dim: r.spearman for r in sts(Encoder.load(config.out, precision="fp32"),
                                                read_sts(dev.dev))}  # fmt: skip
     assert lines[encoder.recipe["best_step"]].scores == pytest.approx(expected)
+
+
+def scripted(*scores: float) -> Measure:
+    """A measure that gives one score after the other."""
+    left = iter(scores)
+    return Measure("a script", lambda encoder: dict.fromkeys(encoder.matryoshka_dims, next(left)))
+
+
+def test_a_run_stops_where_scores_no_longer_rise(config: TrainConfig) -> None:
+    patient = replace(config, max_steps=40, patience=2)
+    steps: list[int] = []
+    encoder = train(patient, lambda r: steps.append(r.step), measure=scripted(5, 6, 7, 7, 6.9, 6.8))
+    assert steps[-1] == 20 == len(encoder.model.history["losses"])
+    assert encoder.model.history["best_step"] == 12  # of equal steps the latest
+    assert encoder.recipe["judged_by"] == "a script"
+    chosen = encoder.recipe["chosen"]
+    assert "7.0000 against 5.0000 for step 0" in chosen
+    assert chosen.endswith("stopped after step 20: 2 evaluations without a better score")
+
+
+def test_an_interrupted_run_stops_where_it_would_have(config: TrainConfig) -> None:
+    patient = replace(config, max_steps=40, patience=2)
+
+    def interrupt(report: Report) -> None:
+        if report.step == 11:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(patient, interrupt, measure=scripted(5, 6, 5.5))
+    with pytest.raises(ConfigError, match="the judged questions changed since"):
+        other = Measure("another", scripted(5).scores)
+        train(patient, resume=True, measure=other)
+    encoder = train(patient, resume=True, measure=scripted(5))
+    assert encoder.recipe["best_step"] == 4 and len(encoder.model.history["losses"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"patience": 1}, "nothing judges the steps"),
+        ({"patience": 1, "keep_last": True}, "keep_last keeps: leave one of them out"),
+        ({"patience": 1, "eval_every": 0}, "eval_every 0, which evaluates only at the end"),
+    ],
+)
+def test_patience_needs_something_to_wait_for(
+    config: TrainConfig, settings: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        train(replace(config, **settings))
+
+
+def test_a_measure_takes_the_place_of_dev_files(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("1\ta dog\ta cat\n2\tthe sea\ta sea\n")
+    with pytest.raises(ConfigError, match="dev files beside a script: choose one"):
+        train(replace(config, dev=(tmp_path / "dev.tsv",)), measure=scripted(1))
+    with pytest.raises(ConfigError, match="a folder: expected files; to judge by search quality"):
+        train(replace(config, dev=(tmp_path,)))
 
 
 def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ LENGTH_SETTINGS = ("max_steps", "epochs")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The start of a run: the digest of examples and dev files, the base's fingerprint."""
+    """The start of a run: the digest of examples and dev files, the base's fingerprint, and the
+    measure that came with the call."""
 
     data: str
     base: str
+    measure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,14 @@ def _check_same_run(
             f"{now[name]!r}: resume with the same configuration, {alternative}"
         )
     for name, value in asdict(origin).items():
-        if state["origin"][name] != value:
-            what = {"data": "training files", "base": "files of the base model"}[name]
+        if state["origin"].get(name, "") != value:
+            what = {
+                "data": "the training files",
+                "base": "the files of the base model",
+                "measure": "the judged questions",
+            }[name]
             raise ConfigError(
-                f"the {what} changed since the checkpoint in {folder}: restore them, {alternative}"
+                f"{what} changed since the checkpoint in {folder}: restore them, {alternative}"
             )
 
 

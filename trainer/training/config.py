@@ -62,6 +62,7 @@ class TrainConfig(
             *self._conflicts(),
             *self._head_conflicts(),
             *self._teacher_conflicts(),
+            *self._patience_conflicts(),
         ):
             raise ConfigError(f"{conflict}: leave one of them out")
         if self.learns_vectors and not self.teacher:
@@ -158,6 +159,13 @@ class TrainConfig(
             yield "a teacher's vectors would be learnt behind the layer that is dropped"
         if self.teacher_axes is not TeacherAxes.PCA and not self.learns_vectors:
             yield f"teacher_axes with distillation_loss {self.distillation_loss}"
+
+    def _patience_conflicts(self) -> Iterator[str]:
+        """Settings beside which there is nothing to wait for."""
+        if self.patience > 0 and self.keep_last:
+            yield "patience waits for a better step than the last, which keep_last keeps"
+        if self.patience > 0 and self.eval_every == 0:
+            yield "patience with eval_every 0, which evaluates only at the end"
 
     @property
     def learns_vectors(self) -> bool:

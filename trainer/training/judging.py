@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from trainer.encoder import Encoder
+from trainer.errors import ConfigError
 from trainer.evaluation.geometry import alignment, uniformity
 from trainer.evaluation.labels import LabelledText, accuracy
 from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
@@ -34,15 +36,39 @@ class Judgement:
     uniformity: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure of an encoder that comes with the call of `train`.
+
+    name: in words, such as "nDCG@10 on scifact". scores: an encoder to scores by prefix length,
+    higher is better.
+    """
+
+    name: str
+    scores: Callable[[Encoder], Scores]
+
+
 Judge = Callable[[Encoder], Judgement]
 
 
-def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, Split]:
+def make_judge(
+    config: TrainConfig, examples: Examples, measure: Measure | None = None
+) -> tuple[Judge | None, Split]:
     """The judge of a run, and what is held out from training.
 
-    Without `dev` files some examples are held out. None for sentences alone, or too few examples
-    to hold enough out.
+    Without `dev` files and `measure` some examples are held out. None for sentences alone, or too
+    few examples to hold enough out. Raises ConfigError for `dev` files beside a measure.
     """
+    if measure is not None:
+        if config.dev:
+            raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
+        scores = measure.scores
+        return lambda encoder: Judgement(scores(encoder)), Split(examples)
+    for folder in filter(Path.is_dir, config.dev):
+        raise ConfigError(
+            f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
+            "measure=searchengine.evaluate.judging.retrieval(folder)"
+        )
     labels = config.objective is Objective.CLASSIFICATION
     if config.dev and labels:
         labelled = read_labelled(config.dev, config.columns)
@@ -62,6 +88,18 @@ def make_judge(config: TrainConfig, examples: Examples) -> tuple[Judge | None, S
         held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
     return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
+
+
+def measured_by(config: TrainConfig, measure: Measure | None = None) -> str:
+    """What `make_judge` judges by, in words."""
+    if measure is not None:
+        return measure.name
+    name = "spearman" if config.dev else "top-1 accuracy"
+    if config.objective is Objective.CLASSIFICATION:
+        name = "accuracy"
+    elif config.objective is Objective.SIMILARITY:
+        name = "spearman"
+    return f"{name} on {'dev' if config.dev else 'held-out examples'}"
 
 
 def spearmans(encoder: Encoder | Remembered, pairs: Sequence[ScoredPair]) -> dict[int, float]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.encoder import Encoder
-from trainer.errors import TrainingError
+from trainer.errors import ConfigError, TrainingError
 from trainer.model.fingerprint import fingerprints
 from trainer.model.folder import Model
 from trainer.model.modules import SentenceModule
@@ -35,7 +35,7 @@ from trainer.training.head import (
     rotate_head,
     sample_texts,
 )
-from trainer.training.judging import Judge, make_judge
+from trainer.training.judging import Judge, Measure, make_judge, measured_by
 from trainer.training.objectives.contrastive import Contrastive
 from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.outcome import Run, finish, mean, prefix_weights
@@ -82,11 +82,26 @@ class Report:
     examples: int
     excluded: int
 
+    def values(self) -> dict[str, float]:
+        """The numbers of this update by name, for a log: `wandb.log(report.values())`.
+
+        loss, learning_rate, and of an evaluated step score/DIM, alignment and uniformity.
+        """
+        values = {
+            "loss": self.loss,
+            "learning_rate": self.learning_rate,
+            "alignment": self.alignment,
+            "uniformity": self.uniformity,
+            **{f"score/{dim}": score for dim, score in (self.scores or {}).items()},
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
 
 def train(
     config: TrainConfig,
     report: Callable[[Report], None] | None = None,
     resume: bool = False,
+    measure: Measure | None = None,
 ) -> Encoder:
     """Train by the configuration, write the best step to `config.out` and return it.
 
@@ -94,14 +109,15 @@ def train(
     is issued if it is step 0, or scores less than step 0.
 
     report: called with the base model's scores, again after the rotation, then after each update.
-    resume: continue from the newest checkpoint in OUT/checkpoint. Under torchrun or accelerate each
+    resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
+    place of dev files: `searchengine.evaluate.judging.retrieval`. Under torchrun or accelerate each
     process calls this; the first one evaluates, reports and writes. Raises ConfigError, DataError,
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     The state of torch's random generators is restored afterwards.
     """
     check_start(config, resume)
     with kept_random_state():
-        return run_training(config, report, resume)
+        return run_training(config, report, resume, measure)
 
 
 @contextmanager
@@ -117,7 +133,10 @@ def kept_random_state() -> Iterator[None]:
 
 
 def run_training(
-    config: TrainConfig, report: Callable[[Report], None] | None, resume: bool
+    config: TrainConfig,
+    report: Callable[[Report], None] | None,
+    resume: bool,
+    measure: Measure | None,
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
@@ -133,7 +152,12 @@ def run_training(
     fixed = load_fixed(config, accelerator.device)
     model, projection = load_base(config, examples)
     check_widths(config, fixed, model)
-    judge, split = make_judge(config, examples)
+    judge, split = make_judge(config, examples, measure)
+    if config.patience and judge is None:
+        raise ConfigError(
+            f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
+            "examples, of which some can be held out"
+        )
     plan = BatchPlan(config, split.train)
     training_model = TrainingModel(model, config, projection, fixed.dim if fixed else 0)
     training_model = training_model.to(accelerator.device)
@@ -141,8 +165,11 @@ def run_training(
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
     run.teacher = teacher_title(config, fixed, model.module.dim)
+    run.measure = measured_by(config, measure)
     prints = [fingerprints(model)[0], *([fixed.encoder.fingerprint] if fixed else [])]
-    origin = checkpoint.Origin(examples.digest(config.dev), " ".join(prints))
+    origin = checkpoint.Origin(
+        examples.digest(config.dev), " ".join(prints), measure.name if measure else ""
+    )
     send_report = functools.partial(make_report, run, plan, report if processes.main else None)
     labelled = config.objective is Objective.CLASSIFICATION
     if labelled and judge is None and processes.main:  # no score of step 0 to compare with
@@ -160,12 +187,14 @@ def run_training(
     passes = Passes(
         training_model, view(model, training_model.sentence, "fp32"), config, accelerator.autocast
     )
-    while run.step < plan.steps:
+    stopped = stops(run, config, processes, passes.device)
+    while run.step < plan.steps and not stopped:
         run.losses.append(update(run, plan, passes, objective, processes))
         run.step += 1
         last = run.step == plan.steps
         if last or (config.eval_every and run.step % config.eval_every == 0):
             evaluate(run, model, judge, plan, processes)
+            stopped = stops(run, config, processes, passes.device)
         if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
             if processes.main:
                 checkpoint.save(config, origin, run.progress, training_model, optimizer, run.best)
@@ -305,6 +334,13 @@ def evaluate(
     run.judged.append(
         JudgedStep(run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate)
     )
+
+
+def stops(run: Run, config: TrainConfig, processes: Processes, device: torch.device) -> bool:
+    """Whether the scores have not risen for `patience` evaluations. Only the first one has them."""
+    if not config.patience:
+        return False
+    return processes.add(run.worse if processes.main else 0, device) >= config.patience
 
 
 def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | None) -> None:

@@ -29,7 +29,8 @@ class Run:
     """The state of a run, which a checkpoint stores.
 
     baseline: accuracy of a logistic regression on the base model's vectors, where labels are
-    learnt and nothing judges the steps. teacher: what is learnt from it, in words.
+    learnt and nothing judges the steps. teacher: what is learnt from it, in words. measure: what
+    judges the steps, in words.
     """
 
     training_model: TrainingModel
@@ -41,6 +42,7 @@ class Run:
     judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
     teacher: str = ""
+    measure: str = ""
 
     @property
     def progress(self) -> Progress:
@@ -50,6 +52,11 @@ class Run:
     def scores(self, step: int) -> Scores:
         """The last judgement of a step; {} where there was none."""
         return next((past.scores for past in reversed(self.judged) if past.step == step), {})
+
+    @property
+    def worse(self) -> int:
+        """Evaluations since the best step, none of which was better."""
+        return sum(past.step > self.best_step for past in self.judged)
 
 
 def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
@@ -67,6 +74,8 @@ def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder
     restore_attention(network)
     if config.adapter_rank:
         merge_adapters(network)
+    if config.patience and run.worse >= config.patience:
+        reason += f"; stopped after step {run.step}: {run.worse} evaluations without a better score"
     history = {
         "losses": run.losses,
         "judged": [past.to_dict() for past in run.judged],
@@ -94,7 +103,7 @@ def choice(config: TrainConfig, run: Run, weights: Mapping[int, float]) -> tuple
     start = "a logistic regression on the base model's vectors" if labels else "before training"
     before, kept = (mean(run.scores(step), weights) for step in (0, run.best_step))
     later = {past.step: mean(past.scores, weights) for past in run.judged if past.step > 0}
-    measure = measured_by(config) + (", mean over the prefixes" if len(weights) > 1 else "")
+    measure = run.measure + (", mean over the prefixes" if len(weights) > 1 else "")
     if run.best_step == 0:
         step, score = max(later.items(), key=lambda item: item[1])
         return (
@@ -120,21 +129,11 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
     return sum(score * weights.get(dim, 1.0) for dim, score in scores.items()) / total
 
 
-def measured_by(config: TrainConfig) -> str:
-    """The measure of a step, in words."""
-    measure = "spearman" if config.dev else "top-1 accuracy"
-    if config.objective is Objective.CLASSIFICATION:
-        measure = "accuracy"
-    elif config.objective is Objective.SIMILARITY:
-        measure = "spearman"
-    return f"{measure} on {'dev' if config.dev else 'held-out examples'}"
-
-
 def judged_by(config: TrainConfig, run: Run) -> str:
     """How the best step was chosen, in words."""
     if not run.judged:
         return "nothing: the last step is kept"
-    return measured_by(config) + (", the last step is kept" if config.keep_last else "")
+    return run.measure + (", the last step is kept" if config.keep_last else "")
 
 
 def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class Passes:
             0, training_model.sentence.pooling.out_width, device=self.device
         )
         self._budget = config.chunk_tokens or token_budget(self.device)
+        embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
+        self._sparse = [embedding.weight for embedding in embeddings if embedding.sparse]
 
     def backward(
         self, views: Sequence[View], layers: Sequence[int], seed: int, loss: Loss, share: float
@@ -101,7 +103,17 @@ class Passes:
             with self.autocast():
                 output = self._run(item, layers)
             torch.autograd.backward(output, leaf.grad)
+            self._add_up_words()
         return value.item()
+
+    def _add_up_words(self) -> None:
+        """Add the gradients of equal words where there are more of them than words in the table.
+
+        A sparse gradient has a row for each token of all passes so far.
+        """
+        for table in self._sparse:
+            if table.grad is not None and table.grad._nnz() > len(table):
+                table.grad = table.grad.coalesce()
 
     def _frozen(self, view: View) -> Tensor:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""

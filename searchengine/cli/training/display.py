@@ -3,18 +3,22 @@
 import functools
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from searchengine.cli.console import print_line, stderr_console
+from searchengine.cli.console import Terminated, print_line, stderr_console
+from searchengine.cli.training.logs import LOGS
 from searchengine.report.plots.style import check_installed
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingWarning
+from trainer.training.checkpoint import latest
 from trainer.training.config import TrainConfig
+from trainer.training.judging import Measure
 from trainer.training.loop import Report, train
 from trainer.training.presets import preset
 from trainer.training.processes import launched_rank
@@ -60,25 +64,30 @@ def train_with_progress(
     *,
     resume: bool = False,
     tensorboard: Path | None = None,
+    logs: Sequence[str] = (),
     plots: Path | None = None,
 ) -> Encoder:
     """Train, and show loss and scores on stderr.
 
-    tensorboard: folder for logs during training; plots: folder for plots after it. Under torchrun
-    only the first process shows and writes anything.
+    tensorboard: folder for logs during training; logs: services that they are sent to, of LOGS;
+    plots: folder for plots after it. Under torchrun only the first process shows and writes
+    anything.
     """
     if plots is not None:
         check_installed()  # before hours of training
     for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: is a file, expected a folder")
+    config, measure = judged_by_search(config)
     if launched_rank() > 0:
-        return train(config, resume=resume)
+        return train(config, resume=resume, measure=measure)
     console = stderr_console()
     with ExitStack() as stack:
+        stack.enter_context(_resumable(config, console))
         callbacks: list[Callable[[Report], None]] = [stack.enter_context(Display(console, resume))]
         if tensorboard is not None:
             callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
+        callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
 
         def on_report(report: Report) -> None:
             for callback in callbacks:
@@ -86,16 +95,48 @@ def train_with_progress(
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
-            encoder = train(config, on_report, resume)
+            encoder = train(config, on_report, resume, measure)
     print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
     if plots is not None:
         from searchengine.report.plots.training import draw_training
 
-        measure = str(encoder.recipe["judged_by"])
-
-        for path in draw_training(encoder.model.history, plots, measure):
+        title = str(encoder.recipe["judged_by"])
+        for path in draw_training(encoder.model.history, plots, title):
             print_line(console, f"Written: {path}")
     return encoder
+
+
+def judged_by_search(config: TrainConfig) -> tuple[TrainConfig, Measure | None]:
+    """The configuration without judged questions among its dev files, and their measure.
+
+    Raises ConfigError for dev files beside them, and CorpusError.
+    """
+    from searchengine.evaluate.judging import is_judged, retrieval
+
+    folders = [path for path in config.dev if is_judged(path)]
+    if not folders:
+        return config, None
+    if len(config.dev) > 1:
+        raise ConfigError(
+            f"{folders[0]} holds judged questions: expected them alone, got "
+            f"{len(config.dev)} dev files; choose one to judge the steps by"
+        )
+    return replace(config, dev=()), retrieval(folders[0])
+
+
+@contextmanager
+def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
+    """Where a run is interrupted, say how it goes on."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        newest = latest(config.out)
+        if newest is None:
+            way = "no checkpoint was written yet: begin again"
+        else:
+            way = f"the same command with --resume goes on from {newest.name}"
+        print_line(console, f"Training was interrupted; {way}")
+        raise
 
 
 class Display:
@@ -172,7 +213,7 @@ class TensorBoard:
         """Write the numbers of one report."""
         if self._writer is None:
             self._writer = self._open(purge_step=report.step)
-        for tag, value in scalars(report).items():
+        for tag, value in report.values().items():
             self._writer.add_scalar(tag, value, report.step)
 
     def __enter__(self) -> Self:
@@ -182,15 +223,3 @@ class TensorBoard:
         """Write everything reported to the files."""
         if self._writer is not None:
             self._writer.close()
-
-
-def scalars(report: Report) -> dict[str, float]:
-    """The numbers of a report by TensorBoard tag, without those it lacks."""
-    values = {
-        "loss": report.loss,
-        "learning_rate": report.learning_rate,
-        "alignment": report.alignment,
-        "uniformity": report.uniformity,
-        **{f"score/{dim}": score for dim, score in (report.scores or {}).items()},
-    }
-    return {tag: value for tag, value in values.items() if value is not None}

@@ -23,7 +23,10 @@ FILES = click.Path(path_type=Path)
 @click.option("--teacher", help="Model to learn from; sets objective=distillation.")
 @click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
-    "--dev", multiple=True, type=FILES, help="File to choose the best step by; repeatable."
+    "--dev",
+    multiple=True,
+    type=FILES,
+    help="File to choose the best step by (repeatable), or a BEIR folder.",
 )
 @click.option(
     "--exclude",
@@ -32,6 +35,8 @@ FILES = click.Path(path_type=Path)
     help="File of texts to leave out of training; repeatable.",
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
+@click.option("--batch-size", type=click.IntRange(2), help="Examples per batch [default: 32].")
+@click.option("--lr", "learning_rate", type=float, help="Peak learning rate [default: 5e-05].")
 @click.option("--config", type=FILES, help="JSON file of training settings.")
 @click.option(
     "--set",
@@ -48,6 +53,13 @@ FILES = click.Path(path_type=Path)
 )
 @click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
 @click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for TensorBoard logs.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Choice(["wandb", "mlflow"]),
+    help="Service that gets loss and scores; repeatable.",
+)
 @click.option("--plots", type=FILES, metavar="DIR", help="Folder for plots of the run (SVG).")
 def train(
     files: tuple[Path, ...],
@@ -56,13 +68,15 @@ def train(
     assignments: tuple[str, ...],
     resume: bool,
     tensorboard: Path | None,
+    logs: tuple[str, ...],
     plots: Path | None,
     **options: Any,
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
     FILES are TSV or JSONL, .gz too. The --dev files (scored pairs; labelled texts for
-    a classification) or held-out examples choose the best step. Training texts that
+    a classification), search on a BEIR folder, or held-out examples choose the best
+    step. Training texts that
     occur in an --exclude file are left out, so that a later evaluation uses unseen
     texts. A --preset has the settings of its paper; --config, --set and the other
     options override it, in that order. docs/training.md lists all settings.
@@ -77,7 +91,7 @@ def train(
     if "teacher" in overrides:
         overrides["objective"] = "distillation"
     settings = read_config(config, {"train": files, **overrides}, preset, assignments)
-    train_with_progress(settings, resume=resume, tensorboard=tensorboard, plots=plots)
+    train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
 
 
 @click.command("train-cross-encoder")

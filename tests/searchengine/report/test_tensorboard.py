@@ -10,7 +10,7 @@ pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not instal
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from searchengine.cli.training.display import TensorBoard, scalars
+from searchengine.cli.training.display import TensorBoard
 from trainer.errors import ConfigError
 from trainer.training.loop import Report
 
@@ -100,8 +100,8 @@ def test_nothing_reported_nothing_written(tmp_path: Path) -> None:
 
 
 def test_scalars_leave_out_what_is_missing() -> None:
-    assert scalars(report_of(1, 2.0)) == {"loss": 2.0, "learning_rate": 0.25}
-    assert scalars(report_of(0, None, alignment=0.0)) == {"learning_rate": 0.5, "alignment": 0.0}
+    assert report_of(1, 2.0).values() == {"loss": 2.0, "learning_rate": 0.25}
+    assert report_of(0, None, alignment=0.0).values() == {"learning_rate": 0.5, "alignment": 0.0}
 
 
 def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from trainer.training.training_model import TrainingModel, text_ids
 
 # Cosines of anchors and candidates that are computed at a time: with more of them, each part is
 # computed again for its gradient, so that memory does not grow with the square of the batch.
-_PART = 1 << 20
+_PART = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)

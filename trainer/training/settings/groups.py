@@ -230,6 +230,12 @@ class EvaluationSettings:
         100, at_least(0), help="Updates between evaluations; 0: only at the end", card=NO_LINE
     )
     keep_last: bool = switch(False, help="Keep the last step, not the best", card=NO_LINE)
+    patience: int = number(
+        0,
+        at_least(0),
+        help="Evaluations in a row without a better score after which the run stops; 0: never",
+        card="Stopped early after evaluations without a better score: {}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
