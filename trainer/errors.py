@@ -33,6 +33,10 @@ class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 
 
+class MemoryWarning(UserWarning):
+    """A training goes on with less memory, and what that costs."""
+
+
 def first_line(error: Exception) -> str:
     """The first line of an error's message, or the name of its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -15,7 +15,7 @@ from searchengine.cli.indexing import encode, index
 from searchengine.cli.measuring import bench, evaluate, mteb, plan, retrieval
 from searchengine.cli.training import train
 from searchengine.errors import LanguageWarning, SearchEngineError
-from trainer.errors import RuntimeChoiceWarning, TrainerError
+from trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
 
 
 class BadInput(click.ClickException):
@@ -70,6 +70,7 @@ class OneSentence(click.Group):
             with warnings.catch_warnings():
                 warnings.simplefilter("always", RuntimeChoiceWarning)
                 warnings.simplefilter("always", LanguageWarning)
+                warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:

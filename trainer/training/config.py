@@ -146,6 +146,8 @@ class TrainConfig(
             yield "head_only trains one head, not two encoders"
         if self.queue_size > 0:
             yield "head_only trains one head, without a queue"
+        if self.gradient_checkpointing:
+            yield "head_only has no gradients of layers for gradient_checkpointing"
 
     def _teacher_conflicts(self) -> Iterator[str]:
         """Settings of a guide or a teacher that change nothing without it, or beside others."""

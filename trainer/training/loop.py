@@ -9,7 +9,6 @@ as a run without interruption.
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError, TrainingError
+from trainer.errors import ConfigError
 from trainer.model.fingerprint import fingerprints
 from trainer.model.folder import Model
 from trainer.model.modules import SentenceModule
@@ -36,7 +35,6 @@ from trainer.training.head import (
     sample_texts,
 )
 from trainer.training.judging import Judge, Measure, make_judge, measured_by
-from trainer.training.objectives.contrastive import Contrastive
 from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
@@ -51,7 +49,6 @@ from trainer.training.preparation import (
 )
 from trainer.training.processes import Processes
 from trainer.training.teachers import (
-    AnyObjective,
     check_widths,
     load_fixed,
     make_objective,
@@ -59,6 +56,7 @@ from trainer.training.teachers import (
     teacher_title,
 )
 from trainer.training.training_model import TrainingModel
+from trainer.training.update import update
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,58 +242,6 @@ def begin(
         run.training_model.align()
         evaluate(run, model, judge, plan, processes)
         send_report()
-
-
-def update(
-    run: Run,
-    plan: BatchPlan,
-    passes: Passes,
-    objective: AnyObjective,
-    processes: Processes,
-) -> float:
-    """One step of the optimizer over `accumulation` batches; returns the mean loss."""
-    config, training_model = plan.config, run.training_model
-    for group in run.optimizer.param_groups:
-        group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
-    training_model.train()
-    run.optimizer.zero_grad()
-    batches = plan.at(run.step)
-    layers = objective.layers(run.step)
-    total, share = 0.0, 1 / len(batches)
-    for number, rows in enumerate(batches):
-        seed = pass_seed(config.seed, run.step, number, processes.rank)
-        loss = functools.partial(objective.loss, rows=rows, step=run.step)
-        views = objective.views(rows)
-        total += passes.backward(views, layers, seed, loss, share)
-        if training_model.language is not None:
-            total += passes.language_backward(views[0], seed, processes, share)
-    total = processes.add(total, passes.device)
-    trainable = [p for p in training_model.parameters() if p.requires_grad]
-    for weight in trainable:
-        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
-            weight.grad = weight.grad.to_dense()
-    processes.add_gradients(trainable)
-    norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
-    for name, value in (("loss", total), ("norm of the gradient", norm)):
-        if not math.isfinite(value):
-            newest = checkpoint.latest(config.out)
-            kept = f"the checkpoint {newest.name} was kept" if newest else "nothing was written yet"
-            raise TrainingError(
-                f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
-                f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
-            )
-    run.optimizer.step()
-    if isinstance(objective, Contrastive) and training_model.momentum is not None:
-        for rows in batches:
-            texts = [row.positive for row in rows[processes.mine(len(rows))]]
-            objective.remember(passes.vectors(training_model.momentum, texts), rows)  # type: ignore[arg-type]
-        training_model.follow(config.queue_momentum)
-    return total
-
-
-def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
-    """The first seed of an update's passes; no two updates share a seed."""
-    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
 
 
 def evaluate(

@@ -21,7 +21,7 @@ from trainer.training.lengthening.adapters import merge_adapters
 from trainer.training.lengthening.attention import restore as restore_attention
 from trainer.training.settings.fields import card_lines
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
-from trainer.training.training_model import TrainingModel
+from trainer.training.training_model import TrainingModel, layers_again
 
 
 @dataclass(slots=True)
@@ -72,6 +72,8 @@ def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder
     run.training_model.eval()
     network = run.training_model.sentence.transformer
     restore_attention(network)
+    if config.gradient_checkpointing:
+        layers_again(network, False)
     if config.adapter_rank:
         merge_adapters(network)
     if config.patience and run.worse >= config.patience:

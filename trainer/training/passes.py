@@ -26,6 +26,7 @@ from trainer.training.training_model import EncoderCopy, TrainingModel
 # Added to an update's seed for the masks of a text, and for the dropout of the passes that read
 # masked texts.
 MASK_SEED, LANGUAGE_SEED = 5000, 9000
+LEAST_TOKENS = 256  # of a pass; shorter ones save little
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Passes:
             0, training_model.sentence.pooling.out_width, device=self.device
         )
         self._budget = config.chunk_tokens or token_budget(self.device)
+        self._cached = config.gradient_cache
         embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
         self._sparse = [embedding.weight for embedding in embeddings if embedding.sparse]
 
@@ -88,7 +90,7 @@ class Passes:
             torch.autograd.backward(value)
             return value.item()
         passes = self._plan(views, seed)
-        if not self.config.gradient_cache:
+        if not self._cached:
             with self.autocast():
                 outputs = [self._run(item, layers) for item in passes]
             value = share * loss(self._arranged(views, passes, outputs, layers))
@@ -105,6 +107,21 @@ class Passes:
             torch.autograd.backward(output, leaf.grad)
             self._add_up_words()
         return value.item()
+
+    def spare(self) -> str | None:
+        """Take less memory from now on: cache gradients, then halve the tokens of a pass.
+
+        What changes, in words; None where nothing is left to spare.
+        """
+        if self.config.head_only:
+            return None
+        if not self._cached:
+            self._cached = True
+            return "gradients are cached, which takes a second forward pass"
+        if self._budget <= LEAST_TOKENS:
+            return None
+        self._budget = max(LEAST_TOKENS, self._budget // 2)
+        return f"a pass has {self._budget} tokens, padding included"
 
     def _add_up_words(self) -> None:
         """Add the gradients of equal words where there are more of them than words in the table.

@@ -29,6 +29,7 @@ from trainer.training.settings.fields import Objective
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.training_model import (
     TrainingModel,
+    layers_again,
     set_dropout,
     with_classifier,
     with_pooling,
@@ -158,8 +159,20 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
         use_groups(model.module.transformer, config.attention_group)
     if config.adapter_rank:
         add_adapters(model.module.transformer, config)
+    if config.gradient_checkpointing:
+        _keep_inputs_only(model.module.transformer, config.base)
     labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
     return with_classifier(model, config, labels), projection
+
+
+def _keep_inputs_only(network: Any, base: str) -> None:
+    """Have the layers computed again in the backward pass, with the same dropout."""
+    if not getattr(network, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"gradient_checkpointing: a {network.config.model_type} network ({base}) cannot; leave "
+            "it out, or set gradient_cache"
+        )
+    layers_again(network, True)
 
 
 def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:

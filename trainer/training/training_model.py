@@ -188,6 +188,17 @@ def with_classifier(model: Model, config: TrainConfig, labels: Sequence[str]) ->
     return replace(model, classifier=Classifier(model.module.dim, labels, config.seed))
 
 
+def layers_again(network: Any, enabled: bool) -> None:
+    """Have a network compute its layers again in the backward pass, or keep their activations."""
+    new = hasattr(network, "activation_checkpointing_enable")  # the name in transformers 6
+    name = "activation" if new else "gradient"
+    if enabled:
+        network.config.use_cache = False  # of decoders: it would hold what is not kept
+        getattr(network, f"{name}_checkpointing_enable")({"use_reentrant": False})
+    else:
+        getattr(network, f"{name}_checkpointing_disable")()
+
+
 def set_dropout(network: nn.Module, rate: float) -> None:
     """Every dropout of the network, of hidden states and of attention, at this rate."""
     for module in network.modules():

@@ -160,6 +160,12 @@ class OptimizationSettings:
         "with the batch, for a second forward pass",
         card=NO_LINE,
     )
+    gradient_checkpointing: bool = switch(
+        False,
+        help="Keep the inputs of layers only, and compute the layers again for the gradient: less "
+        "memory, a third more time",
+        card=NO_LINE,
+    )
     chunk_tokens: int = number(
         0,
         at_least(0),

@@ -1,0 +1,105 @@
+"""A training that is short of memory."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
+from trainer.errors import ConfigError, MemoryWarning, TrainingError
+from trainer.training import passes
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
+from trainer.training.passes import Pass, Passes
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:
+    """A device that runs out of memory at so many tokens in a pass, or in passes with gradients."""
+    run, plan = Passes._run, Passes._plan
+    held = 0
+
+    def planned(self: Passes, *arguments: Any) -> list[Pass]:
+        nonlocal held
+        held = 0
+        return plan(self, *arguments)
+
+    def limited(self: Passes, item: Pass, layers: Any) -> torch.Tensor:
+        nonlocal held
+        size = item.batch.ids.numel()
+        if torch.is_grad_enabled() and not self._cached:
+            held += size
+        if size > tokens or held > kept:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, item, layers)
+
+    monkeypatch.setattr(Passes, "_plan", planned)
+    monkeypatch.setattr(Passes, "_run", limited)
+    monkeypatch.setattr(passes, "LEAST_TOKENS", 16)
+
+
+def test_a_run_goes_on_with_less_memory(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = replace(config, chunk_tokens=160, max_steps=3, checkpoint_every=0, keep_last=True)
+    spared = train(replace(short, gradient_cache=True, chunk_tokens=40))
+    limit(monkeypatch, 48, 96)
+    with pytest.warns(MemoryWarning) as warned:
+        found = train(replace(short, out=config.out.with_name("limited")))
+    assert [str(warning.message) for warning in warned] == [
+        "memory ran out in update 1: gradients are cached, which takes a second forward pass",
+        "memory ran out in update 1: a pass has 80 tokens, padding included",
+        "memory ran out in update 1: a pass has 40 tokens, padding included",
+    ]
+    assert found.model.history["losses"] == spared.model.history["losses"]
+    for name, weight in found.module.state_dict().items():
+        assert torch.equal(weight, spared.module.state_dict()[name]), name
+
+
+def test_what_never_fits_names_the_settings(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit(monkeypatch, 2, 2)
+    with (
+        pytest.warns(MemoryWarning),
+        pytest.raises(TrainingError, match=r"lower max_tokens \(128\) or batch_size \(8\)"),
+    ):
+        train(replace(config, chunk_tokens=64))
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any) -> torch.Tensor:
+        raise RuntimeError("expected a tensor")
+
+    monkeypatch.setattr(Passes, "_run", broken)
+    with pytest.raises(RuntimeError, match="expected a tensor"):
+        train(config)
+
+
+def test_layers_computed_again_have_the_same_gradients(config: TrainConfig) -> None:  # noqa: F811
+    short = replace(config, max_steps=3, checkpoint_every=0, keep_last=True)
+    plain = train(replace(short, dropout=0.1))
+    calls: list[int] = []
+    original = torch.utils.checkpoint.checkpoint
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return original(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformers.modeling_utils.checkpoint", counted)
+        again = train(
+            replace(
+                short, dropout=0.1, gradient_checkpointing=True, out=config.out.with_name("again")
+            )
+        )
+    assert calls  # one for each layer and pass
+    for name, weight in plain.module.state_dict().items():
+        torch.testing.assert_close(again.module.state_dict()[name], weight, msg=name)
+    with pytest.raises(ConfigError, match="no gradients of layers"):
+        replace(config, gradient_checkpointing=True, head_only=True)

@@ -1,0 +1,119 @@
+"""One update: gradients of its batches, and a step of the optimizer."""
+
+import functools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from trainer.errors import MemoryWarning, TrainingError
+from trainer.training import checkpoint
+from trainer.training.batches import BatchPlan
+from trainer.training.config import TrainConfig
+from trainer.training.data.files import Batch
+from trainer.training.objectives.contrastive import Contrastive
+from trainer.training.outcome import Run
+from trainer.training.passes import Passes
+from trainer.training.processes import Processes
+from trainer.training.teachers import AnyObjective
+
+
+def update(
+    run: Run,
+    plan: BatchPlan,
+    passes: Passes,
+    objective: AnyObjective,
+    processes: Processes,
+) -> float:
+    """One step of the optimizer over `accumulation` batches; returns the mean loss.
+
+    Where memory runs out, the gradients are computed again with less of it, and a MemoryWarning
+    says so. Raises TrainingError where nothing is left to spare, or the loss is not a number.
+    """
+    config, training_model = plan.config, run.training_model
+    for group in run.optimizer.param_groups:
+        group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
+    training_model.train()
+    batches = plan.at(run.step)
+    total: float | None = None
+    while total is None:
+        try:
+            total = _add_gradients(run, config, batches, passes, objective, processes)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            change = _spare(run, config, passes, processes)
+            warnings.warn(
+                f"memory ran out in update {run.step + 1}: {change}", MemoryWarning, stacklevel=2
+            )
+    total = processes.add(total, passes.device)
+    trainable = [p for p in training_model.parameters() if p.requires_grad]
+    for weight in trainable:
+        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
+            weight.grad = weight.grad.to_dense()
+    processes.add_gradients(trainable)
+    norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
+    _check_finite(run, config, {"loss": total, "norm of the gradient": norm})
+    run.optimizer.step()
+    if isinstance(objective, Contrastive) and training_model.momentum is not None:
+        for rows in batches:
+            texts = [row.positive for row in rows[processes.mine(len(rows))]]
+            objective.remember(passes.vectors(training_model.momentum, texts), rows)  # type: ignore[arg-type]
+        training_model.follow(config.queue_momentum)
+    return total
+
+
+def _add_gradients(
+    run: Run,
+    config: TrainConfig,
+    batches: Sequence[Batch],
+    passes: Passes,
+    objective: AnyObjective,
+    processes: Processes,
+) -> float:
+    """The gradients of these batches, and the mean loss of this process's rows."""
+    run.optimizer.zero_grad()
+    layers = objective.layers(run.step)
+    total, share = 0.0, 1 / len(batches)
+    for number, rows in enumerate(batches):
+        seed = pass_seed(config.seed, run.step, number, processes.rank)
+        loss = functools.partial(objective.loss, rows=rows, step=run.step)
+        views = objective.views(rows)
+        total += passes.backward(views, layers, seed, loss, share)
+        if run.training_model.language is not None:
+            total += passes.language_backward(views[0], seed, processes, share)
+    return total
+
+
+def _check_finite(run: Run, config: TrainConfig, values: Mapping[str, float]) -> None:
+    """Raise TrainingError if one of them is not a number, before the weights change."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            newest = checkpoint.latest(config.out)
+            kept = f"the checkpoint {newest.name} was kept" if newest else "nothing was written yet"
+            raise TrainingError(
+                f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
+                f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
+            )
+
+
+def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
+    """The first seed of an update's passes; no two updates share a seed."""
+    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch says that the device, or the allocator of the processor, has no more memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _spare(run: Run, config: TrainConfig, passes: Passes, processes: Processes) -> str:
+    """What takes less memory from now on, in words. Other processes would wait: then nothing."""
+    change = passes.spare() if processes.count == 1 else None
+    if change is None:
+        raise TrainingError(
+            f"memory ran out in update {run.step + 1}: lower max_tokens ({config.max_tokens}) or "
+            f"batch_size ({config.batch_size}), or set gradient_cache and a small chunk_tokens"
+        )
+    return change
