@@ -434,7 +434,7 @@ def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     command = [sys.executable, "-c", script, str(fresh)]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     answers = [process.communicate(timeout=240) for process in running]
     assert len({out for out, _ in answers}) == 1 and "openvino" in answers[0][0], answers

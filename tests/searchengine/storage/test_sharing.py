@@ -131,8 +131,8 @@ def test_nothing_but_sqlite_opens_the_database(path: Path) -> None:
 def test_a_warmed_reader_keeps_its_locks(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as reader:
         assert reader.warm() > 0
-        for start in range(40, 160, 20):
-            in_another_process(_add, path, start, start + 20)
+        for start in range(40, 160, 60):
+            in_another_process(_add, path, start, start + 60)
             assert keys(reader, "n >= 0") == {f"k{i}" for i in range(start)}
             reader.refresh()
             reader.warm()
