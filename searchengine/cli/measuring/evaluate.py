@@ -101,7 +101,7 @@ def sts(
     from trainer.evaluation.sts import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
-    models, titles = _models(encoders, layers, runtime), _titles(encoders)
+    models, titles = load_all(encoders, layers, runtime), titles_of(encoders)
     dicts = []
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
@@ -122,14 +122,14 @@ def sts(
         note(f"Written: {save(figure, plots / 'prefixes.svg')}")
 
 
-def _titles(encoders: tuple[str, ...]) -> dict[str, str]:
+def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:
     """Titles of the encoders in a plot: the last part of the path, if it is unique."""
     short = {name: Path(name).name for name in encoders}
     unique = len(set(short.values())) == len(short)
     return short if unique else {name: name for name in encoders}
 
 
-def _models(
+def load_all(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
     """Load every encoder, with every number of layers."""
@@ -241,7 +241,7 @@ def geometry(
     from trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
 
     scored = read_sts(pairs)
-    dicts, spectra, titles = [], {}, _titles(encoders)
+    dicts, spectra, titles = [], {}, titles_of(encoders)
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
             model = Remembered(Encoder.load(name, trust_remote_code=trust_remote_code))
