@@ -86,9 +86,9 @@ def sts(
 ) -> None:
     """Measure Spearman correlation with human similarity scores.
 
-    Prints one row per task and prefix length. Each FILE is a task: a TSV with the
-    columns score, sentence1 and sentence2. Files with the same NAME are pooled into
-    one task. Several tasks end in an average.
+    Prints one row per task and prefix length, with 95 % intervals. Each FILE is a
+    task: a TSV with the columns score, sentence1 and sentence2. Files with the same
+    NAME are pooled into one task. Several tasks end in an average.
 
     --setting correlates all pairs of a task at once, or each subset (by the column
     subset) and takes their mean, plain or weighted by the subsets' sizes.
@@ -106,20 +106,30 @@ def sts(
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
-            rows = sts_tasks(model, tasks, prefixes, setting, advance)
+            rows = sts_tasks(model, tasks, prefixes, setting, advance, intervals=True)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
             line = titles[name] + (f", {model.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     pairs = sum(len(task.pairs) for task in tasks)
-    show_json(dicts) if as_json else show_rows(dicts, f"{pairs} pairs, setting {setting}")
+    if as_json:
+        show_json(dicts)
+    else:
+        show_rows([_with_interval(row) for row in dicts], f"{pairs} pairs, setting {setting}")
     if plots is not None:
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import prefix_scores
 
         figure = prefix_scores(lines, "Spearman correlation")
         note(f"Written: {save(figure, plots / 'prefixes.svg')}")
+
+
+def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table: the interval of Spearman's correlation stands beside it."""
+    low, high = row["spearman_interval"]
+    shown = {name: value for name, value in row.items() if name != "spearman_interval"}
+    return shown | {"spearman": f"{row['spearman']:.4f} [{low:.3f}–{high:.3f}]"}
 
 
 def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:
