@@ -82,8 +82,8 @@ class CrossEncoder:
         `runtime`: device and precision; "auto" is bf16 where the hardware multiplies it natively
         and the scores of sample pairs stay within MAX_DIFFERENCE. Raises ModelError.
         """
-        config = RuntimeConfig() if runtime is None else runtime
-        place = described(source, config)
+        config = RuntimeConfig(RuntimeKind.TORCH) if runtime is None else runtime
+        place = find(source, config)
         options = {"trust_remote_code": config.trust_remote_code}
         with _readable(place.name):
             tokenizer = AutoTokenizer.from_pretrained(str(place.folder), **options)
@@ -137,7 +137,7 @@ class CrossEncoder:
             )
 
 
-def described(source: str | Path, config: RuntimeConfig) -> Source:
+def find(source: str | Path, config: RuntimeConfig) -> Source:
     """Where `CrossEncoder.load` reads a model whose configuration is that of a cross-encoder.
 
     Raises ModelError, also for a runtime that cannot run it.

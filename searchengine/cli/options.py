@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
-from searchengine.query.cross_encoding import CANDIDATES, CrossEncoding
+from searchengine.query.cross_encoding import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., No
 
         candidates = click.option(
             "--candidates",
-            type=click.IntRange(1, 1000),
+            type=click.IntRange(1, MAX_CANDIDATES),
             help="Maximum number of documents that the cross-encoder reads for a question "
             f"[default: {CANDIDATES}].",
         )

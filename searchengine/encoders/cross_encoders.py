@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from searchengine.errors import QueryError
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from trainer.runtimes.config import RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:  # which is torch, and takes seconds
     from trainer.cross_encoder import CrossEncoder
@@ -19,10 +19,11 @@ class CrossEncoders:
     """Safe to use from several threads, and in a forked child, which loads its own."""
 
     def __init__(self, runtime: RuntimeConfig | None) -> None:
-        self._config = RuntimeConfig()
-        if runtime is not None:  # runtime and precision are those of the encoder
-            device, trust = runtime.device, runtime.trust_remote_code
-            self._config = RuntimeConfig(device=device, trust_remote_code=trust)
+        given = RuntimeConfig(RuntimeKind.TORCH) if runtime is None else runtime
+        # Runtime and precision are those of the encoder; torch runs cross-encoders.
+        self._config = RuntimeConfig(
+            RuntimeKind.TORCH, device=given.device, trust_remote_code=given.trust_remote_code
+        )
         self.after_fork()
         forks.inherit(self)
 
@@ -44,10 +45,10 @@ class CrossEncoders:
 
     def check(self, source: str | Path) -> None:
         """Raise QueryError unless there is a cross-encoder; reads its configuration only."""
-        from trainer.cross_encoder import described
+        from trainer.cross_encoder import find
 
         with _named():
-            described(source, self._config)
+            find(source, self._config)
 
 
 @contextmanager

@@ -204,15 +204,13 @@ class Tools:
         for document in engine.documents(limit=_SAMPLE):
             names |= dict.fromkeys(_names(document.metadata))
         fields = f" Metadata fields: {', '.join(names)}." if names else ""
-        if self._encoding is not None:
-            fields += (
-                f" A cross-encoder orders the best {self._encoding.candidates} hits of `search` by "
-                "its own score."
-            )
+        order = ""
+        if (encoding := self._encoding) is not None:
+            order = f" A cross-encoder orders the best {encoding.candidates} hits of `search`."
         return (
             f"A searchable collection of {len(engine):,} documents. `search` finds passages by "
             "meaning and words, `get` reads whole documents, `similar` finds documents like one, "
-            f"`facets` counts metadata values, for filters.{fields}"
+            f"`facets` counts metadata values, for filters.{order}{fields}"
         )
 
     def close(self) -> None:

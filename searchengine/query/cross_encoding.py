@@ -7,6 +7,8 @@ from searchengine.errors import QueryError
 
 CANDIDATES = 50
 """Documents that a cross-encoder reads for a question, where a caller says nothing."""
+MAX_CANDIDATES = 1000
+"""Most of them on a server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
         facets=facets,
     )
     if (timing := result["timing"]) is not None:
-        stages = {name: timing[name] / 1e3 for name in STAGES}
+        stages = {name: timing.get(name, 0.0) / 1e3 for name in STAGES}
         hits.timing = Timing(**stages, questions=timing["questions"])
     return hits
 

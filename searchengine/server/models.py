@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import settings as limits
 
 
@@ -68,10 +69,8 @@ class SearchOptions(Strict):
         False, description="Whether the last word of the question may be unfinished."
     )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
-    cross_encoder: bool = Field(
-        False, description="Order the best hits again by the server's cross-encoder, if it has one."
-    )
-    candidates: Annotated[int, _between(1, limits.MAX_K), _WHOLE] | None = Field(
+    cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
+    candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
         None, description="Documents that the cross-encoder reads; null: as many as it may."
     )
 

@@ -24,7 +24,7 @@ from trainer.model.durable import new_folder
 from trainer.model.layout import require_safetensors
 from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source
-from trainer.runtimes.config import RuntimeConfig, cpu_has_native_bf16
+from trainer.runtimes.config import cpu_has_native_bf16
 from trainer.runtimes.torch_runtime import pick_device
 from trainer.training.data.files import Examples, read_examples
 from trainer.training.data.positives import Kind
@@ -123,7 +123,7 @@ def train_cross_encoder(
     device = pick_device(None)
     _fit(network.to(device), tokenizer, learn, config, report)
     _write(network.cpu(), tokenizer, Path(config.out))
-    scorer = CrossEncoder.load(config.out, RuntimeConfig())
+    scorer = CrossEncoder.load(config.out)
     return Trained(scorer, *_judged(scorer, held_out), len(held_out))
 
 
