@@ -54,6 +54,10 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
 
     In a forked child it opens the collection again by itself, and a pickled one is opened in the
     process that unpickles it; see docs/processes.md.
+
+    Attributes:
+        collection: where the documents are kept.
+        cross_encoders: those that searches have named, loaded; engines may share them.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
-        self._cross_encoders = CrossEncoders(runtime)
+        self.cross_encoders = CrossEncoders(runtime)
         self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -303,7 +307,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         request, questions, vectors = split(queries, request, settings, encodes)
         if not questions and vectors is None:
             return HitsBatch()
-        scorer = self._cross_encoders.of(request.cross_encoder)
+        scorer = self.cross_encoders.of(request.cross_encoder)
         while True:
             encoder, times = self._encoder, [perf_counter()]
             if questions and not request.by_words:

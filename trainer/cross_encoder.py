@@ -8,7 +8,8 @@ texts again that a search has found: Nogueira & Cho, arXiv 1901.04085.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -81,32 +82,14 @@ class CrossEncoder:
         `runtime`: device and precision; "auto" is bf16 where the hardware multiplies it natively
         and the scores of sample pairs stay within MAX_DIFFERENCE. Raises ModelError.
         """
-        config = RuntimeConfig() if runtime is None else runtime
-        if config.runtime is RuntimeKind.OPENVINO or config.precision is Precision.INT8:
-            raise ModelError("a cross-encoder is run by torch; leave runtime and int8 out")
-        if isinstance(source, str) and source in list(Starter):
-            raise ModelError(
-                f"{source} encodes one text, and scores no pairs; train a cross-encoder first: "
-                "searchengine train-cross-encoder"
-            )
-        place = Source.find(source, trust_remote_code=config.trust_remote_code)
-        require_safetensors(place.folder)
+        config = RuntimeConfig(RuntimeKind.TORCH) if runtime is None else runtime
+        place = find(source, config)
         options = {"trust_remote_code": config.trust_remote_code}
-        folder = str(place.folder)
-        try:
-            with quiet():
-                described = AutoConfig.from_pretrained(folder, **options)
-                _check(described, place.name)
-                tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-                network = AutoModelForSequenceClassification.from_pretrained(
-                    folder, dtype=torch.float32, **options
-                )
-        except ModelError:
-            raise
-        except UNREADABLE as error:
-            raise ModelError(
-                f"{place.name} cannot be read as a cross-encoder: {first_line(error)}"
-            ) from error
+        with _readable(place.name):
+            tokenizer = AutoTokenizer.from_pretrained(str(place.folder), **options)
+            network = AutoModelForSequenceClassification.from_pretrained(
+                str(place.folder), dtype=torch.float32, **options
+            )
         return cls(network, tokenizer, place.name, config)
 
     def score(self, questions: Sequence[str], texts: Sequence[str]) -> Scores:
@@ -152,6 +135,40 @@ class CrossEncoder:
                 f"{precision} is not accurate enough for {self.source}: a score of a sample pair "
                 f"differs by {greatest:.3f} from float32's; choose fp32"
             )
+
+
+def find(source: str | Path, config: RuntimeConfig) -> Source:
+    """Where `CrossEncoder.load` reads a model whose configuration is that of a cross-encoder.
+
+    Raises ModelError, also for a runtime that cannot run it.
+    """
+    if config.runtime is RuntimeKind.OPENVINO or config.precision is Precision.INT8:
+        raise ModelError("a cross-encoder is run by torch; leave runtime and int8 out")
+    if isinstance(source, str) and source in list(Starter):
+        raise ModelError(
+            f"{source} encodes one text, and scores no pairs; train a cross-encoder first: "
+            "searchengine train-cross-encoder"
+        )
+    place = Source.find(source, trust_remote_code=config.trust_remote_code)
+    require_safetensors(place.folder)
+    with _readable(place.name):
+        configuration = AutoConfig.from_pretrained(
+            str(place.folder), trust_remote_code=config.trust_remote_code
+        )
+    _check(configuration, place.name)
+    return place
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """What transformers raises for a folder that it cannot read, as ModelError; no warnings."""
+    try:
+        with quiet():
+            yield
+    except UNREADABLE as error:
+        raise ModelError(
+            f"{name} cannot be read as a cross-encoder: {first_line(error)}"
+        ) from error
 
 
 def _check(described: Any, name: str) -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import COLLECTION, ENCODER, runs
+from searchengine.cli.options import COLLECTION, ENCODER, cross_encodes, runs
 
 
 @click.command()
 @COLLECTION
 @ENCODER
+@cross_encodes("the tool search")
 @runs
-def mcp(collection: Path | str, encoder: str | None, runtime: Any) -> None:
+def mcp(collection: Path | str, encoder: str | None, cross_encoding: Any, runtime: Any) -> None:
     """Serve a collection to an assistant as tools (MCP).
 
     The tools are search, get, similar and facets, over stdin and stdout, by
@@ -34,4 +35,4 @@ def mcp(collection: Path | str, encoder: str | None, runtime: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler in Python would wait for the thread that reads stdin; nothing is being written.
         signal.signal(number, signal.SIG_DFL)
-    serve(collection, encoder, runtime)
+    serve(collection, encoder, runtime, cross_encoding)

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
+from searchengine.query.cross_encoding import CANDIDATES, MAX_CANDIDATES, CrossEncoding
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:
@@ -244,6 +245,42 @@ def runs(command: Callable[..., None]) -> Callable[..., None]:
     ):
         with_runtime = option(with_runtime)
     return with_runtime
+
+
+def cross_encodes(used: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a server's cross-encoder; the command gets `cross_encoding`.
+
+    `used`: what it is used for.
+    """
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_encoding(
+            cross_encoder: str | None, candidates: int | None, **options: Any
+        ) -> None:
+            if cross_encoder is None and candidates is not None:
+                raise click.UsageError("--candidates needs --cross-encoder MODEL")
+            encoding = None
+            if cross_encoder is not None:
+                encoding = CrossEncoding(cross_encoder, candidates or CANDIDATES)
+            command(cross_encoding=encoding, **options)
+
+        candidates = click.option(
+            "--candidates",
+            type=click.IntRange(1, MAX_CANDIDATES),
+            help="Maximum number of documents that the cross-encoder reads for a question "
+            f"[default: {CANDIDATES}].",
+        )
+        model = click.option(
+            "--cross-encoder",
+            metavar="MODEL",
+            shell_complete=complete_path,
+            help=f"Folder or hub name of a cross-encoder, which orders the best hits of {used} "
+            "again.",
+        )
+        return model(candidates(with_encoding))
+
+    return with_options
 
 
 def note_unknown_fields(engine: "SearchEngine", filter_: str | None) -> None:

@@ -18,6 +18,7 @@ from searchengine.cli.options import (
     note_unknown_fields,
     runs,
 )
+from searchengine.query.cross_encoding import CANDIDATES
 from searchengine.storage.mode import Mode
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
@@ -82,7 +83,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     shell_complete=complete_path,
     help="Folder or hub name of a cross-encoder, which orders the best hits again.",
 )
-@click.option("--candidates", default=50, help="Hits that the cross-encoder reads.")
+@click.option("--candidates", default=CANDIDATES, help="Documents that the cross-encoder reads.")
 @_options
 @ENCODER
 @LAYERS

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import Bytes, complete_path, runs
+from searchengine.cli.options import Bytes, complete_path, cross_encodes, runs
 
 
 @click.command()
@@ -76,6 +76,7 @@ from searchengine.cli.options import Bytes, complete_path, runs
     default="text",
     help="Format of the line that each request is logged by, on stderr.",
 )
+@cross_encodes("requests that ask for it")
 @runs
 def serve(
     collections: tuple[str, ...],

@@ -1,5 +1,7 @@
 """Cross-encoders by name, each loaded when it is first needed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING
 from searchengine.errors import QueryError
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
+from trainer.runtimes.config import RuntimeConfig, RuntimeKind
 
 if TYPE_CHECKING:  # which is torch, and takes seconds
     from trainer.cross_encoder import CrossEncoder
@@ -17,8 +19,11 @@ class CrossEncoders:
     """Safe to use from several threads, and in a forked child, which loads its own."""
 
     def __init__(self, runtime: RuntimeConfig | None) -> None:
-        self._device = None if runtime is None else runtime.device
-        self._trust = runtime is not None and runtime.trust_remote_code
+        given = RuntimeConfig(RuntimeKind.TORCH) if runtime is None else runtime
+        # Runtime and precision are those of the encoder; torch runs cross-encoders.
+        self._config = RuntimeConfig(
+            RuntimeKind.TORCH, device=given.device, trust_remote_code=given.trust_remote_code
+        )
         self.after_fork()
         forks.inherit(self)
 
@@ -33,11 +38,23 @@ class CrossEncoders:
             return None
         from trainer.cross_encoder import CrossEncoder
 
-        with self._lock:
+        with self._lock, _named():
             if str(source) not in self._loaded:
-                config = RuntimeConfig(device=self._device, trust_remote_code=self._trust)
-                try:
-                    self._loaded[str(source)] = CrossEncoder.load(source, config)
-                except TrainerError as error:
-                    raise QueryError(f"cross_encoder: {error}") from error
+                self._loaded[str(source)] = CrossEncoder.load(source, self._config)
             return self._loaded[str(source)]
+
+    def check(self, source: str | Path) -> None:
+        """Raise QueryError unless there is a cross-encoder; reads its configuration only."""
+        from trainer.cross_encoder import find
+
+        with _named():
+            find(source, self._config)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors of models as QueryError, named by the option of a search."""
+    try:
+        yield
+    except TrainerError as error:
+        raise QueryError(f"cross_encoder: {error}") from error

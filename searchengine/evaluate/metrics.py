@@ -178,9 +178,13 @@ def position(names: Sequence[str], name: str | None) -> int:
 
 def cells(rows: Sequence[RetrievalRow]) -> list[dict[str, Any]]:
     """The table as text, without empty columns."""
-    lines = [row.as_cells() for row in rows]
-    filled = [name for name in lines[0] if any(line[name] is not None for line in lines)]
-    return [{name: line[name] for name in filled} for line in lines]
+    return filled([row.as_cells() for row in rows])
+
+
+def filled(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of a table without the columns that are None in all of them."""
+    names = [name for name in lines[0] if any(line[name] is not None for line in lines)]
+    return [{name: line[name] for name in names} for line in lines]
 
 
 def _row(setting: Setting) -> RetrievalRow:

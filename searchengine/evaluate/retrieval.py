@@ -119,6 +119,15 @@ def measure(
             yield Setting.of(str(mode), run, task.keys, task.qrels)
 
 
+def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
+    """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
+    vectors = engine.encoder.encode(list(task.queries.values()), role="query")
+    with engine.local.reading() as snapshot:
+        _, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
+        run = _run(snapshot, task, result)
+    return Setting.of(name, run, task.keys, task.qrels, dim=engine.encoder.dim)
+
+
 def names(
     engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] = (Mode.VECTOR,)
 ) -> list[str]:

@@ -4,7 +4,9 @@ store = SearchEngineDocumentStore("papers.index")
 retriever = SearchEngineRetriever(store, top_k=5)
 """
 
+from asyncio import to_thread
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -17,6 +19,7 @@ from searchengine.encoders.none import NoEncoder
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
 from searchengine.integrations import filters as parts
+from searchengine.integrations.embeddings import embeddings
 from searchengine.integrations.haystack_filters import where_of
 from searchengine.integrations.metadata import metadata_of, record, stored_name
 from searchengine.query.hits import Hit, Hits
@@ -27,19 +30,24 @@ _START = "split_idx_start"
 
 
 class SearchEngineDocumentStore:
-    """A collection as a document store; it is opened, or created, when first used.
-
-    Documents are returned without their embeddings.
-    """
+    """A collection as a document store; it is opened, or created, when first used."""
 
     def __init__(
-        self, path: str, encoder: str | None = None, dim: int | None = None, wait: float = 30
+        self,
+        path: str,
+        encoder: str | None = None,
+        dim: int | None = None,
+        wait: float = 30,
+        return_embedding: bool = False,
     ) -> None:
         """Arguments as for SearchEngine.open_or_create.
 
         `encoder`: None takes that of the collection; for a new one, the packaged one. `dim`: for a
         new collection without an encoder, whose documents come with embeddings of this width.
+        `return_embedding`: return documents with their embeddings, which are scaled to length 1;
+        of a document with several passages their mean.
         """
+        self.return_embedding = return_embedding
         self.path, self.dim, self.wait = str(path), dim, wait
         self.encoder = None if encoder is None else str(encoder)
 
@@ -55,7 +63,12 @@ class SearchEngineDocumentStore:
         return cast(
             dict[str, Any],
             default_to_dict(
-                self, path=self.path, encoder=self.encoder, dim=self.dim, wait=self.wait
+                self,
+                path=self.path,
+                encoder=self.encoder,
+                dim=self.dim,
+                wait=self.wait,
+                return_embedding=self.return_embedding,
             ),
         )
 
@@ -74,7 +87,18 @@ class SearchEngineDocumentStore:
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         """The documents that match a filter, in the order first added. Raises FilterError."""
-        return [_document(each) for each in self.engine.documents(where_of(filters))]
+        stored = self.engine.documents(where_of(filters))
+        return self.complete([_document(each) for each in stored])
+
+    def complete(self, documents: list[Document]) -> list[Document]:
+        """The documents, with their embeddings where `return_embedding` says so."""
+        if not self.return_embedding:
+            return documents
+        known = embeddings(self.engine, [document.id for document in documents])
+        return [
+            replace(document, embedding=embedding)
+            for document, embedding in zip(documents, known, strict=True)
+        ]
 
     def write_documents(
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
@@ -216,7 +240,8 @@ class _Retriever:
         return self.top_k if top_k is None else top_k, cast(Options, options)
 
     def _found(self, hits: Hits) -> dict[str, list[Document]]:
-        return {"documents": [_of_hit(hit, self.passages) for hit in hits]}
+        documents = [_of_hit(hit, self.passages) for hit in hits]
+        return {"documents": self.document_store.complete(documents)}
 
 
 @component
@@ -237,7 +262,8 @@ class SearchEngineRetriever(_Retriever):
     ) -> dict[str, list[Document]]:
         """As `run`; what several tasks ask at once is answered together."""
         k, options = self._asked(filters, top_k)
-        return self._found(await self.document_store.engine.asearch(query, k, **options))
+        hits = await self.document_store.engine.asearch(query, k, **options)
+        return await to_thread(self._found, hits)
 
 
 @component
@@ -264,7 +290,8 @@ class SearchEngineEmbeddingRetriever(_Retriever):
     ) -> dict[str, list[Document]]:
         """As `run`."""
         k, options = self._asked(filters, top_k)
-        return self._found(await self.document_store.engine.asearch(query_embedding, k, **options))
+        hits = await self.document_store.engine.asearch(query_embedding, k, **options)
+        return await to_thread(self._found, hits)
 
 
 def _check(document: Any) -> None:

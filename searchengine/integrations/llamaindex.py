@@ -26,6 +26,7 @@ from searchengine.corpus.documents import Document
 from searchengine.engine import SearchEngine
 from searchengine.errors import FilterError, QueryError
 from searchengine.integrations import filters as parts
+from searchengine.integrations.embeddings import embeddings
 from searchengine.integrations.metadata import metadata_of, record, stored_path
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.request import Options
@@ -138,6 +139,16 @@ class SearchEngineVectorStore(BasePydanticVectorStore):
         """The nodes of these ids that match the filters, in the order first added."""
         where = _selected(node_ids, None, filters)
         return [_node(document) for document in self._engine.documents(where)]
+
+    def get(self, text_id: str) -> list[float]:
+        """The embedding of a node, scaled to length 1; the mean of its passages if it has several.
+
+        Raises KeyError if there is no such node, or it has no embedding.
+        """
+        (embedding,) = embeddings(self._engine, [text_id])
+        if embedding is None:
+            raise KeyError(text_id)
+        return embedding
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The nodes nearest to an embedding or a question, best first."""

@@ -19,10 +19,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic import Field as Described
 
 from indexer.errors import IndexerError
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.engine import SearchEngine
 from searchengine.errors import EncoderMismatch, SearchEngineError
+from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.query.hits import Hit, Hits
-from searchengine.query.request import Options
 from searchengine.storage.filters.parser import field_name
 from searchengine.storage.filters.sql import Field
 from trainer.errors import TrainerError
@@ -43,7 +44,10 @@ Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
 
 
 class Found(BaseModel):
-    """A document found: its best passage, which begins at the character `start` of its text."""
+    """A document found: its best passage, which begins at the character `start` of its text.
+
+    `scores`: the parts of the score, and those of earlier stages.
+    """
 
     key: str
     score: float
@@ -52,6 +56,7 @@ class Found(BaseModel):
     text: str
     start: int
     metadata: dict[str, Any]
+    scores: dict[str, float]
 
 
 class Results(BaseModel):
@@ -97,10 +102,21 @@ class Tools:
     """The tools; each is called in a thread of its own."""
 
     def __init__(
-        self, path: str | Path, encoder: str | None = None, runtime: RuntimeConfig | None = None
+        self,
+        path: str | Path,
+        encoder: str | None = None,
+        runtime: RuntimeConfig | None = None,
+        cross_encoding: CrossEncoding | None = None,
     ) -> None:
-        """Open the collection; arguments as for SearchEngine.open. Raises CollectionError."""
+        """Open the collection; arguments as for SearchEngine.open.
+
+        `cross_encoding`: orders the best hits of each search again. Raises CollectionError, and
+        QueryError where it names no cross-encoder.
+        """
         self._arguments = path, encoder, runtime
+        self._cross_encoders, self._encoding = CrossEncoders(runtime), cross_encoding
+        if cross_encoding is not None:
+            self._cross_encoders.check(cross_encoding.source)
         self._lock = Lock()
         self._engines = ExitStack()
         self._engine = self._open()
@@ -121,7 +137,9 @@ class Tools:
         Words in quotation marks must occur as a phrase, in the modes text and hybrid. The tool
         `get` returns the whole text of a document.
         """
-        options: Options = {"where": where, "mode": mode, "offset": offset}
+        options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
+        if self._encoding is not None:
+            options |= self._encoding.options(k, offset)
         return _results(self._current().search(query, k, **options))
 
     def get(
@@ -186,10 +204,13 @@ class Tools:
         for document in engine.documents(limit=_SAMPLE):
             names |= dict.fromkeys(_names(document.metadata))
         fields = f" Metadata fields: {', '.join(names)}." if names else ""
+        order = ""
+        if (encoding := self._encoding) is not None:
+            order = f" A cross-encoder orders the best {encoding.candidates} hits of `search`."
         return (
             f"A searchable collection of {len(engine):,} documents. `search` finds passages by "
             "meaning and words, `get` reads whole documents, `similar` finds documents like one, "
-            f"`facets` counts metadata values, for filters.{fields}"
+            f"`facets` counts metadata values, for filters.{order}{fields}"
         )
 
     def close(self) -> None:
@@ -198,7 +219,9 @@ class Tools:
 
     def _open(self) -> SearchEngine:
         path, encoder, runtime = self._arguments
-        return self._engines.enter_context(SearchEngine.open(path, encoder, runtime=runtime))
+        engine = SearchEngine.open(path, encoder, runtime=runtime)
+        engine.cross_encoders = self._cross_encoders
+        return self._engines.enter_context(engine)
 
     def _current(self) -> SearchEngine:
         """The engine at the newest commit; a former one stays open for the calls under way."""
@@ -247,10 +270,13 @@ class Server(MCPServer[Any]):
 
 
 def serve(
-    path: str | Path, encoder: str | None = None, runtime: RuntimeConfig | None = None
+    path: str | Path,
+    encoder: str | None = None,
+    runtime: RuntimeConfig | None = None,
+    cross_encoding: CrossEncoding | None = None,
 ) -> None:
-    """Answer an assistant on stdin and stdout until stdin ends. Raises CollectionError."""
-    tools = Tools(path, encoder, runtime)
+    """Answer an assistant on stdin and stdout until stdin ends. Arguments and errors as Tools."""
+    tools = Tools(path, encoder, runtime, cross_encoding)
     try:
         Server(tools).run("stdio")
     finally:
@@ -274,6 +300,7 @@ def _found(hit: Hit) -> Found:
         text=passage if len(passage) <= _LONGEST else hit.snippet,
         start=hit.start,
         metadata=metadata,
+        scores=dict(hit.scores),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar, overload
 
+from indexer.arrays import Floats
 from searchengine.backends.contract import Backend
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.errors import QueryError, UnknownKey
@@ -55,6 +56,20 @@ class Documents:
                 "engine.get(key) returns None instead of raising"
             )
         return document
+
+    def vectors(self, keys: Iterable[str]) -> list[Floats | None]:
+        """The stored vectors of documents, in the order of the keys; None for an unknown key.
+
+        For each document float32 (n, D), a unit row for each passage in their order, or (0, D) if
+        it has no vector. They are in the encoder's basis, and as precise as they are stored: by
+        default in half precision. Raises QueryError.
+        """
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise QueryError(f"vectors takes a list of keys, got {keys!r:.80}")
+        order = [checked_key(key) for key in keys]
+        entries = self.collection.entries(list(dict.fromkeys(order)))
+        stored = {entry.document.key: entry.vectors for entry in entries}
+        return [stored.get(key) for key in order]
 
     def keys(self, where: str | None = None) -> Iterator[str]:
         """The keys of all documents, or of those that match a filter. Raises FilterError."""

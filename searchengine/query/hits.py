@@ -103,6 +103,10 @@ class Timing:
     cross_encode: float = 0.0
 
 
+STAGES = ("encode", "search", "fetch", "cross_encode")
+"""The fields of Timing that are seconds, in order of time."""
+
+
 class Hits(list[Hit]):
     """The hits of one question, best first.
 
@@ -170,8 +174,7 @@ class Hits(list[Hit]):
         if self.exact:
             parts.append("exact")
         if self.timing is not None:
-            timing = self.timing
-            seconds = timing.encode + timing.search + timing.fetch + timing.cross_encode
+            seconds = sum(getattr(self.timing, name) for name in STAGES)
             parts.append(f"{1e3 * seconds:.1f} ms")
         return ", ".join(parts)
 

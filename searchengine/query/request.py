@@ -18,16 +18,14 @@ from searchengine.encoders.checks import (
     check_vectors,
 )
 from searchengine.errors import QueryError
+from searchengine.query.cross_encoding import CANDIDATES
 from searchengine.storage.documents.questions import phrases, unquoted
 from searchengine.storage.filters.parser import field_named, parse
 from searchengine.storage.mode import Mode
 
-CANDIDATES = 50
-"""Documents that a cross-encoder reads, where a caller says nothing."""
 
-
-class Options(TypedDict, total=False):
-    """The keywords of SearchEngine.search; Query describes them."""
+class Asked(TypedDict, total=False):
+    """The keywords of a search wherever it is answered; Query describes them."""
 
     shortlist: int | None
     where: str | None
@@ -35,14 +33,19 @@ class Options(TypedDict, total=False):
     mode: Mode | str
     diversity: float
     group_by: str | None
-    layers: int | None
     offset: int
     min_score: float | None
     sort_by: str | None
     facets: Sequence[str]
     as_you_type: bool
-    cross_encoder: str | Path | None
     candidates: int
+
+
+class Options(Asked, total=False):
+    """The keywords of SearchEngine.search."""
+
+    layers: int | None
+    cross_encoder: str | Path | None
 
 
 @dataclass(frozen=True, slots=True)

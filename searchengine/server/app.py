@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from searchengine import __version__
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.server import handlers
 from searchengine.server.guard import OPEN, Guard
 from searchengine.server.metrics import Metrics
@@ -67,8 +68,9 @@ async def _lifespan(here: State, _: FastAPI) -> AsyncIterator[None]:
     """Open the collections, and close them; their encoders are loaded meanwhile."""
     settings = here.settings
     here.stopping = asyncio.Event()
+    cross_encoders = CrossEncoders(settings.runtime)
     here.collections = {
-        name: Served(name, path, here.shared, position, settings.wait, settings.runtime)
+        name: Served(name, path, here.shared, position, settings, cross_encoders)
         for position, (name, path) in enumerate(settings.collections.items())
     }
     _on_signal(here)

@@ -17,12 +17,21 @@ import numpy.typing as npt
 
 from searchengine.corpus.documents import Document, as_documents
 from searchengine.errors import QueryError, ServerError, UnknownKey
-from searchengine.query.hits import Hit, Hits, HitsBatch, Timing
-from searchengine.query.request import Options
+from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch, Timing
+from searchengine.query.request import Asked
 
 _TRIES = 4
 _RETRIED = (429, 503)
 _MISSING = "Client needs httpx2; install it: pip install 'searchengine[http]'"
+
+
+class ServerOptions(Asked, total=False):
+    """The keywords of a search that a server answers.
+
+    cross_encoder: whether the one of the server orders the best hits again.
+    """
+
+    cross_encoder: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +69,16 @@ class Client:
         self._failed = httpx2.HTTPError
         self._collection = collection
 
-    def search(self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]) -> Hits:
+    def search(
+        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[ServerOptions]
+    ) -> Hits:
         """As SearchEngine.search. Raises ServerError, QueryError."""
         name = "query" if isinstance(query, str) else "vector"
         asked = {name: _plain(query), "k": k, **options}
         return _hits(self._post("/v1/search", asked), query)
 
     def search_batch(
-        self, queries: Sequence[str] | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
+        self, queries: Sequence[str] | npt.ArrayLike, k: int = 10, **options: Unpack[ServerOptions]
     ) -> HitsBatch:
         """As SearchEngine.search_batch, for up to 256 questions."""
         listed: list[Any] = list(queries)  # type: ignore[arg-type]
@@ -240,7 +251,7 @@ def _hits(result: dict[str, Any], query: Any) -> Hits:
         facets=facets,
     )
     if (timing := result["timing"]) is not None:
-        stages = {name: timing[name] / 1e3 for name in ("encode", "search", "fetch")}
+        stages = {name: timing.get(name, 0.0) / 1e3 for name in STAGES}
         hits.timing = Timing(**stages, questions=timing["questions"])
     return hits
 

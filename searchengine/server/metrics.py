@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from searchengine.maintenance.stats import Stats
-from searchengine.query.hits import Timing
+from searchengine.query.hits import STAGES, Timing
 
 if TYPE_CHECKING:
     from searchengine.server.served import Served
@@ -48,7 +48,7 @@ class Metrics:
         )
         self.stages = Histogram(
             "searchengine_stage_seconds",
-            "Time of a question in each stage: wait, encode, search, fetch.",
+            "Time of a question in each stage: wait, encode, search, fetch, cross_encode.",
             ("stage",),
             buckets=_SECONDS,
             registry=registry,
@@ -77,7 +77,7 @@ class Metrics:
             ("collection", "source"),
             registry=registry,
         )
-        self._stage = {name: self.stages.labels(name) for name in ("wait", *_STAGES)}
+        self._stage = {name: self.stages.labels(name) for name in ("wait", *STAGES)}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a response."""
@@ -91,7 +91,7 @@ class Metrics:
         if timing is None:
             return
         working = 0.0
-        for name in _STAGES:
+        for name in STAGES:
             working += (stage := getattr(timing, name))
             self._stage[name].observe(stage)
         self._stage["wait"].observe(max(0.0, seconds - working))
@@ -114,7 +114,6 @@ class Metrics:
         return own + generate_latest(state)
 
 
-_STAGES = ("encode", "search", "fetch")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _GAUGES = {
     "documents": "Documents stored.",

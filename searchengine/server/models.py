@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from searchengine.query.cross_encoding import MAX_CANDIDATES
 from searchengine.server import settings as limits
 
 
@@ -68,10 +69,18 @@ class SearchOptions(Strict):
         False, description="Whether the last word of the question may be unfinished."
     )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
+    cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
+    candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(
+        None, description="Documents that the cross-encoder reads; null: as many as it may."
+    )
 
     def options(self) -> dict[str, Any]:
-        """The keywords of SearchEngine.search that differ from their defaults."""
+        """The keywords of SearchEngine.search that differ from their defaults.
+
+        Without those of the cross-encoder, which the server knows.
+        """
         left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
+        left_out |= {"cross_encoder", "candidates"}
         return self.model_dump(exclude=left_out, exclude_defaults=True)
 
 
@@ -130,7 +139,7 @@ class HitModel(BaseModel):
     end: int
     snippet: str
     heading: str = ""
-    scores: dict[str, float] = Field({}, description="Parts of the score: `vector`, `text`.")
+    scores: dict[str, float] = Field({}, description="Parts of the score, and earlier scores.")
 
 
 class FacetValue(BaseModel):
@@ -150,6 +159,7 @@ class TimingModel(BaseModel):
     encode: float
     search: float
     fetch: float
+    cross_encode: float = Field(description="0 without a cross-encoder.")
     total: float
     questions: int
 
@@ -344,6 +354,9 @@ class CollectionModel(BaseModel):
     name: str
     ready: bool
     documents: int
+    candidates: int | None = Field(
+        description="Most documents that a cross-encoder orders again; null: the server has none."
+    )
 
 
 class CollectionList(BaseModel):

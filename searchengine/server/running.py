@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.server.app import create
@@ -30,10 +31,13 @@ MAX_HEAD = 1 << 17
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
 
-    Raises CollectionError, and QueryError if the address cannot be used.
+    Raises CollectionError, and QueryError if there is no cross-encoder where the settings name one,
+    or the address cannot be used.
     """
     for path in settings.collections.values():
         SearchEngine.open(path).close()  # raises now, in one sentence
+    if settings.cross_encoding is not None:
+        CrossEncoders(settings.runtime).check(settings.cross_encoding.source)
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         on_address(f"http://{f'[{host}]' if ':' in host else host}:{port}")

@@ -4,17 +4,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.server.projection import Projection
+from searchengine.server.settings import ServerSettings
 from searchengine.server.shared import Shared
 from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig
 
 Result = TypeVar("Result")
 
@@ -42,12 +42,15 @@ class Served:
         path: Path,
         shared: Shared,
         position: int,
-        wait: float,
-        runtime: RuntimeConfig | None,
+        settings: ServerSettings,
+        cross_encoders: CrossEncoders,
     ) -> None:
-        """Open it. `position`: its column in `shared`. Raises CollectionError."""
+        """Open it. `position`: its column in `shared`. `cross_encoders`: of all collections.
+
+        Raises CollectionError.
+        """
         self.name, self.path = name, path
-        self._open = partial(SearchEngine.open, path, wait=wait, runtime=runtime)
+        self._settings, self._cross_encoders = settings, cross_encoders
         self.engine = self._open()
         self.projection: Projection | None = None
         self.problem: str | None = "the encoder is being loaded"
@@ -60,11 +63,22 @@ class Served:
         self._counted: dict[str, int] = {}  # vectors of questions at the last count
         self._failure: str | None = None  # of the last refresh, so that it is logged once
 
+    def _open(self) -> SearchEngine:
+        settings = self._settings
+        engine = SearchEngine.open(self.path, wait=settings.wait, runtime=settings.runtime)
+        engine.cross_encoders = self._cross_encoders
+        return engine
+
+    def _load(self) -> None:
+        self.engine.warm()
+        if (encoding := self._settings.cross_encoding) is not None:
+            self._cross_encoders.of(encoding.source)
+
     async def warm(self) -> None:
-        """Load the encoder and read all files; then the collection is ready. Tries until it is."""
+        """Load the encoders and read all files; then the collection is ready. Tries until it is."""
         while self.problem is not None:
             try:
-                await asyncio.to_thread(self.engine.warm)
+                await asyncio.to_thread(self._load)
             except (SearchEngineError, TrainerError, OSError) as error:
                 if str(error) != self._failure:
                     _log.error("%s cannot encode questions: %s", self.name, error)

@@ -12,6 +12,7 @@ from searchengine.backends.opening import is_url, name_of
 from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Results
 from searchengine.errors import QueryError
+from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.server.tokens import Token
 from trainer.runtimes.config import RuntimeConfig
 
@@ -23,6 +24,7 @@ MAX_FILTER = 10_000  # characters; depth and number of tests: storage.filters.pa
 MAX_URL_FILTER = 2000  # characters of a filter in an address, which may have 64 KiB
 MAX_FIELD = 100  # characters of the name of a field
 MAX_BATCH = 256  # questions, or texts to encode
+MAX_PAIRS = 2000  # questions times candidates of a cross-encoder; some seconds
 MAX_FACETS = 20
 MAX_PAGE = 1000  # documents in one list
 MAX_DIMENSIONS = 8192
@@ -51,6 +53,7 @@ class ServerSettings:
         log: a line for each request, as text or JSON, or none.
         runtime: runs the encoders.
         benches: collection → BenchResponse, from `named_benches`.
+        cross_encoding: the cross-encoder that requests may ask for; None: there is none.
 
     Raises QueryError.
     """
@@ -69,6 +72,7 @@ class ServerSettings:
     log: Literal["text", "json", "none"] = "text"
     runtime: RuntimeConfig | None = field(default=None)
     benches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cross_encoding: CrossEncoding | None = None
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):

@@ -7,11 +7,12 @@ from typing import Any
 
 from fastapi import Request
 
+from searchengine.errors import QueryError
 from searchengine.server.errors import Refused
 from searchengine.server.metrics import Metrics
-from searchengine.server.models import ErrorModel
+from searchengine.server.models import ErrorModel, SearchOptions
 from searchengine.server.served import Served
-from searchengine.server.settings import ServerSettings
+from searchengine.server.settings import MAX_PAIRS, ServerSettings
 from searchengine.server.shared import Shared
 
 _MEANINGS = {
@@ -51,6 +52,23 @@ class State:
                 404, f"there is no collection {name!r:.80}; GET /v1/collections lists them"
             )
         return served
+
+    def options(self, asked: SearchOptions, questions: int = 1) -> dict[str, Any]:
+        """The keywords of SearchEngine.search that a request means. Raises QueryError."""
+        options, encoding = asked.options(), self.settings.cross_encoding
+        if not asked.cross_encoder:
+            if asked.candidates is not None:
+                raise QueryError("candidates are those of the cross-encoder; ask for it, too")
+            return options
+        if encoding is None:
+            raise QueryError("the server has no cross-encoder; start it with --cross-encoder MODEL")
+        options |= encoding.options(asked.k, asked.offset, asked.candidates)
+        if (pairs := questions * options["candidates"]) > MAX_PAIRS:
+            raise QueryError(
+                f"questions times candidates must be at most {MAX_PAIRS:,}, got {pairs:,}; send "
+                "fewer questions at a time"
+            )
+        return options
 
     def count_vectors(self) -> None:
         """Add to the metrics where the vectors of questions came from, since the last call."""

@@ -9,12 +9,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ConfigError, DataError
+from trainer.evaluation.intervals import (
+    Interval,
+    interval_of_mean,
+    scipy_stats,
+    spearman_interval,
+)
 from trainer.evaluation.tables import read_table
 
 
@@ -67,6 +73,7 @@ class StsRow:
     """Agreement on one task at one prefix length.
 
     spearman, pearson: fractions in [−1, 1]; n: pairs. task: "" for pairs without a name.
+    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed.
     """
 
     task: str
@@ -74,6 +81,7 @@ class StsRow:
     spearman: float
     pearson: float
     n: int
+    spearman_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +222,21 @@ def sts_tasks(
     dims: Sequence[int] | None = None,
     setting: Setting = "all",
     on_batch: OnBatch | None = None,
+    *,
+    intervals: bool = False,
 ) -> list[StsRow]:
     """One row per task and prefix length, in the order of tasks and dims.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
     setting: "all" correlates all pairs of a task at once; "mean" is the mean of the subsets'
     correlations, "weighted" that mean weighted by their pair counts. Each distinct sentence is
-    encoded once; on_batch gets their counts. Raises ConfigError for a length the vectors do not
-    have, DataError for pairs that cannot be correlated.
+    encoded once; on_batch gets their counts. intervals: compute those of Spearman, which takes
+    about a second per 10,000 pairs and prefix length. Raises ConfigError for a length the vectors
+    do not have, DataError for pairs that cannot be correlated.
     """
     if setting not in get_args(Setting):
         raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")
-    stats = _scipy_stats()
+    scipy_stats()  # or an error, before anything is encoded
     for task in tasks:
         _check(task, setting)
     encoded = encode_once(encoder, sentences(tasks), on_batch)
@@ -234,7 +245,8 @@ def sts_tasks(
         left = encoded.rows(a for _, a, _ in task.pairs)
         right = encoded.rows(b for _, _, b in task.pairs)
         for dim in prefix_lengths(encoder, encoded.width, dims):
-            rows.append(_row(stats, task, prefix_cosines(left, right, dim), dim, setting))
+            cosines = prefix_cosines(left, right, dim)
+            rows.append(_row(task, cosines, dim, setting, intervals=intervals))
     return rows
 
 
@@ -244,20 +256,27 @@ def sentences(tasks: Iterable[StsTask]) -> list[str]:
 
 
 def averages(rows: Iterable[StsRow]) -> list[StsRow]:
-    """The plain mean over the tasks, one row named "average" per prefix length; n: all pairs."""
+    """The plain mean over the tasks, one row named "average" per prefix length; n: all pairs.
+
+    With an interval if all rows have one: tasks are independent samples.
+    """
     by_dim: dict[int, list[StsRow]] = {}
     for row in rows:
         by_dim.setdefault(row.dim, []).append(row)
-    return [
-        StsRow(
-            AVERAGE,
-            dim,
-            float(np.mean([row.spearman for row in group])),
-            float(np.mean([row.pearson for row in group])),
-            sum(row.n for row in group),
-        )
-        for dim, group in by_dim.items()
-    ]
+    return [_average(dim, group) for dim, group in by_dim.items()]
+
+
+def _average(dim: int, rows: Sequence[StsRow]) -> StsRow:
+    values = [row.spearman for row in rows]
+    ends = [row.spearman_interval for row in rows if row.spearman_interval is not None]
+    return StsRow(
+        AVERAGE,
+        dim,
+        float(np.mean(values)),
+        float(np.mean([row.pearson for row in rows])),
+        sum(row.n for row in rows),
+        interval_of_mean(values, ends) if len(ends) == len(rows) else None,
+    )
 
 
 def _check(task: StsTask, setting: Setting) -> None:
@@ -279,10 +298,10 @@ def _where(task: StsTask, subset: str) -> str:
 
 
 def _row(
-    stats: Any, task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting
+    task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting, *, intervals: bool
 ) -> StsRow:
     gold = np.array([score for score, _, _ in task.pairs])
-    found = []
+    stats, found, ends = scipy_stats(), [], []
     parts = task.parts(setting)
     for subset, places in parts.items():
         x, y = cosines[places], gold[places]
@@ -292,16 +311,9 @@ def _row(
                 "numbers: no order to correlate"
             )
         found.append((stats.spearmanr(x, y).statistic, stats.pearsonr(x, y).statistic))
+        if intervals:
+            ends.append(spearman_interval(x, y))
     sizes = [len(places) for places in parts.values()] if setting == "weighted" else None
     spearman, pearson = np.average(found, axis=0, weights=sizes)
-    return StsRow(task.name, dim, float(spearman), float(pearson), len(gold))
-
-
-def _scipy_stats() -> Any:
-    try:
-        from scipy import stats  # an extra: encoding and indexing do without
-    except ImportError:
-        raise ConfigError(
-            "measuring needs scipy: install the extra `train` (pip install 'searchengine[train]')"
-        ) from None
-    return stats
+    interval = interval_of_mean([rho for rho, _ in found], ends, sizes) if intervals else None
+    return StsRow(task.name, dim, float(spearman), float(pearson), len(gold), interval)

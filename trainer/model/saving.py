@@ -1,7 +1,6 @@
 """Model folders, written so that sentence-transformers, mteb and friends load them."""
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from safetensors.torch import save_file
 
 from trainer.errors import ModelError
 from trainer.model.card import card
-from trainer.model.durable import sync_files, write_json
+from trainer.model.durable import new_folder, write_json
 from trainer.model.folder import CLASSIFIER, HISTORY, Model
 from trainer.model.layout import MODEL_CONFIG, MODULES, WEIGHTS
 from trainer.model.modules import (
@@ -21,6 +20,7 @@ from trainer.model.modules import (
     WeightedLayerPooling,
 )
 from trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
+from trainer.model.source import CHECKPOINT
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -32,21 +32,9 @@ def write_model(model: Model, path: Path) -> None:
     Everything goes to a folder beside it that is renamed at the end: an interrupted save leaves the
     old model or none. ModelError where `path` is something else than a model or an empty folder.
     """
-    path = path.absolute()
     check_replaceable(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
-            new = Path(scratch) / "new"
-            new.mkdir()
-            _write_files(model, new)
-            sync_files(new)
-            if path.exists():
-                _keep_the_rest(path, new)
-                path.rename(Path(scratch) / "old")
-            new.rename(path)
-    except OSError as error:
-        raise ModelError(f"the model cannot be written to {path}: {error}") from error
+    with new_folder(path, keep=CHECKPOINT) as new:
+        _write_files(model, new)
 
 
 def check_replaceable(path: Path) -> None:
@@ -54,14 +42,8 @@ def check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
-    if MODULES not in names and not names <= {"checkpoint"}:
+    if MODULES not in names and not names <= {CHECKPOINT}:
         raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
-
-
-def _keep_the_rest(old: Path, new: Path) -> None:
-    """A checkpoint lives inside the model's folder and outlives a new version of the model."""
-    if (old / "checkpoint").is_dir():
-        (old / "checkpoint").rename(new / "checkpoint")
 
 
 def _write_files(model: Model, folder: Path) -> None:

@@ -10,7 +10,6 @@ them, and texts of other examples drawn at random where the file has too few.
 
 import math
 import random
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from trainer.cross_encoder import UNREADABLE, CrossEncoder
 from trainer.errors import ConfigError, ModelError, TrainingError, first_line
-from trainer.model.durable import sync_files
+from trainer.model.durable import new_folder
 from trainer.model.layout import require_safetensors
 from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source
-from trainer.runtimes.config import RuntimeConfig, cpu_has_native_bf16
+from trainer.runtimes.config import cpu_has_native_bf16
 from trainer.runtimes.torch_runtime import pick_device
 from trainer.training.data.files import Examples, read_examples
 from trainer.training.data.positives import Kind
@@ -124,7 +123,7 @@ def train_cross_encoder(
     device = pick_device(None)
     _fit(network.to(device), tokenizer, learn, config, report)
     _write(network.cpu(), tokenizer, Path(config.out))
-    scorer = CrossEncoder.load(config.out, RuntimeConfig())
+    scorer = CrossEncoder.load(config.out)
     return Trained(scorer, *_judged(scorer, held_out), len(held_out))
 
 
@@ -225,21 +224,13 @@ def _fit(
 
 
 def _write(network: Any, tokenizer: Any, out: Path) -> None:
-    """Write to a folder beside it that is renamed at the end. Raises ModelError."""
-    out = out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-            new = Path(scratch) / "new"
-            with quiet():
-                network.save_pretrained(new, safe_serialization=True)
-                tokenizer.save_pretrained(new)
-            sync_files(new)
-            if out.exists():
-                out.rmdir()  # empty, or an error
-            new.rename(out)
-    except OSError as error:
-        raise ModelError(f"the model cannot be written to {out}: {error}") from error
+    """Raises ModelError, also if there is something in `out` by now."""
+    with new_folder(out) as new:
+        with quiet():
+            network.save_pretrained(new, safe_serialization=True)
+            tokenizer.save_pretrained(new)
+        if out.exists():
+            out.rmdir()  # empty, or an error
 
 
 def _judged(scorer: CrossEncoder, groups: Sequence[Group]) -> tuple[float, float]:

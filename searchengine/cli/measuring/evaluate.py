@@ -86,9 +86,9 @@ def sts(
 ) -> None:
     """Measure Spearman correlation with human similarity scores.
 
-    Prints one row per task and prefix length. Each FILE is a task: a TSV with the
-    columns score, sentence1 and sentence2. Files with the same NAME are pooled into
-    one task. Several tasks end in an average.
+    Prints one row per task and prefix length, with 95 % intervals. Each FILE is a
+    task: a TSV with the columns score, sentence1 and sentence2. Files with the same
+    NAME are pooled into one task. Several tasks end in an average.
 
     --setting correlates all pairs of a task at once, or each subset (by the column
     subset) and takes their mean, plain or weighted by the subsets' sizes.
@@ -101,19 +101,22 @@ def sts(
     from trainer.evaluation.sts import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
-    models, titles = _models(encoders, layers, runtime), _titles(encoders)
+    models, titles = load_all(encoders, layers, runtime), titles_of(encoders)
     dicts = []
     lines: dict[str, dict[int, float]] = {}
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
-            rows = sts_tasks(model, tasks, prefixes, setting, advance)
+            rows = sts_tasks(model, tasks, prefixes, setting, advance, intervals=True)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
             line = titles[name] + (f", {model.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
     pairs = sum(len(task.pairs) for task in tasks)
-    show_json(dicts) if as_json else show_rows(dicts, f"{pairs} pairs, setting {setting}")
+    if as_json:
+        show_json(dicts)
+    else:
+        show_rows([_with_interval(row) for row in dicts], f"{pairs} pairs, setting {setting}")
     if plots is not None:
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import prefix_scores
@@ -122,14 +125,21 @@ def sts(
         note(f"Written: {save(figure, plots / 'prefixes.svg')}")
 
 
-def _titles(encoders: tuple[str, ...]) -> dict[str, str]:
+def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table: the interval of Spearman's correlation stands beside it."""
+    low, high = row["spearman_interval"]
+    shown = {name: value for name, value in row.items() if name != "spearman_interval"}
+    return shown | {"spearman": f"{row['spearman']:.4f} [{low:.3f}–{high:.3f}]"}
+
+
+def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:
     """Titles of the encoders in a plot: the last part of the path, if it is unique."""
     short = {name: Path(name).name for name in encoders}
     unique = len(set(short.values())) == len(short)
     return short if unique else {name: name for name in encoders}
 
 
-def _models(
+def load_all(
     encoders: tuple[str, ...], layers: tuple[int, ...] | None, runtime: Any
 ) -> list[tuple[str, Any]]:
     """Load every encoder, with every number of layers."""
@@ -241,7 +251,7 @@ def geometry(
     from trainer.evaluation.sts import Remembered, StsTask, read_sts, sentences
 
     scored = read_sts(pairs)
-    dicts, spectra, titles = [], {}, _titles(encoders)
+    dicts, spectra, titles = [], {}, titles_of(encoders)
     with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
         for name in encoders:
             model = Remembered(Encoder.load(name, trust_remote_code=trust_remote_code))

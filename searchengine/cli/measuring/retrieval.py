@@ -1,31 +1,35 @@
 """searchengine evaluate retrieval and runs: search results measured by judgements."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from searchengine.cli.console import counted
+from searchengine.cli.measuring import encoders as by_encoder
+from searchengine.cli.measuring import judged
 from searchengine.cli.measuring.evaluate import PREFIXES
-from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, PLOTS, name_list, runs, several
+from searchengine.cli.options import (
+    AS_JSON,
+    PLOTS,
+    Address,
+    complete_path,
+    name_list,
+    runs,
+    several,
+)
 from searchengine.storage.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
-    from searchengine.evaluate.differences import Worse
     from searchengine.evaluate.judgements import Qrels
-    from searchengine.evaluate.metrics import RetrievalRow, Setting
+    from searchengine.evaluate.metrics import RetrievalRow
     from searchengine.evaluate.retrieval import Task
-
-    Losses = Mapping[str, Sequence[Worse]]
-
-_LOSSES = "the questions that lost most nDCG@10, and the relevant documents that fell"
 
 
 @click.command()
-@COLLECTION
+@click.argument("collection", type=Address(), required=False)
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
 )
@@ -34,7 +38,8 @@ _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that
     "--beir",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
+    help="Folder with both: queries.jsonl and qrels/SPLIT.tsv (and corpus.jsonl, for --encoder "
+    "without a collection).",
 )
 @click.option("--split", default="test", help="Split of the BEIR folder.")
 @click.option(
@@ -71,12 +76,20 @@ _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that
     metavar="DIR",
     help="Folder for a TREC run file per row.",
 )
-@ENCODER
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_path,
+    help="Model folder, hub name, or URL#MODEL [default: the collection's encoder]; repeatable "
+    "without a collection, to compare encoders.",
+)
 @runs
 @PLOTS
 @AS_JSON
 def retrieval(
-    collection: Path,
+    collection: Path | str | None,
     queries: Path | None,
     qrels: Path | None,
     beir: Path | None,
@@ -89,7 +102,7 @@ def retrieval(
     worst_of: str | None,
     exclude_self: bool | None,
     run_out: Path | None,
-    encoder: str | None,
+    encoders: tuple[str, ...],
     runtime: Any,
     plots: Path | None,
     as_json: bool,
@@ -100,13 +113,17 @@ def retrieval(
     and "configured", the search that users of the collection get. Modes text and
     hybrid are one row each. docs/evaluation.md explains intervals and p-values.
 
+    Without COLLECTION, each --encoder encodes the documents and questions of the
+    BEIR folder, and one sentence says whether it is better than the first.
+
     \b
     Examples:
         searchengine evaluate retrieval my.index --queries q.jsonl --qrels test.tsv
         searchengine evaluate retrieval my.index --beir scifact --mode vector,text,hybrid
         searchengine evaluate retrieval my.index --beir scifact --worst 20 --of 64
+        searchengine evaluate retrieval --beir scifact --encoder starter --encoder my-model
     """
-    from searchengine.cli.console import note, progress
+    from searchengine.cli.console import note, progress, show_json
     from searchengine.engine import SearchEngine
     from searchengine.evaluate import metrics
     from searchengine.evaluate import retrieval as evaluation
@@ -115,12 +132,24 @@ def retrieval(
         raise click.UsageError("--of needs --worst N; add it, or leave --of out")
     if plots is not None and Mode.VECTOR not in modes:
         raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
+    if collection is None:
+        folder = by_encoder.folder(encoders, beir)
+        by_encoder.compare(
+            by_encoder.Comparison(encoders, baseline, worst, worst_of, exclude_self, run_out),
+            folder,
+            *_read(queries, qrels, folder, split),
+            runtime=runtime,
+            as_json=as_json,
+        )
+        return
+    encoder = by_encoder.only(encoders)
     questions, judgements = _read(queries, qrels, beir, split)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         dims = _dims(engine, modes, prefixes)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
-        compared = _compared(engine, names, base, worst_of) if worst is not None else []
+        row = None if worst_of is None else _row(engine, names, worst_of)
+        compared = judged.compared(names, base, row) if worst is not None else []
         task = evaluation.task(engine, questions, judgements, exclude_self)
         if run_out is not None:
             _check_runs(engine, task, run_out)
@@ -131,12 +160,15 @@ def retrieval(
             for setting in evaluation.measure(engine, task, dims, shortlist, modes):
                 settings.append(setting)
                 advance(1)
-        losses = _losses(engine, task, settings, base, compared, worst)
+        losses = judged.losses(engine, task, settings, base, compared, worst)
     rows = metrics.table(settings, base)
     title = f"{collection}, {counted(len(task.queries), 'question')}"
-    _show(rows, losses, title) if not as_json else _show_json(rows, losses)
+    if as_json:
+        show_json(judged.as_dicts(rows, losses))
+    else:
+        judged.show(rows, metrics.cells(rows), losses, title)
     if run_out is not None:
-        _write_runs(run_out, settings)
+        judged.write_runs(run_out, settings)
     if plots is not None:
         _draw(plots, rows, shortlist)
 
@@ -168,26 +200,29 @@ def run_files(
     Example:
         searchengine evaluate runs bm25.run mine.run --qrels qrels/test.tsv
     """
-    from searchengine.cli.console import note
+    from searchengine.cli.console import note, show_json
     from searchengine.evaluate import metrics
     from searchengine.evaluate.judgements import read_qrels
     from searchengine.evaluate.runs import read_run
 
     run_names = _run_names(files, names)
     base = run_names[metrics.position(run_names, baseline)] if baseline else run_names[0]
-    judged = read_qrels(qrels)
+    grades = read_qrels(qrels)
     settings = []
     for name, file in zip(run_names, files, strict=True):
         run = read_run(file)
-        if missing := len(judged.keys() - run.keys()):
+        if missing := len(grades.keys() - run.keys()):
             note(
-                f"Note: {name} lacks {missing:,} of {len(judged):,} judged questions: they count 0"
+                f"Note: {name} lacks {missing:,} of {len(grades):,} judged questions: they count 0"
             )
-        if unjudged := len(run.keys() - judged.keys()):
+        if unjudged := len(run.keys() - grades.keys()):
             note(f"Note: {name} answers questions without a judgement, left out: {unjudged:,}")
-        settings.append(metrics.Setting.of(name, run, list(judged), judged))
+        settings.append(metrics.Setting.of(name, run, list(grades), grades))
     rows = metrics.table(settings, base)
-    _show(rows, {}, f"{qrels}, {len(judged)} questions") if not as_json else _show_json(rows, {})
+    if as_json:
+        show_json(judged.as_dicts(rows, {}))
+    else:
+        judged.show(rows, metrics.cells(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
 
 
 def _read(
@@ -226,22 +261,6 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
     return names[position(names, EXACT if row == full else row)]
 
 
-def _compared(
-    engine: "SearchEngine", names: Sequence[str], base: str, row: str | None
-) -> list[str]:
-    """Return the rows whose losses against the baseline --worst shows."""
-    rows = names if row is None else [_row(engine, names, row)]
-    if compared := [name for name in rows if name != base]:
-        return compared
-    if row is not None:
-        raise click.UsageError(
-            f"--of {row} is the baseline itself; name another row, or another --baseline"
-        )
-    raise click.UsageError(
-        f"--worst needs a second row to compare with {base}; add one, such as --mode vector,text"
-    )
-
-
 def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     """Refuse names that a run file cannot contain before measuring."""
     from searchengine.evaluate.runs import check_names
@@ -262,64 +281,6 @@ def _run_names(files: Sequence[Path], names: Sequence[str] | None) -> list[str]:
             f"names of runs must differ, got {', '.join(result)}; name them with --names a,b"
         )
     return result
-
-
-def _losses(
-    engine: "SearchEngine",
-    task: "Task",
-    settings: Sequence["Setting"],
-    base: str,
-    names: Sequence[str],
-    count: int | None,
-) -> "Losses":
-    """Return the questions that each of the named rows lost against the baseline."""
-    from searchengine.evaluate.differences import worst
-
-    by_name = {setting.name: setting for setting in settings}
-    return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
-
-
-def _show_json(rows: Sequence["RetrievalRow"], losses: "Losses") -> None:
-    from searchengine.cli.console import show_json
-
-    dicts = [row.as_dict() for row in rows]
-    for row in dicts:
-        if row["setting"] in losses:
-            row["worst"] = [asdict(question) for question in losses[row["setting"]]]
-    show_json(dicts)
-
-
-def _show(rows: Sequence["RetrievalRow"], losses: "Losses", title: str) -> None:
-    """Print the table, a legend, and the questions that lost."""
-    from searchengine.cli.console import note, say, show_rows
-    from searchengine.evaluate.metrics import cells
-
-    show_rows(cells(rows), title)
-    base = next((row.baseline for row in rows if row.baseline is not None), None)
-    if base is not None:
-        note(
-            f"difference: in nDCG@10, to {base}; p: paired randomisation test, corrected for "
-            f"{counted(len(rows) - 1, 'comparison')} (Holm); […]: 95 % interval"
-        )
-    for name, questions in losses.items():
-        say(f"\n{name} against {base}: " + (_LOSSES if questions else "no question lost"))
-        for question in questions:
-            scores = f"{question.before:.3f} → {question.after:.3f}"
-            say(f"\n  {scores}  {question.key}: {question.question:.200}")
-            for document in question.documents:
-                after = "–" if document.after is None else document.after
-                ranks = f"rank {document.before} → {after}"
-                label = f"{document.key}  {document.title:.80}"
-                say(f"      {ranks:<14} grade {document.grade}  {label}")
-
-
-def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
-    from searchengine.cli.console import note
-    from searchengine.evaluate.runs import write_run
-
-    for setting in settings:
-        write_run(folder / f"{setting.name}.run", setting.run, setting.name)
-    note(f"Written: {counted(len(settings), 'run')} in {folder}")
 
 
 def _draw(folder: Path, rows: Sequence["RetrievalRow"], shortlist: int) -> None:

@@ -48,12 +48,18 @@ function toggle(item, hit, question) {
   item.querySelector(".whole").textContent = open ? "Whole text" : "Snippet";
 }
 
+/** The score, and those of the stages and parts that it follows from. */
+function scores(hit) {
+  const parts = Object.entries(hit.scores).map(([name, score]) => `${name.replace("_", "-")} ${score.toFixed(3)}`);
+  return parts.length ? `Score; ${parts.join(", ")}` : "Score";
+}
+
 function item(hit, question, onFilter) {
   const title = hit.title || hit.key;
   const element = make("li", { tabindex: "-1", "data-key": hit.key },
     make("div", { class: "head" },
       make("h3", {}, ...highlighted(title, question)),
-      make("span", { class: "score", title: "Score" }, hit.score.toFixed(3))),
+      make("span", { class: "score", title: scores(hit) }, hit.score.toFixed(3))),
     make("p", { class: "hit-text" }, ...highlighted(hit.snippet, question)),
     metadata(hit, onFilter),
   );

@@ -9,13 +9,15 @@ const PAGE = 10;
 const DEBOUNCE = 80; // milliseconds
 const FACETS = 5;
 // usual: the mode in which the collection answers questions that name none
-const state = { usual: "vector", filters: [], fields: [], hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
+// candidates: the most hits that the server's cross-encoder orders again; null: it has none
+const state = { usual: "vector", candidates: null, filters: [], fields: [], hits: [], stats: null, asked: null, last: null, asking: null, timer: 0 };
 
 const checkedMode = () => document.querySelector("input[name=mode]:checked").value;
 const check = (mode) => {
   const choice = document.querySelector(`input[name=mode][value="${CSS.escape(mode)}"]`);
   if (choice) choice.checked = true;
 };
+const crossEncodes = () => state.candidates !== null && byId("cross-encoder").checked;
 const shortlist = () => (Number(byId("shortlist").value) ? 2 ** (Number(byId("shortlist").value) + 2) : null);
 const where = () => state.filters.map((filter) => `(${filter})`).join(" and ") || null;
 const at = () => `/v1/collections/${encodeURIComponent(byId("collection").value)}`;
@@ -31,8 +33,9 @@ function showError(error) {
 function request(question) {
   const mode = checkedMode();
   return {
-    collection: byId("collection").value, query: question, k: PAGE, mode, where: where(),
+    collection: byId("collection").value, query: question, mode, where: where(),
     shortlist: mode === "text" ? null : shortlist(), as_you_type: true,
+    cross_encoder: crossEncodes(), k: Math.min(PAGE, crossEncodes() ? state.candidates : PAGE),
   };
 }
 
@@ -65,7 +68,7 @@ async function search() {
     state.hits = result.hits;
     byId("error").hidden = true;
     showHits(result.hits, question, addFilter, false);
-    byId("more").hidden = result.hits.length < PAGE;
+    byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = result.hits.length
       ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms` : "No hits.";
     byId("cascade").hidden = false;
@@ -88,13 +91,17 @@ async function search() {
 /** When the browser has painted what was just shown: a task after the next frame. */
 const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
+/** Whether a further page can be asked for: a cross-encoder orders its candidates, and no others. */
+const mayHaveMore = (result) => result.hits.length === state.asked.k
+  && (!state.asked.cross_encoder || state.hits.length + state.asked.k <= state.candidates);
+
 async function more() {
   const offset = state.hits.length;
   try {
     const result = await call("/v1/search", { ...state.asked, offset }, state.asking.signal);
     state.hits = [...state.hits, ...result.hits];
     const items = showHits(result.hits, state.asked.query, addFilter, true);
-    byId("more").hidden = result.hits.length < PAGE;
+    byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = `${state.hits.length} hits`;
     items[0]?.focus();
   } catch (error) {
@@ -194,6 +201,8 @@ async function begin() {
     byId("token-form").hidden = byId("error").hidden = true;
     byId("collection").replaceChildren(...collections.map(({ name }) => make("option", { value: name }, name)));
     byId("collections").hidden = collections.length < 2;
+    state.candidates = collections[0].candidates;
+    byId("cross-encoding").hidden = state.candidates === null;
     recall();
     await openCollection();
   } catch (error) {
@@ -267,7 +276,7 @@ byId("search").addEventListener("submit", (event) => {
   else addFilter(filter).then((added) => { if (added) byId("where").value = ""; });
 });
 byId("search").addEventListener("change", (event) => {
-  if (event.target.name === "mode") search();
+  if (event.target.name === "mode" || event.target.id === "cross-encoder") search();
 });
 byId("shortlist").addEventListener("input", () => {
   const text = shortlist() === null ? "as tuned" : number(shortlist());

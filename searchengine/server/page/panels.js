@@ -2,11 +2,12 @@
 
 import { byId, draw, make } from "./dom.js";
 
-const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", total: "in all" };
+const NAMES = { wait: "waiting", encode: "encoding", search: "searching", fetch: "reading documents", cross_encode: "cross-encoding", total: "in all" };
 
 export function showStages(result, stats, shortlist) {
   const config = stats.index_config;
-  const rows = Object.entries(NAMES).map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
+  const stages = Object.entries(NAMES).filter(([name]) => name !== "cross_encode" || result.timing[name] > 0);
+  const rows = stages.map(([name, label]) => [label, `${result.timing[name].toFixed(2)} ms`]);
   if (result.timing.questions > 1) rows.push(["questions answered together", result.timing.questions]);
   rows.push(["prefix", `${config.prefix} of ${stats.dim} dimensions`]);
   rows.push(["structure", `${config.structure} ${config.code}`]);

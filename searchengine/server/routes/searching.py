@@ -17,7 +17,7 @@ from searchengine.encoders.protocol import Role
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.ingest.passages import Tokenizes
-from searchengine.query.hits import Hit, Hits, HitsBatch
+from searchengine.query.hits import STAGES, Hit, Hits, HitsBatch
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
@@ -39,7 +39,7 @@ async def search(asked: SearchRequest, request: Request) -> Response:
     served = here.served(asked.collection)
     start = time.perf_counter()
     question = asked.query if asked.query is not None else asked.vector
-    hits = await served.search(question, asked.k, asked.options())
+    hits = await served.search(question, asked.k, here.options(asked))
     seconds = time.perf_counter() - start
     here.metrics.searched(hits.timing, seconds)
     return as_json(_result(served.name, hits, seconds, asked.texts))
@@ -51,10 +51,11 @@ async def search_batch(asked: BatchRequest, request: Request) -> Response:
     here = state(request)
     served = here.served(asked.collection)
     start = time.perf_counter()
+    questions = (asked.queries if asked.queries is not None else asked.vectors) or []
+    options = here.options(asked, len(questions))
 
     def work(engine: SearchEngine) -> HitsBatch:
-        questions = asked.queries if asked.queries is not None else asked.vectors
-        return engine.search_batch(questions or [], asked.k, **asked.options())
+        return engine.search_batch(questions, asked.k, **options)
 
     batch = await served.read(work)
     seconds = time.perf_counter() - start
@@ -118,7 +119,7 @@ def _result(collection: str, hits: Hits, seconds: float, texts: bool) -> dict[st
     """A SearchResponse."""
     timing = None
     if hits.timing is not None:
-        stages = {name: 1e3 * getattr(hits.timing, name) for name in ("encode", "search", "fetch")}
+        stages = {name: 1e3 * getattr(hits.timing, name) for name in STAGES}
         wait = max(0.0, 1e3 * seconds - sum(stages.values()))
         rounded = {"wait": wait, **stages, "total": 1e3 * seconds}
         timing = {name: round(value, 3) for name, value in rounded.items()}

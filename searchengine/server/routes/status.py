@@ -19,13 +19,16 @@ router = APIRouter(tags=["server"])
 @router.get("/v1/collections", response_model=CollectionList, responses=responses())
 async def collections(request: Request) -> Response:
     """The collections of this server."""
+    here = state(request)
+    encoding = here.settings.cross_encoding
     found = [
         {
             "name": served.name,
             "ready": served.problem is None,
             "documents": await served.read(len),
+            "candidates": None if encoding is None else encoding.candidates,
         }
-        for served in state(request).collections.values()
+        for served in here.collections.values()
     ]
     return as_json({"collections": found})
 

@@ -321,6 +321,25 @@ def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:
     assert again == [key for key in keys if key != "k7"]
 
 
+def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
+    """As they were added: one row for each passage, in the encoder's basis."""
+    stored = entries(8)
+    engine.collection.upsert(stored[:5])
+    engine.collection.upsert(stored[5:])
+    engine.delete(["k4"])
+    first, unknown, deleted, again, last = engine.vectors(["k6", "k99", "k4", "k6", "k7"])
+    assert unknown is None and deleted is None
+    assert first is not None and again is not None and last is not None
+    assert first.dtype == np.float32 and first.shape == (2, DIM) and last.shape == (0, DIM)
+    np.testing.assert_allclose(first, stored[6].vectors, atol=NEAR)
+    np.testing.assert_array_equal(first, again)
+    assert engine.vectors([]) == [] and engine.vectors(iter(["k99"])) == [None]
+    with pytest.raises(QueryError, match="takes a list of keys, got 'k6'"):
+        engine.vectors("k6")
+    with pytest.raises(QueryError, match="key"):
+        engine.vectors([6])  # type: ignore[list-item]
+
+
 def test_get_count_and_delete(engine: SearchEngine) -> None:
     engine.collection.upsert(entries(10))
     assert engine.get("k3") == Document("k3", "ab ab ", "title 3", {"n": 3, "even": False})

@@ -101,6 +101,26 @@ def test_retrievers_run_in_a_pipeline_and_are_serialized(store: SearchEngineDocu
         SearchEngineRetriever("papers.index")
 
 
+def test_embeddings_are_returned_if_asked_for(store: SearchEngineDocumentStore) -> None:
+    expected = dict(zip("ab", WordLengths().encode(["a bee", "the cat sat"]), strict=True))
+    engine = store.engine
+    store.write_documents([Document(id="v", embedding=[3.0] + [0.0] * 15)])
+    store = SearchEngineDocumentStore(store.path, return_embedding=True)
+    store.engine = engine
+    assert SearchEngineDocumentStore.from_dict(store.to_dict()).return_embedding
+    *encoded, given = store.filter_documents()
+    assert given.embedding == pytest.approx([1.0] + [0.0] * 15, abs=1e-3)
+    retriever = SearchEngineRetriever(store, top_k=2, options={"where": "exists(year)"})
+    for found in (
+        encoded,
+        retriever.run("a bee")["documents"],
+        asyncio.run(retriever.run_async("a bee"))["documents"],
+    ):
+        assert {document.id for document in found} == set(expected)
+        for document in found:
+            assert document.embedding == pytest.approx(expected[document.id].tolist(), abs=1e-3)
+
+
 def test_documents_with_and_without_embeddings(store: SearchEngineDocumentStore) -> None:
     vector = [0.0] * 15 + [1.0]
     given = [Document(id="v", embedding=vector), Document(id="w", content="wasps")]

@@ -235,6 +235,24 @@ def test_what_a_filter_cannot_say_is_refused(operator: str, value: Any, message:
         where_of(asked)
 
 
+def test_get_is_the_embedding_scaled_to_length_1(stores: Stores) -> None:
+    mine, theirs = stores
+    for node_id in ("n0", "n7"):
+        vector = np.array(theirs.get(node_id))
+        assert mine.get(node_id) == pytest.approx(vector / np.linalg.norm(vector), abs=1e-3)
+    mine.engine.add([{"_id": "words", "text": "no vector"}], [None])
+    for node_id in ("none", "words"):
+        with pytest.raises(KeyError, match=node_id):
+            mine.get(node_id)
+
+
+def test_several_passages_have_their_mean(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", None, dim=2) as engine:
+        parts = [{"key": "a", "start": 0, "end": 1}, {"key": "a", "start": 2, "end": 3}]
+        engine.add([{"_id": "a", "text": "b c"}], [[1, 0], [0, 1]], passages=parts)
+        assert SearchEngineVectorStore(engine).get("a") == pytest.approx([0.5**0.5] * 2)
+
+
 def test_a_collection_with_an_encoder_needs_no_embeddings(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         store = SearchEngineVectorStore(engine)

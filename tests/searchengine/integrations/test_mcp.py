@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 from command_line import COMMAND, run
-from tiny_model import static_table, write_model2vec
+from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 from mcp import Client, StdioServerParameters
 
+from searchengine.errors import QueryError
 from searchengine.integrations.mcp import Server, Tools
+from searchengine.query.cross_encoding import CrossEncoding
+from trainer.runtimes.config import RuntimeConfig
 
 DOCUMENTS = [
     {"_id": "whales", "title": "Whales", "text": "A whale rests half of its brain.", "year": 2016},
@@ -184,3 +187,27 @@ def test_the_command_ends_with_its_input_or_on_a_signal(
 def test_a_missing_collection_is_refused_at_once(tmp_path: Path) -> None:
     done = run("mcp", tmp_path / "none.index")
     assert done.returncode == 2 and "none.index" in done.stderr and not done.stdout
+
+
+def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_path: Path) -> None:
+    model = str(write_cross_encoder(tmp_path / "cross"))
+    runtime = RuntimeConfig(device="cpu")
+    tools = Tools(path, runtime=runtime, cross_encoding=CrossEncoding(model, 2))
+    server = Server(tools)
+    try:
+        asked = {"query": "hunt by night", "mode": "text"}
+        (result,) = called(server, ("search", asked | {"k": 2}))
+        hits = result.structured_content["hits"]
+        with SearchEngine.open(path, runtime=runtime) as engine:
+            plain = {hit.key: hit for hit in engine.search("hunt by night", 2, mode="text")}
+            again = engine.search("hunt by night", 2, mode="text", cross_encoder=model)
+        assert [hit["key"] for hit in hits] == [hit.key for hit in again]
+        for hit in hits:
+            assert hit["score"] == hit["scores"]["cross_encoder"] != plain[hit["key"]].score
+            assert hit["scores"]["text"] == pytest.approx(plain[hit["key"]].score)
+        assert "must not exceed them, got 3" in refusal(server, "search", **asked, k=2, offset=1)
+        assert "A cross-encoder orders the best 2 hits" in tools.instructions()
+    finally:
+        tools.close()
+    with pytest.raises(QueryError, match="no model at"):
+        Tools(path, cross_encoding=CrossEncoding(str(tmp_path / "gone")))

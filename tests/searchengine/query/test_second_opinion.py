@@ -108,6 +108,18 @@ def test_a_batch_answers_each_question(engine: SearchEngine, model: str) -> None
     assert engine.search_batch([QUESTION], 3, where="group = 99", cross_encoder=model) == [[]]
 
 
+def test_a_preferred_runtime_is_that_of_encoders(
+    engine: SearchEngine, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable names what runs encoders; a cross-encoder is run by torch all the same."""
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")
+    assert CrossEncoder.load(model).precision
+    runtime = RuntimeConfig(device="cpu")
+    with SearchEngine.open(engine.collection.path, runtime=runtime) as other:
+        hits = other.search(QUESTION, 3, mode="text", cross_encoder=model)
+    assert all("cross_encoder" in hit.scores for hit in hits)
+
+
 def test_what_cannot_be_answered(engine: SearchEngine, model: str, tmp_path: Path) -> None:
     encoder = write_plain(tmp_path / "plain")
     vector = engine.encode_questions([QUESTION])[0]

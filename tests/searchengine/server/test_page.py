@@ -117,6 +117,42 @@ def test_search_and_pages(page: Any) -> None:
     assert page.locator("#status").inner_text() == "No hits."
 
 
+def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
+    """A stand-in for the answers of a server that has one, which reads 15 documents at most."""
+    assert not page.is_visible("#cross-encoding")  # this server has none
+    asked: list[dict[str, Any]] = []
+
+    def collections(route: Any) -> None:
+        listed = route.fetch().json()
+        listed["collections"][0]["candidates"] = 15
+        route.fulfill(json=listed)
+
+    def search(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        plain = route.fetch(post_data=json.dumps(asked[-1] | {"cross_encoder": False})).json()
+        if asked[-1]["cross_encoder"]:
+            plain["timing"]["cross_encode"] = 12.5
+            for hit in plain["hits"]:
+                hit["scores"] = {"text": hit["score"], "cross_encoder": 0.75}
+        route.fulfill(json=plain)
+
+    page.route("**/v1/collections", collections)
+    page.route("**/v1/search", search)
+    page.reload()
+    page.wait_for_selector("#cross-encoding", state="visible")
+    ask(page, "whale")
+    assert not asked[-1]["cross_encoder"] and page.is_visible("#more")
+    assert "cross-encoding" not in page.locator("#stages").inner_text()
+    page.check("#cross-encoder")
+    page.wait_for_function(
+        "() => document.querySelector('#stages').textContent.includes('12.50 ms')"
+    )
+    settle(page)
+    assert asked[-1]["cross_encoder"] and asked[-1]["k"] == 10
+    assert not page.is_visible("#more")  # a second page would need 20 candidates
+    assert "cross-encoder 0.750" in page.locator(".score").first.get_attribute("title")
+
+
 def test_filters_are_chips(page: Any) -> None:
     ask(page, "whale")
     page.click("#facets button:has-text('land (10)')")

@@ -1,0 +1,56 @@
+"""A model folder appears at once or not at all."""
+
+from pathlib import Path
+
+import pytest
+from tiny_model import write_cross_encoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from trainer.errors import ModelError
+from trainer.model.durable import new_folder
+from trainer.training.cross_encoder import _write
+
+
+def filled(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "parent" / "model"
+    (path / "kept").mkdir(parents=True)
+    (path / "old.txt").write_text("old")
+    (path / "kept" / "state").write_text("42")
+    return path
+
+
+def test_a_folder_is_replaced_at_the_end(path: Path) -> None:
+    with new_folder(path, keep="kept") as new:
+        (new / "new.txt").write_text("new")
+        assert filled(path) == {"old.txt": "old", "kept/state": "42"}
+    assert filled(path.parent) == {"model/new.txt": "new", "model/kept/state": "42"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no room")])
+def test_an_interrupted_write_leaves_what_was_there(path: Path, error: BaseException) -> None:
+    before = filled(path.parent)
+    with pytest.raises((KeyboardInterrupt, ModelError)) as raised:
+        with new_folder(path, keep="kept") as new:
+            (new / "new.txt").write_text("new")
+            raise error
+    assert filled(path.parent) == before
+    if isinstance(error, OSError):
+        assert f"cannot be written to {path}: no room" in str(raised.value)
+
+
+def test_a_cross_encoder_replaces_an_empty_folder_only(path: Path, tmp_path: Path) -> None:
+    source = write_cross_encoder(tmp_path / "source")
+    network = AutoModelForSequenceClassification.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    with pytest.raises(ModelError, match="cannot be written"):
+        _write(network, tokenizer, path)
+    assert filled(path) == {"old.txt": "old", "kept/state": "42"}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    _write(network, tokenizer, empty)
+    assert {"config.json", "model.safetensors"} <= {entry.name for entry in empty.iterdir()}
