@@ -296,7 +296,7 @@ def written(path: Path, texts: Sequence[str]) -> Path:
 
 
 def be(tool: str, **loading: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What a side answers with, and what it tells of itself."""
+    """The function that answers a side's requests, and a description of the side."""
     make = {"ours": ours, "theirs": theirs, "matmul": matmul}[tool]
     return make(**loading)
 

@@ -39,7 +39,7 @@ SIDES = ("torch", *BACKENDS, "fastembed")
 
 
 def be(tool: str, model: str, exported: str, **_: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What a side answers with, and what it tells of itself."""
+    """The function that answers a side's requests, and a description of the side."""
     folder = Path(exported)
     if tool == "export":
         export(Path(model), folder)

@@ -233,7 +233,7 @@ BUILDERS = {"vectors.npy": build_vectors, "searchengine": build_ours, "txtai": b
 
 
 def be(tool: str, work: str, **rest: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What a side answers with, and what it tells of itself."""
+    """The function that answers a side's requests, and a description of the side."""
     folder = Path(work)
     if tool == "build":
         return building(folder, **rest), {}

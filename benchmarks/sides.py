@@ -25,7 +25,7 @@ class Side:
     """One side of a comparison, loaded when this returns.
 
     script: the file that makes the side of the rest, see `run`. python: runs it, this one if there
-    is none. `about` is what the side tells of itself. Raises RuntimeError with the end of its
+    is none. `about` is the side's description of itself. Raises RuntimeError with the end of its
     messages if it fails.
     """
 
@@ -82,7 +82,8 @@ def running(
 def run(main: Callable[[], Any], be: Callable[..., tuple[Callable[..., Any], Any]]) -> None:
     """Run a script: as a side if a Side started it, otherwise its command.
 
-    be: called with what the Side was given; what answers requests, and what it tells of itself.
+    be: called with what the Side was given; returns the function that answers requests, and a
+    description of the side.
     """
     if sys.argv[1:2] != [AS_SIDE]:
         main()

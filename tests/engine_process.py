@@ -174,7 +174,7 @@ class Worker:
 
     def serve(self) -> None:
         """Do commands until the conductor is gone or says exit."""
-        ahead.LEAST = 3  # so that segments are built before the lock and under it
+        ahead.MIN_ROWS = 3  # so that segments are built before the lock and under it
         while True:
             try:
                 name, arguments, die = self.connection.recv()

@@ -74,11 +74,11 @@ def add_ahead(*numbers: int) -> Step:
     step = add(*numbers)
 
     def act(engine: SearchEngine) -> None:
-        before, ahead.LEAST = ahead.LEAST, 1
+        before, ahead.MIN_ROWS = ahead.MIN_ROWS, 1
         try:
             step.act(engine)
         finally:
-            ahead.LEAST = before
+            ahead.MIN_ROWS = before
 
     return Step(f"{step.name} ahead", act, step.commits)
 

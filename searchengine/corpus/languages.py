@@ -44,7 +44,7 @@ _PUNCTUATION = r"[][{}();=<>_]"
 _CODE = 0.06
 _SHORTEST_CODE = 100  # characters besides spaces
 _ENOUGH = 60  # letters to tell a language by: shorter texts are joined
-_LEAST = 40  # letters, below which no language is named
+_MIN_LETTERS = 40  # letters, below which no language is named
 _SURE = 0.8  # probability of a language that is named
 
 NAMES = {
@@ -97,7 +97,7 @@ def traits(texts: Sequence[str]) -> list[Traits]:
             if _letters(joined) >= _ENOUGH:
                 _tell(found, pending, joined)
                 pending, joined = [], ""
-    if pending and _letters(joined) >= _LEAST:
+    if pending and _letters(joined) >= _MIN_LETTERS:
         _tell(found, pending, joined)
     return found
 

@@ -1,7 +1,7 @@
 """Documents → passages → vectors → a server: what `add` does where the collection is not a folder.
 
 Each block of documents is a commit of its own, made after its passages are encoded. After an
-interruption the same call continues behind the last commit, for what is stored is not encoded
+interruption the same call continues after the last commit: stored documents are not encoded
 again.
 """
 

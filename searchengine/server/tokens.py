@@ -9,7 +9,7 @@ from pathlib import Path
 
 from searchengine.errors import QueryError
 
-_LEAST = 16  # characters
+_MIN_CHARACTERS = 16  # characters
 _SCOPES = ("read", "write")
 
 
@@ -48,9 +48,9 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
                 f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write"
             )
         name, scope, secret = fields
-        if len(secret) < _LEAST or not re.fullmatch(r"[!-~]+", secret):
+        if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
             raise QueryError(
-                f"{path}:{number}: a token must have at least {_LEAST} ASCII characters; make one: "
+                f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII characters; make one: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         token = Token.of(name, scope, secret)

@@ -17,7 +17,7 @@ from searchengine.storage.folders import beside, checksum, os_errors, segment_er
 from searchengine.storage.pending import Owner
 from searchengine.storage.writer import Ahead, WritableView, way_to_build
 
-LEAST = 1000
+MIN_ROWS = 1000
 """Rows from which it is worth while: fewer, with their words, take 0.1 s."""
 
 
@@ -43,7 +43,7 @@ def built_ahead(
 
     Raises as `Writer.append`; also CollectionBusy, as `WritableView.writing`.
     """
-    if rows < LEAST:
+    if rows < MIN_ROWS:
         yield None
         return
     way, largest = way_to_build(store, rows)

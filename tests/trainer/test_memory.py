@@ -35,7 +35,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:
 
     monkeypatch.setattr(Passes, "_plan", planned)
     monkeypatch.setattr(Passes, "_run", limited)
-    monkeypatch.setattr(passes, "LEAST_TOKENS", 16)
+    monkeypatch.setattr(passes, "MIN_PASS_TOKENS", 16)
 
 
 def test_a_run_goes_on_with_less_memory(

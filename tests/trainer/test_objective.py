@@ -152,7 +152,7 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
     for part, sizes in ((1 << 18, {7}), (30, {1, 2})):
-        monkeypatch.setattr("trainer.training.objectives.contrastive._PART", part)
+        monkeypatch.setattr("trainer.training.objectives.contrastive._COSINES_AT_ONCE", part)
         vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
         shapes.clear()
         value = found.loss(vectors, batch, 0)

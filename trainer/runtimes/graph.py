@@ -2,8 +2,8 @@
 
 A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
 format), tokenizer.json, and graph.json: the model it was compiled from, the version that compiled
-it, and what was measured: how near its vectors are to torch's in float32, and how fast it runs. The
-record is signed with the user's key, as others may write to the folder too: a record that anybody
+it, the measured similarity of its vectors to torch's in float32, and its measured speed. The record
+is signed with the user's key, as others may write to the folder too: a record that anybody
 else wrote or edited is not read.
 """
 

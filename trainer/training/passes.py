@@ -26,7 +26,7 @@ from trainer.training.training_model import EncoderCopy, TrainingModel
 # Added to an update's seed for the masks of a text, and for the dropout of the passes that read
 # masked texts.
 MASK_SEED, LANGUAGE_SEED = 5000, 9000
-LEAST_TOKENS = 256  # of a pass; shorter ones save little
+MIN_PASS_TOKENS = 256  # shorter passes save little
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Passes:
         if not self._cached:
             self._cached = True
             return "gradients are cached, which takes a second forward pass"
-        if self._budget <= LEAST_TOKENS:
+        if self._budget <= MIN_PASS_TOKENS:
             return None
-        self._budget = max(LEAST_TOKENS, self._budget // 2)
+        self._budget = max(MIN_PASS_TOKENS, self._budget // 2)
         return f"a pass has {self._budget} tokens, padding included"
 
     def _add_up_words(self) -> None:

@@ -85,8 +85,8 @@ def _stretched(network: Any, window: int, positions: int, kept: int | None) -> A
         )
     if wanted and not tables:
         raise ModelError(
-            f"kept_positions is {wanted}: a {config.model_type} network has rotary positions, all "
-            "of which are stretched; leave it out"
+            f"kept_positions is {wanted}: a {config.model_type} network has rotary positions, and "
+            "all of them are stretched; leave it out"
         )
     for name in tables:
         weights[name] = interpolated(weights[name], window + offset, kept + offset)

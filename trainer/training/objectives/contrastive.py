@@ -26,7 +26,7 @@ from trainer.training.training_model import TrainingModel, text_ids
 
 # Cosines of anchors and candidates that are computed at a time: with more of them, each part is
 # computed again for its gradient, so that memory does not grow with the square of the batch.
-_PART = 1 << 18
+_COSINES_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Contrastive:
             truncated, full = (torch.cat([v[layer] for v in vectors]) for layer in (at, -1))
             distance = layer_distillation(normalize(truncated, dim=-1), normalize(full, dim=-1))
             total = total + self.config.layer_distillation * distance
-        size = max(1, _PART // candidates.vectors.shape[1])
+        size = max(1, _COSINES_AT_ONCE // candidates.vectors.shape[1])
         parts = [slice(start, start + size) for start in range(0, len(labels), size)]
         for part in parts:
             of_part = functools.partial(
