@@ -21,7 +21,7 @@ VECTORS = np.random.default_rng(0).standard_normal((300, DIM)).astype(np.float32
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "LEAST", 1)
+    monkeypatch.setattr(ahead, "MIN_ROWS", 1)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_equal_to_one_built_under_the_lock(
     vectors = [None if i == 150 else VECTORS[i] for i in range(300)]
     files = []
     for name, limit in (("ahead", 1), ("under", 1 << 40)):
-        monkeypatch.setattr(ahead, "LEAST", limit)
+        monkeypatch.setattr(ahead, "MIN_ROWS", limit)
         with begun(tmp_path / name, "hnsw") as engine:
             engine.add(DOCUMENTS[99:], vectors[99:])
             segment = list(engine.collection.segments.values())[1]
