@@ -63,6 +63,8 @@ def _mend_body(case: Any, body: dict[str, Any]) -> None:
 
 
 def _mend_questions(case: Any, body: dict[str, Any]) -> None:
+    for name in ("cross_encoder", "candidates"):  # the server has none
+        body.pop(name, None)
     one, many = ("query", "vector"), ("queries", "vectors")
     text, vector = many if case.operation.path.endswith("batch") else one
     good = DIM * [0.5]

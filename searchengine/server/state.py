@@ -58,7 +58,7 @@ class State:
         options, encoding = asked.options(), self.settings.cross_encoding
         if not asked.cross_encoder:
             if asked.candidates is not None:
-                raise QueryError("candidates are those of the cross-encoder; ask for it, too")
+                raise QueryError("candidates needs cross_encoder: true")
             return options
         if encoding is None:
             raise QueryError("the server has no cross-encoder; start it with --cross-encoder MODEL")

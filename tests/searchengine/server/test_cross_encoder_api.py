@@ -76,7 +76,7 @@ def test_a_request_may_not_ask_for_more(
     limit = "orders the best 2 documents, and offset + k must not exceed them, got 3"
     assert limit in refusal(client, **asked | {"k": 3})
     assert limit in refusal(client, **asked, offset=1)
-    assert "ask for it, too" in refusal(client, query="a bee", candidates=1)
+    assert "candidates needs cross_encoder: true" in refusal(client, query="a bee", candidates=1)
     assert "questions as texts, got vectors" in refusal(
         client, vector=[1.0] * 16, k=2, cross_encoder=True
     )
