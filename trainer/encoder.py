@@ -14,21 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ModelError
+from trainer.model.layout import ROUTES, Route, is_router
 from trainer.model.source import Source, Starter
-from trainer.model.static import static_place
 from trainer.model.tokens import Ids, TokenIds
 from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
-from trainer.runtimes.handle import ModelHandle
+from trainer.runtimes.handle import Handle, ModelHandle, open_handle
 from trainer.runtimes.runtime import Vectors, prefetched, token_budget_batches
-from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
     from trainer.model.folder import Model
     from trainer.model.modules import SentenceModule
 
 Role = Literal["query", "document"]
-Handle = ModelHandle | StaticHandle
 # The prompt names that serve a role, in order; what sentence-transformers tries as well.
 ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "query": ("query",),
@@ -38,6 +36,7 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
 CHUNK = 2048
 # The least length of a text in a batch, relative to the longest: at worst half is padding.
 MIN_LENGTH_RATIO = 0.5
+TWO_NETWORKS = "is a Router, with one network for questions and one for documents: leave layers out"
 
 
 class Encoder:
@@ -56,20 +55,31 @@ class Encoder:
         device: str | None = None,
     ):
         """source: the name by which `load` finds it again."""
-        self._set(
-            ModelHandle(RuntimeConfig(RuntimeKind.TORCH, precision, device), model, None), source
-        )
+        questions = None
+        if model.questions is not None:
+            questions = Encoder(model.questions, source, precision=precision, device=device)
+        config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
+        self._set(ModelHandle(config, model, None), source, questions)
 
-    def _set(self, handle: Handle, source: str) -> None:
+    def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
+        """questions: encodes the questions, where the model has a network of its own for them."""
         self._handle = handle
         self._source = source
         self._description = handle.description
         self._tokens = TokenIds(self._description.tokens)
+        self._questions = questions
+        if questions is not None and questions.dim != self.dim:
+            raise ModelError(
+                f"{source} gives questions {questions.dim} dimensions and documents {self.dim}: "
+                "they cannot be compared"
+            )
 
     @classmethod
-    def _from_handle(cls, handle: Handle, source: str) -> "Encoder":
+    def _from_handle(
+        cls, handle: Handle, source: str, questions: "Encoder | None" = None
+    ) -> "Encoder":
         encoder = cls.__new__(cls)
-        encoder._set(handle, source)
+        encoder._set(handle, source, questions)
         return encoder
 
     @classmethod
@@ -82,6 +92,7 @@ class Encoder:
         device: str | None = None,
         layers: int | None = None,
         trust_remote_code: bool = False,
+        route: Route | None = None,
         engine: RuntimeKind | str | None = None,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged as "starter" or "starter-768".
@@ -98,6 +109,8 @@ class Encoder:
             layers: number of layers of the network to keep, as for `truncate`.
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
+            route: of a Router (a model with a network for questions and one for documents), load
+                only this network, for texts of any role; None: both, by role.
             engine: the former name of `runtime`, for one more release.
 
         Raises:
@@ -108,10 +121,14 @@ class Encoder:
             runtime = engine
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
-        table = static_place(place.folder)
-        if table is not None:
-            return cls._from_handle(StaticHandle(config, place, table), place.name)
-        return cls._from_handle(ModelHandle(config, None, place), place.name)
+        if not is_router(place.folder):
+            return cls._from_handle(open_handle(config, place), place.name)
+        if layers is not None:
+            raise ModelError(f"{place.name} {TWO_NETWORKS}")
+        if route is not None:
+            return cls._from_handle(open_handle(config, replace(place, route=route)), place.name)
+        query, document = (open_handle(config, replace(place, route=each)) for each in ROUTES)
+        return cls._from_handle(document, place.name, cls._from_handle(query, place.name))
 
     @property
     def dim(self) -> int:
@@ -139,6 +156,20 @@ class Encoder:
         return MappingProxyType(dict(self._description.recipe))
 
     @property
+    def aligned_to(self) -> tuple[str, ...]:
+        """Fingerprints, present and former, of the encoder of the documents that it finds.
+
+        A question encoder names another one; any other encoder is its own.
+        """
+        stated = self.recipe.get("document_encoder")
+        if stated:
+            return tuple(map(str, stated))
+        source = self._handle.source
+        if source is not None and source.route == "query":
+            return open_handle(self._handle.config, replace(source, route="document")).fingerprints
+        return self._handle.fingerprints
+
+    @property
     def source(self) -> str:
         """The name by which `load` finds this encoder again; absolute for folders."""
         return self._source
@@ -157,12 +188,13 @@ class Encoder:
     @property
     def runs_on(self) -> str:
         """Runtime and precision, as "openvino bf16"; known without starting them."""
-        return self._handle.runs_on
+        own = self._handle.runs_on
+        return own if self._questions is None else f"{own}; questions: {self._questions.runs_on}"
 
     @property
     def ready(self) -> bool:
         """Whether it encodes at once; otherwise it is compiled first, in some seconds."""
-        return self._handle.ready
+        return self._handle.ready and (self._questions is None or self._questions.ready)
 
     @property
     def runtime(self) -> str:
@@ -183,7 +215,8 @@ class Encoder:
     @property
     def model(self) -> "Model":
         """All parts, for training and saving."""
-        return self._handle.model
+        model = self._handle.model
+        return model if self._questions is None else replace(model, questions=self._questions.model)
 
     @property
     def module(self) -> "SentenceModule":
@@ -196,7 +229,8 @@ class Encoder:
 
         Weights as float32 bytes in the order of their names, the network's configuration as far as
         it changes vectors, tokenizer, truncation, pooling and head, length limit, prompts. The same
-        before a save and after a load, on any device, in any precision.
+        before a save and after a load, on any device, in any precision. That of documents, where
+        questions have a network of their own.
         """
         return self._handle.fingerprints[0]
 
@@ -221,6 +255,8 @@ class Encoder:
         called after each batch with the number of texts it finished; the numbers add up to n.
         Raises ModelError for anything that is not a sequence of str.
         """
+        if role == "query" and self._questions is not None:
+            return self._questions.encode(texts, role=role, on_batch=on_batch)
         _check_texts(texts)
         # Equal texts get equal vectors: encode them once.
         distinct: dict[str, int] = {}
@@ -297,6 +333,8 @@ class Encoder:
 
         `encode` truncates a longer text. Raises ModelError for an unknown role.
         """
+        if role == "query" and self._questions is not None:
+            return self._questions.room(role)
         return self._tokens.room(self.prompt(role))
 
     def truncate(self, *, layers: int) -> "Encoder":
@@ -307,6 +345,8 @@ class Encoder:
         of layers that the network does not have.
         """
         config = self._handle.config
+        if self._questions is not None:
+            raise ModelError(f"{self.source} {TWO_NETWORKS}")
         if not self.layers:
             raise ModelError(f"{self.source} is a static model, without layers: leave layers out")
         number = integer(layers)

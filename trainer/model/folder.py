@@ -17,6 +17,7 @@ from trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     WEIGHTS,
+    Route,
     check_similarity,
     listed_modules,
     prompts_of,
@@ -50,7 +51,8 @@ class Model:
     """A model in memory: all that a folder holds.
 
     matryoshka_dims: trained prefix lengths, descending, starting with the full width. prompts: by
-    name. recipe: how the model was trained, free-form JSON.
+    name. recipe: how the model was trained, free-form JSON. questions: the model that encodes
+    questions, beside this one for documents.
     """
 
     module: SentenceModule
@@ -62,6 +64,7 @@ class Model:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
     classifier: Classifier | None = None
+    questions: "Model | None" = None
 
     def __post_init__(self) -> None:
         dim = self.module.dim
@@ -81,18 +84,21 @@ class Model:
             )
 
 
-def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
+def read_model(
+    folder: Path, *, trust_remote_code: bool = False, route: Route | None = None
+) -> Model:
     """The model in `folder`: a sentence-transformers folder or a plain transformers one.
 
     A plain folder gets mean pooling and unit rows, as sentence-transformers gives it.
-    trust_remote_code: Python code that comes with the folder may be run; else it never is.
+    trust_remote_code: Python code that comes with the folder may be run; else it never is. route:
+    of a Router, the texts that the model is for.
     """
     if not folder.is_dir():
         raise ModelError(
             f"no model at {folder}: expected a folder with modules.json or config.json"
         )
     if (folder / MODULES).is_file():
-        stages = _stages(folder)
+        stages = _stages(folder, route)
         place, settings = stages[0][1], transformer_settings(stages[0][1])
     elif (folder / "config.json").is_file():
         stages, place, settings = [], folder, {}
@@ -150,9 +156,9 @@ def _read_classifier(folder: Path, dim: int) -> Classifier | None:
     return _filled(Classifier(dim, labels), folder / CLASSIFIER).eval()
 
 
-def _stages(folder: Path) -> list[tuple[str, Path]]:
+def _stages(folder: Path, route: Route | None) -> list[tuple[str, Path]]:
     """(kind, folder) of each module, in order: one Transformer, one Pooling, then head layers."""
-    stages = listed_modules(folder)
+    stages = listed_modules(folder, route)
     kinds = [kind for kind, _ in stages]
     if kinds[1:2] == [MIX]:
         kinds.pop(1)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainer.errors import ModelError
 
@@ -11,6 +11,10 @@ WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 MODEL_CONFIG = "config_sentence_transformers.json"
 LIBRARY = "sentence_transformers."
+# A module that sends questions and documents through modules of their own.
+ROUTER, ROUTER_CONFIG = "Router", "router_config.json"
+Route = Literal["query", "document"]
+ROUTES: tuple[Route, ...] = ("query", "document")
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
 
@@ -48,22 +52,24 @@ def require_safetensors(place: Path) -> None:
     )
 
 
-def listed_modules(folder: Path) -> list[tuple[str, Path]]:
+def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, Path]]:
     """(kind, folder) of each module in modules.json, in order.
 
     The kind is the class name at the end of the dotted `type`, because the dotted path in front of
-    it changed between versions of sentence-transformers.
+    it changed between versions of sentence-transformers. route: of a Router, which is replaced by
+    its modules for these texts.
     """
     listed = read_json(folder / MODULES)
     try:
-        types = [str(module["type"]) for module in listed]
-        modules = [
-            (t.rsplit(".", 1)[-1], folder / m["path"]) for t, m in zip(types, listed, strict=True)
-        ]
+        named = [(str(module["type"]), str(module["path"])) for module in listed]
     except (TypeError, KeyError) as error:
         raise ModelError(
             f"{folder / MODULES}: expected a list of objects with `type` and `path`"
         ) from error
+    if route is not None:
+        named = [*_routed(folder, route), *named[1:]]
+    types = [name for name, _ in named]
+    modules = [(name.rsplit(".", 1)[-1], folder / path) for name, path in named]
     if foreign := [name for name in types if not name.startswith(LIBRARY)]:
         raise ModelError(
             f"{folder / MODULES} names the module {foreign[0]}, which is not one of "
@@ -74,6 +80,31 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
         if not place.resolve().is_relative_to(inside):
             raise ModelError(f"{folder / MODULES} points outside its folder: {place}")
     return modules
+
+
+def is_router(folder: Path) -> bool:
+    """Whether a folder has a network for questions beside the one for documents."""
+    return (folder / MODULES).is_file() and [
+        kind for kind, _ in listed_modules(folder)[:1]
+    ] == [ROUTER]
+
+
+def _routed(folder: Path, route: Route) -> list[tuple[str, str]]:
+    """(type, path) of the modules of a route."""
+    config = read_object(folder / ROUTER_CONFIG)
+    try:
+        structure, types = config["structure"], config["types"]
+        mapped = config["parameters"].get("route_mappings")
+        if set(structure) != set(ROUTES) or mapped:
+            routes = ", ".join([*structure, *(mapped or ())])
+            raise ModelError(
+                f"{folder / ROUTER_CONFIG} has the routes {routes}: expected {' and '.join(ROUTES)}"
+            )
+        return [(str(types[name]), str(name)) for name in structure[route]]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"{folder / ROUTER_CONFIG}: expected `types`, `structure` and `parameters`"
+        ) from error
 
 
 def check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:

@@ -23,7 +23,9 @@ CLS_WEIGHT = 0.75
 
 def read(source: Source) -> Model:
     """The model with float32 weights, on the processor. Raises ModelError."""
-    model = read_model(source.folder, trust_remote_code=source.trust_remote_code)
+    model = read_model(
+        source.folder, trust_remote_code=source.trust_remote_code, route=source.route
+    )
     if source.starter is Starter.WIDENED:
         model = widened(model)
     return model if source.layers is None else truncate_layers(model, source.layers)

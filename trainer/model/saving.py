@@ -1,16 +1,26 @@
 """Model folders, written so that sentence-transformers, mteb and friends load them."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 
 from trainer.errors import ModelError
 from trainer.model.card import card
 from trainer.model.durable import new_folder, write_json
 from trainer.model.folder import CLASSIFIER, HISTORY, Model
-from trainer.model.layout import MODEL_CONFIG, MODULES, WEIGHTS
+from trainer.model.layout import (
+    MODEL_CONFIG,
+    MODULES,
+    ROUTER,
+    ROUTER_CONFIG,
+    ROUTES,
+    WEIGHTS,
+    Route,
+)
 from trainer.model.modules import (
     POOLING_SWITCHES,
     Dense,
@@ -21,6 +31,9 @@ from trainer.model.modules import (
 )
 from trainer.model.network import TRANSFORMER_CONFIG, lowercases, quiet
 from trainer.model.source import CHECKPOINT
+from trainer.model.static import KIND, TOKENIZER
+from trainer.model.static_network import TokenTable
+from trainer.model.tokens import UNLIMITED
 
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -47,23 +60,15 @@ def check_replaceable(path: Path) -> None:
 
 
 def _write_files(model: Model, folder: Path) -> None:
-    module = model.module
-    if module.mix is not None:  # what makes sentence-transformers ask the network for all layers
-        module.transformer.config.output_hidden_states = True  # type: ignore[union-attr]
-    with quiet():
-        module.transformer.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
-        model.tokenizer.save_pretrained(folder)
-    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
-    lower = lowercases(model.tokenizer.backend_tokenizer)
-    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
-    write_json(folder / TRANSFORMER_CONFIG, settings)
-    stages = [("Transformer", "")]
-    mix = () if module.mix is None else (module.mix,)
-    for layer in (*mix, module.pooling, *module.head):
-        kind = type(layer).__name__
-        stages.append((kind, f"{len(stages)}_{kind}"))
-        (folder / stages[-1][1]).mkdir()
-        _write_layer(layer, folder / stages[-1][1])
+    if model.questions is None:
+        stages = _write_modules(model, folder)
+    else:
+        stages = [(ROUTER, "")]
+        routes = dict(zip(ROUTES, (model.questions, model), strict=True))
+        _write_router(
+            {name: _write_modules(part, folder, f"{name}_") for name, part in routes.items()},
+            folder,
+        )
     listed = [
         {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
         for i, (kind, place) in enumerate(stages)
@@ -77,6 +82,64 @@ def _write_files(model: Model, folder: Path) -> None:
         write_json(folder / CLASSIFIER / "config.json", {"labels": list(model.classifier.labels)})
         save_file(model.classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)
     (folder / "README.md").write_text(card(model), encoding="utf-8")
+
+
+def _write_modules(model: Model, folder: Path, prefix: str = "") -> list[tuple[str, str]]:
+    """Write the modules of a network; returns the class and the folder of each, in order.
+
+    prefix: of their folders in that of a Router, which takes its own for the first one.
+    """
+    module = model.module
+    mix = () if module.mix is None else (module.mix,)
+    static = isinstance(module.transformer, TokenTable)
+    # The mean is a part of the static module.
+    layers = module.head if static else (*mix, module.pooling, *module.head)
+    kinds = [KIND if static else "Transformer"]
+    kinds += [type(layer).__name__ for layer in layers]
+    places = [f"{prefix}{i}_{kind}" if i or prefix else "" for i, kind in enumerate(kinds)]
+    for place in filter(None, places):
+        (folder / place).mkdir()
+    write = _write_table if static else _write_transformer
+    write(model, folder / places[0])
+    for layer, place in zip(layers, places[1:], strict=True):
+        _write_layer(layer, folder / place)
+    return list(zip(kinds, places, strict=True))
+
+
+def _write_router(routes: Mapping[Route, list[tuple[str, str]]], folder: Path) -> None:
+    """What a Router reads. routes: the class and the folder of each module."""
+    modules = [module for route in routes.values() for module in route]
+    config = {
+        "types": {place: MODULE_TYPE.format(kind) for kind, place in modules},
+        "structure": {name: [place for _, place in route] for name, route in routes.items()},
+        "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
+    }
+    write_json(folder / ROUTER_CONFIG, config)
+
+
+def _write_transformer(model: Model, place: Path) -> None:
+    network: Any = model.module.transformer
+    if model.module.mix is not None:  # makes sentence-transformers ask the network for all layers
+        network.config.output_hidden_states = True
+    with quiet():
+        network.save_pretrained(place, safe_serialization=True)
+        model.tokenizer.save_pretrained(place)
+    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
+    lower = lowercases(model.tokenizer.backend_tokenizer)
+    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
+    write_json(place / TRANSFORMER_CONFIG, settings)
+
+
+def _write_table(model: Model, place: Path) -> None:
+    """A static module, whose tokenizer alone says how many tokens are read."""
+    save_file(model.module.transformer.state_dict(), place / WEIGHTS)
+    tokenizer = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if model.max_tokens < UNLIMITED:
+        direction = model.tokenizer.truncation_side
+        tokenizer.enable_truncation(model.max_tokens, direction=direction)
+    tokenizer.save(str(place / TOKENIZER))
 
 
 def _write_layer(layer: Any, place: Path) -> None:

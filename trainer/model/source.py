@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.errors import ModelError
 from trainer.model.checksums import Checksums, user_cache
+from trainer.model.layout import Route
 from trainer.reading import integer
 
 # The files of a model.
@@ -41,6 +42,7 @@ class Source:
         starter: which packaged model it is; None for another.
         layers: number of its layers to keep; None is all.
         trust_remote_code: Python code that comes with it may be run.
+        route: of a Router, the texts that the model is for.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Source:
     starter: Starter | None = None
     layers: int | None = None
     trust_remote_code: bool = False
+    route: Route | None = None
 
     @classmethod
     def find(

@@ -23,6 +23,7 @@ from trainer.model.layout import (
     MODEL_CONFIG,
     MODULES,
     WEIGHTS,
+    Route,
     check_similarity,
     listed_modules,
     prompts_of,
@@ -65,18 +66,19 @@ class StaticModel:
         return digest.hexdigest()
 
 
-def static_place(folder: Path) -> Path | None:
+def static_place(folder: Path, route: Route | None = None) -> Path | None:
     """The folder of the table, if this is the folder of a static model. Raises ModelError."""
     if (folder / MODULES).is_file():
-        modules = listed_modules(folder)
+        modules = listed_modules(folder, route)
         return modules[0][1] if modules and modules[0][0] == KIND else None
     config = read_object(folder / "config.json", optional=True)
     return folder if config.get("model_type") == MODEL2VEC else None
 
 
-def read_static(folder: Path, place: Path) -> StaticModel:
+def read_static(folder: Path, place: Path, route: Route | None = None) -> StaticModel:
     """The static model of a folder, with its table in `place`. Raises ModelError."""
-    kinds = [kind for kind, _ in listed_modules(folder)] if (folder / MODULES).is_file() else []
+    modules = listed_modules(folder, route) if (folder / MODULES).is_file() else []
+    kinds = [kind for kind, _ in modules]
     if more := [kind for kind in kinds[1:] if kind != NORMALIZE]:
         raise ModelError(
             f"{folder} has a {more[0]} behind its {KIND}: expected {NORMALIZE}, or nothing"

@@ -61,6 +61,7 @@ def compile_model(source: Source, model: "Model", files: Mapping[str, str]) -> G
         fingerprints=fingerprints(model),
         description=describe(model),
         torch=version("torch"),
+        route=source.route,
     )
 
     @functools.cache

@@ -72,12 +72,14 @@ class Graph:
     refused: str = ""
     sha256: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
+    route: str | None = None
     format: int = FORMAT
 
     def matches(self, source: Source, int8: bool, checksums: Checksums) -> bool:
         """Whether it was compiled from this model as it is now, by the installed version."""
-        wanted = (FORMAT, version("openvino"), source.starter, source.layers, int8)
-        present = (self.format, self.openvino, self.starter, self.layers, self.int8)
+        about = (source.starter, source.layers, source.route, int8)
+        wanted = (FORMAT, version("openvino"), *about)
+        present = (self.format, self.openvino, self.starter, self.layers, self.route, self.int8)
         outdated = self.refused and self.torch != version("torch")  # another version may trace it
         return wanted == present and not outdated and source.files(checksums) == self.files
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.description import Description
 from trainer.model.source import Source
+from trainer.model.static import static_place
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import compile, measure, store
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 from trainer.runtimes.graph import FP32_GAIN, MIN_COSINE, Graph
 from trainer.runtimes.runtime import PROBE_WIDTH, Runtime, speeds
+from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:
     from trainer.model.folder import Model
@@ -186,6 +188,20 @@ class ModelHandle:
             stacklevel=4,
         )
         return exact
+
+
+Handle = ModelHandle | StaticHandle
+
+
+def open_handle(config: RuntimeConfig, source: Source) -> Handle:
+    """The model of a source. Raises ModelError.
+
+    config: does not concern the table of a route, because it is meant for the network beside it.
+    """
+    table = static_place(source.folder, source.route)
+    if table is None:
+        return ModelHandle(config, None, source)
+    return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:

@@ -69,16 +69,18 @@ class StaticHandle:
                 f"{source.name} is a static model, which numpy computes on the processor in fp32: "
                 "leave precision and device out"
             )
-        model = read_static(source.folder, place)
+        model = read_static(source.folder, place, source.route)
         self.config, self.source = config, source
         self.description = model.description
+        self._table = model.table
         self.runtime = StaticRuntime(model)
         self.fingerprints = (model.fingerprint,)
 
     @property
     def model(self) -> "Model":
-        """Raises ModelError: there is no network."""
-        raise ModelError(
-            f"{self.source.name} is a static model, which has no network: it encodes, but cannot "
-            "be trained or saved here"
-        )
+        """All parts, as torch modules, for saving."""
+        import torch
+
+        from trainer.model.static_network import static_model
+
+        return static_model(torch.from_numpy(self._table), self.description)

@@ -1,0 +1,68 @@
+"""A static model as torch trains and writes it: token vectors from a table, pooled by the mean."""
+
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from trainer.model.description import Description
+from trainer.model.folder import Model
+from trainer.model.modules import Batch, Normalize, Pooling, PoolingMode, SentenceModule
+
+TOKENS_AT_ONCE = 4096
+
+
+class TokenTable(nn.Module):
+    """In place of a transformer: the hidden state of a token is its row, whatever is beside it."""
+
+    def __init__(self, table: Tensor):
+        """table: (tokens, dim) float32."""
+        super().__init__()
+        self.embedding = nn.Embedding.from_pretrained(table, freeze=False)
+        self.config = transformers.PretrainedConfig(
+            hidden_size=table.shape[1], num_hidden_layers=0
+        )
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool = False
+    ) -> tuple[Tensor]:
+        """(B, T) ids to (B, T, dim)."""
+        return (self.embedding(input_ids),)
+
+
+def static_model(table: Tensor, description: Description) -> Model:
+    """The model of a table (tokens, dim) float32; its tokenizer adds no special tokens."""
+    tokens = description.tokens
+    width = table.shape[1]
+    module = SentenceModule(TokenTable(table), Pooling(width, (PoolingMode.MEAN,)), [Normalize()])
+    tokenizer: Any = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(tokens.state), truncation_side=tokens.truncation_side
+    )
+    return Model(
+        module.eval(),
+        tokenizer,
+        tokens.max_tokens,
+        prompts=description.prompts,
+        default_prompt=description.default_prompt,
+        matryoshka_dims=description.matryoshka_dims,
+        recipe=description.recipe,
+    )
+
+
+@torch.no_grad()
+def token_vectors(model: Model) -> Tensor:
+    """The vector that a model gives each token alone: (tokens, dim) float32 unit rows.
+
+    A token is read between the special tokens of an empty text, after all of them but the last.
+    """
+    backend = model.tokenizer.backend_tokenizer
+    special = torch.tensor(backend.encode("").ids, dtype=torch.int64)
+    count = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    parts = []
+    for rows in torch.arange(count).split(TOKENS_AT_ONCE):
+        before, after = (part.expand(len(rows), -1) for part in (special[:-1], special[-1:]))
+        ids = torch.cat([before, rows[:, None], after], dim=1)
+        parts.append(nn.functional.normalize(model.module(Batch(ids, torch.ones_like(ids))), dim=-1))
+    return torch.cat(parts)
