@@ -22,7 +22,7 @@ from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.corpus.documents import DataFrame, Document, checked_key, checked_patches
 from searchengine.encoders.checks import as_array, check_questions
 from searchengine.encoders.cross_encoders import CrossEncoders
-from searchengine.encoders.loading import EncoderArgument, load_given, load_new
+from searchengine.encoders.loading import EncoderArgument, load_given, load_new, load_questions
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError, QueryError
@@ -65,18 +65,21 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         collection: Backend,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
+        query_encoder: TextEncoder | None = None,
     ) -> None:
         """Use `create` or `open`; without an encoder, the one named in the collection is loaded."""
         self.collection = collection
-        self._encoder = CollectionEncoder(collection, encoder, runtime)
+        self._encoder = CollectionEncoder(collection, encoder, runtime, query_encoder)
         self.cross_encoders = CrossEncoders(runtime)
         self._calls: Coalescers[tuple[Query, bool], Any, Hits] = Coalescers()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
-        encoder = getattr(self._encoder.argument, "source", None) or self._encoder.argument
+        named = (self._encoder.argument, self._encoder.for_questions)
+        encoder, questions = (getattr(each, "source", None) or each for each in named)
         collection = self.collection
         options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
+        options["query_encoder"] = questions
         if isinstance(collection, Embedded):
             options["device"] = collection.device
         return partial(SearchEngine.open, **options), (collection.address, encoder)
@@ -114,6 +117,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         path: str | Path,
         encoder: EncoderArgument | None = None,
         *,
+        query_encoder: str | Path | TextEncoder | None = None,
         wait: float = 0,
         runtime: RuntimeConfig | None = None,
         device: str = "cpu",
@@ -124,6 +128,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         Loads its encoder on first use, from `encoder` if that is not None.
 
         Where the vectors came with the documents, `encoder` encodes questions as it encoded them.
+        `query_encoder`: a question encoder that was trained for the encoder of the documents
+        (docs/question-encoder.md), a folder or hub name; it encodes all questions.
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
@@ -131,7 +137,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         try:
             layers = collection.settings["encoder"].get("layers")
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
-            return cls(collection, loaded, runtime)
+            asking = None if query_encoder is None else load_questions(query_encoder, runtime)
+            return cls(collection, loaded, runtime, asking)
         except BaseException:
             collection.close()
             raise
@@ -179,6 +186,11 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def encoder(self) -> TextEncoder:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
         return self._encoder.load()
+
+    @property
+    def query_encoder(self) -> TextEncoder:
+        """The encoder of questions: `query_encoder` of `open`, or else the encoder."""
+        return self._encoder.load_for_questions()
 
     def runs_on(self) -> str:
         """The runtime of the encoder, or the reason why it cannot run."""

@@ -62,7 +62,6 @@ class Encoder:
         self._set(ModelHandle(config, model, None), source, questions)
 
     def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
-        """questions: encodes the questions, where the model has a network of its own for them."""
         self._handle = handle
         self._source = source
         self._description = handle.description
@@ -161,13 +160,12 @@ class Encoder:
 
         A question encoder names another one; any other encoder is its own.
         """
-        stated = self.recipe.get("document_encoder")
-        if stated:
+        if stated := self.recipe.get("document_encoder"):
             return tuple(map(str, stated))
-        source = self._handle.source
-        if source is not None and source.route == "query":
-            return open_handle(self._handle.config, replace(source, route="document")).fingerprints
-        return self._handle.fingerprints
+        handle = self._handle
+        if handle.source is not None and handle.source.route == "query":
+            handle = open_handle(handle.config, replace(handle.source, route="document"))
+        return handle.fingerprints
 
     @property
     def source(self) -> str:

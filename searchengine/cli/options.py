@@ -164,6 +164,12 @@ ENCODER = click.option(
     shell_complete=complete_path,
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
 )
+QUERY_ENCODER = click.option(
+    "--query-encoder",
+    metavar="PATH",
+    shell_complete=complete_path,
+    help="Folder or hub name of a question encoder that was trained for the collection's encoder.",
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Number of candidates to rerank at full width."
@@ -204,8 +210,8 @@ def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
 
 
 def note_compiling(engine: Any) -> None:
-    """Print a note if the encoder must be compiled first, which takes seconds, once per model."""
-    if not getattr(engine.encoder, "ready", True):
+    """Print a note if what encodes questions must be compiled first, seconds once per model."""
+    if not getattr(engine.query_encoder, "ready", True):
         note("Compiling the encoder, once…")
 
 

@@ -11,6 +11,7 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     LAYERS,
+    QUERY_ENCODER,
     SHORTLIST,
     FieldName,
     complete_path,
@@ -86,6 +87,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--candidates", default=CANDIDATES, help="Documents that the cross-encoder reads.")
 @_options
 @ENCODER
+@QUERY_ENCODER
 @LAYERS
 @runs
 def search(
@@ -93,6 +95,7 @@ def search(
     question: str,
     k: int,
     encoder: str | None,
+    query_encoder: str | None,
     runtime: Any,
     as_json: bool,
     **options: Any,
@@ -105,7 +108,8 @@ def search(
     """
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
+    opening = {"query_encoder": query_encoder, "runtime": runtime}
+    with SearchEngine.open(collection, encoder, **opening) as engine:
         if options["mode"] != Mode.TEXT:
             note_compiling(engine)
         hits = engine.search(question, k, **options)

@@ -33,6 +33,13 @@ from searchengine.cli.options import Bytes, complete_path, cross_encodes, runs
     metavar="[NAME=]DIR",
     help="Report of `searchengine bench` to show on the page; repeatable.",
 )
+@click.option(
+    "--query-encoder",
+    "query_encoders",
+    multiple=True,
+    metavar="[NAME=]PATH",
+    help="Question encoder of a collection, trained for its documents; repeatable.",
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
 @click.option(
     "--max-requests",
@@ -82,6 +89,7 @@ def serve(
     collections: tuple[str, ...],
     tokens: Path | None,
     benches: tuple[str, ...],
+    query_encoders: tuple[str, ...],
     runtime: Any,
     **options: Any,
 ) -> None:
@@ -101,7 +109,12 @@ def serve(
             f"serve needs {error.name}; install it: pip install 'searchengine[serve]'"
         ) from error
     from searchengine.cli.console import say
-    from searchengine.server.settings import ServerSettings, named_benches, named_collections
+    from searchengine.server.settings import (
+        ServerSettings,
+        named_benches,
+        named_collections,
+        of_collections,
+    )
     from searchengine.server.tokens import read_tokens
 
     named = named_collections(collections)
@@ -109,6 +122,7 @@ def serve(
         collections=named,
         tokens=() if tokens is None else read_tokens(tokens),
         benches=named_benches(benches, named),
+        query_encoders=of_collections("--query-encoder", query_encoders, named),
         runtime=runtime,
         **options,
     )

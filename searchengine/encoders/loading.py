@@ -7,7 +7,7 @@ from typing import Any
 from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
-from searchengine.encoders.protocol import TextEncoder
+from searchengine.encoders.protocol import Role, TextEncoder
 from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from trainer.errors import TrainerError
@@ -20,9 +20,14 @@ a SentenceTransformer, or a function."""
 
 
 def load(
-    source: str | Path, runtime: RuntimeConfig | None = None, layers: int | None = None
+    source: str | Path,
+    runtime: RuntimeConfig | None = None,
+    layers: int | None = None,
+    route: Role | None = None,
 ) -> TextEncoder:
     """Load a trainer.encoder.Encoder with its first `layers`, or all; or the encoder of a URL.
+
+    `route`: of a Router, load the network for these texts alone.
 
     Imports the trainer, which not every command needs. Raises trainer.errors.ModelError, and
     EndpointError for a URL.
@@ -41,6 +46,7 @@ def load(
         device=runtime.device,
         layers=layers,
         trust_remote_code=runtime.trust_remote_code,
+        route=route,
     )
 
 
@@ -59,6 +65,13 @@ def load_given(
     if isinstance(encoder, TextEncoder):
         return encoder
     return FunctionEncoder(encoder)  # raises for what is no function
+
+
+def load_questions(
+    encoder: str | Path | TextEncoder, runtime: RuntimeConfig | None = None
+) -> TextEncoder:
+    """The question encoder that a caller names or passes. Raises trainer.errors.ModelError."""
+    return load(encoder, runtime, route="query") if isinstance(encoder, str | Path) else encoder
 
 
 def load_new(
@@ -144,6 +157,28 @@ def check_built_by(
             f"{path} was built by the encoder {identity['source'] or name or 'in memory'} "
             f"({identity['dim']} wide, fingerprint {stored[:12]}), got one of "
             f"{encoder.dim} with fingerprint {encoder.fingerprint[:12]}; {advice}"
+        )
+
+
+def check_aligned(questions: TextEncoder, identity: Mapping[str, Any], path: Path | str) -> None:
+    """Raise EncoderMismatch unless a question encoder belongs to the encoder of a collection.
+
+    Of a collection without an encoder only the width is compared, as in `check_built_by`.
+    """
+    stored = identity["fingerprint"]
+    encoder = f"the question encoder {getattr(questions, 'source', '') or 'made in Python'}"
+    if questions.dim != identity["dim"]:
+        raise EncoderMismatch(
+            f"{path} holds vectors of {identity['dim']} dimensions, and {encoder} gives "
+            f"{questions.dim}; name one that was trained for its documents, or leave "
+            "query_encoder out"
+        )
+    aligned: Sequence[str] = getattr(questions, "aligned_to", (questions.fingerprint,))
+    if stored not in (NO_ENCODER, *aligned):
+        raise EncoderMismatch(
+            f"{path} was built by {title(identity)} (fingerprint {stored[:12]}), but {encoder} "
+            f"belongs to the documents of another one ({aligned[0][:12]}); train one for it "
+            "(train --preset question-encoder), or leave query_encoder out"
         )
 
 

@@ -18,7 +18,8 @@ class TextEncoder(Protocol):
     search. Optional: with the methods of searchengine.ingest.passages.Tokenizes, long documents are
     cut into passages (they are called while `encode` runs in another thread); with those named in
     searchengine.encoders.questions, queries are encoded by the first layers alone; a collection
-    that names one of `former_fingerprints` is accepted too.
+    that names one of `former_fingerprints` is accepted too; an encoder of questions alone names in
+    `aligned_to` the fingerprints of the encoder whose documents it finds.
     """
 
     @property

@@ -165,7 +165,7 @@ def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
 def _by_vector(
     engine: SearchEngine, task: Task, dims: Sequence[int], shortlist: int
 ) -> Iterator[Setting]:
-    vectors = engine.encoder.encode(list(task.queries.values()), role="query")
+    vectors = engine.encode_questions(list(task.queries.values()))
     candidates = shortlist + task.exclude_self
 
     def setting(name: str, run: Run, **fields: Any) -> Setting:

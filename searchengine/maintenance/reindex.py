@@ -10,7 +10,13 @@ import numpy as np
 from indexer.building.build import Progress
 from searchengine.backends.embedded import Local
 from searchengine.encoders.checks import check_questions
-from searchengine.encoders.loading import EncoderArgument, load_built_by, load_given, title
+from searchengine.encoders.loading import (
+    EncoderArgument,
+    check_aligned,
+    load_built_by,
+    load_given,
+    title,
+)
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
@@ -80,6 +86,9 @@ class Reindexes(Local):
         """
         chosen = self._chosen(encoder, runtime)
         path, wait = self.local.path, self.local.wait
+        if (questions := self._encoder.for_questions) is not None:
+            identity = {"fingerprint": chosen.fingerprint, "dim": chosen.dim, "source": None}
+            check_aligned(questions, identity, f"{path}, reindexed,")
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
             reindexing.swap()
@@ -89,7 +98,7 @@ class Reindexes(Local):
         try:
             self.collection.refresh()
             try:
-                self._encoder = CollectionEncoder(self.collection, chosen, runtime)
+                self._encoder = CollectionEncoder(self.collection, chosen, runtime, questions)
             except EncoderMismatch:  # another process has reindexed it again
                 self._encoder = CollectionEncoder(self.collection, None, runtime)
         except BaseException:

@@ -60,8 +60,8 @@ class Upkeep(Local):
         return tune_collection(self.local, encoder, queries, goal, on_step, building)
 
     def warm(self) -> int:
-        """Load the encoder and read all files, so that no search waits; returns bytes."""
-        if not isinstance(encoder := self._encoder.load(), NoEncoder):
+        """Load what encodes questions and read all files, so no search waits; returns bytes."""
+        if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
             return check.warm(snapshot)

@@ -65,7 +65,12 @@ class Served:
 
     def _open(self) -> SearchEngine:
         settings = self._settings
-        engine = SearchEngine.open(self.path, wait=settings.wait, runtime=settings.runtime)
+        engine = SearchEngine.open(
+            self.path,
+            query_encoder=settings.query_encoders.get(self.name),
+            wait=settings.wait,
+            runtime=settings.runtime,
+        )
         engine.cross_encoders = self._cross_encoders
         return engine
 
@@ -119,9 +124,10 @@ class Served:
         async with self._refreshing:
             changes = self._shared.changes(self._position)
             try:
-                await asyncio.to_thread(self.engine.refresh)
-            except EncoderMismatch:
-                await self._reopen()
+                try:
+                    await asyncio.to_thread(self.engine.refresh)
+                except EncoderMismatch:
+                    await self._reopen()
             except (CollectionError, OSError) as error:
                 if str(error) != self._failure:
                     _log.error("%s keeps its commit: %s", self.name, error)

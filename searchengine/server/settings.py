@@ -54,6 +54,7 @@ class ServerSettings:
         runtime: runs the encoders.
         benches: collection → BenchResponse, from `named_benches`.
         cross_encoding: the cross-encoder that requests may ask for; None: there is none.
+        query_encoders: collection → folder or hub name of its question encoder.
 
     Raises QueryError.
     """
@@ -73,6 +74,7 @@ class ServerSettings:
     runtime: RuntimeConfig | None = field(default=None)
     benches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cross_encoding: CrossEncoding | None = None
+    query_encoders: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):
@@ -134,21 +136,32 @@ def named_benches(
 
     FOLDER is what `searchengine bench --out` has written. Raises QueryError.
     """
-    benches: dict[str, dict[str, Any]] = {}
+    folders = of_collections("--bench", arguments, collections)
+    return {name: _bench(Results.read(Path(folder))) for name, folder in folders.items()}
+
+
+def of_collections(
+    option: str, arguments: Iterable[str], collections: Mapping[str, Path]
+) -> dict[str, str]:
+    """Collection → value, from NAME=VALUE; the only collection needs no name.
+
+    `option`: for the message. Raises QueryError.
+    """
+    values: dict[str, str] = {}
     names = ", ".join(collections)
     for argument in arguments:
-        name, equals, folder = argument.partition("=")
+        name, equals, value = argument.partition("=")
         if not equals or Path(argument).exists():
             if len(collections) > 1:
                 raise QueryError(
-                    f"--bench {argument}: name its collection, one of {names}: "
-                    f"--bench NAME={argument}"
+                    f"{option} {argument}: name its collection, one of {names}: "
+                    f"{option} NAME={argument}"
                 )
-            name, folder = next(iter(collections)), argument
+            name, value = next(iter(collections)), argument
         if name not in collections:
-            raise QueryError(f"--bench {argument}: the collections are {names}, got {name!r}")
-        benches[name] = _bench(Results.read(Path(folder)))
-    return benches
+            raise QueryError(f"{option} {argument}: the collections are {names}, got {name!r}")
+        values[name] = value
+    return values
 
 
 def _bench(results: Results) -> dict[str, Any]:

@@ -84,9 +84,9 @@ def listed_modules(folder: Path, route: Route | None = None) -> list[tuple[str, 
 
 def is_router(folder: Path) -> bool:
     """Whether a folder has a network for questions beside the one for documents."""
-    return (folder / MODULES).is_file() and [
-        kind for kind, _ in listed_modules(folder)[:1]
-    ] == [ROUTER]
+    return (folder / MODULES).is_file() and [kind for kind, _ in listed_modules(folder)[:1]] == [
+        ROUTER
+    ]
 
 
 def _routed(folder: Path, route: Route) -> list[tuple[str, str]]:

@@ -1,6 +1,8 @@
 """The torch model of a source: read, widened, truncated to its first layers; and described."""
 
 import copy
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +12,10 @@ from trainer.errors import ModelError
 from trainer.model.description import Description
 from trainer.model.folder import Model, read_model
 from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
-from trainer.model.network import truncated
+from trainer.model.network import with_layers
 from trainer.model.source import Source, Starter
-from trainer.model.tokens import Tokenization
+from trainer.model.static_network import static_model, token_vectors
+from trainer.model.tokens import UNLIMITED, Tokenization
 
 WIDENED_DIMS = (768, 512, 256, 128, 64)
 # Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse gives
@@ -46,17 +49,33 @@ def widened(model: Model) -> Model:
 
 def truncate_layers(model: Model, layers: int) -> Model:
     """A copy with the first `layers` layers of the network, all else as it is."""
+    return _with_layers(model, layers, range(layers))
+
+
+def keep_layers(model: Model, layers: int) -> Model:
+    """A copy with so many layers of the network, evenly spread, to be trained.
+
+    0: a static model, whose table has the vector that the model gives each token alone.
+    """
+    if layers == 0:
+        tokens = Tokenization.of(model.tokenizer, UNLIMITED)
+        state = json.dumps(json.loads(tokens.state) | {"post_processor": None})
+        alone = replace(describe(model), tokens=replace(tokens, state=state))
+        return static_model(token_vectors(model), alone)
+    step = (model.module.layers - 1) / max(1, layers - 1)
+    return _with_layers(model, layers, [round(i * step) for i in range(layers)])
+
+
+def _with_layers(model: Model, layers: int, kept: Sequence[int]) -> Model:
     module = model.module
     if not 1 <= layers <= module.layers:
         raise ModelError(
             f"layers is {layers}: expected 1 to {module.layers}, the layers of the network"
         )
     if module.mix is not None:
-        raise ModelError(
-            "this model averages several layers: it cannot be truncated to the first ones"
-        )
+        raise ModelError("this model averages several layers: it cannot do without some")
     head: Any = list(copy.deepcopy(module.head))
-    network = truncated(module.transformer, layers)
+    network = with_layers(module.transformer, kept)
     return replace(model, module=SentenceModule(network, module.pooling, head).eval())
 
 

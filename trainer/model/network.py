@@ -3,14 +3,15 @@
 import copy
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers.normalizers import Lowercase, Sequence
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
 from trainer.errors import ModelError, first_line
@@ -135,12 +136,21 @@ def layer_list(network: nn.Module) -> nn.ModuleList:
 
 def truncated(network: Any, layers: int) -> Any:
     """A copy of the network with its first `layers` layers."""
-    dropped = {id(layer): None for layer in layer_list(network)[layers:]}
+    return with_layers(network, range(layers))
+
+
+def with_layers(network: Any, kept: Sequence[int]) -> Any:
+    """A copy of the network with these layers, by their places, ascending."""
+    places = range(len(layer_list(network)))
+    dropped = {id(layer_list(network)[i]): None for i in places if i not in kept}
     copied = copy.deepcopy(network, memo=dropped)  # dropped layers are not copied
-    del layer_list(copied)[layers:]
-    copied.config.num_hidden_layers = layers
-    if getattr(copied.config, "layer_types", None):
-        copied.config.layer_types = copied.config.layer_types[:layers]
+    layers = layer_list(copied)
+    for place in reversed(places):
+        if place not in kept:
+            del layers[place]
+    copied.config.num_hidden_layers = len(kept)
+    if types := getattr(copied.config, "layer_types", None):
+        copied.config.layer_types = [types[i] for i in kept]
     return copied
 
 
@@ -170,7 +180,7 @@ def _lower_case(tokenizer: Any) -> None:
     """Put lower-casing in front, unless it is there."""
     if not lowercases(tokenizer):
         present = tokenizer.normalizer
-        tokenizer.normalizer = Sequence([Lowercase()] + ([] if present is None else [present]))
+        tokenizer.normalizer = Steps([Lowercase()] + ([] if present is None else [present]))
 
 
 def max_tokens(settings: Mapping[str, Any], tokenizer: Any, config: Any) -> int:

@@ -20,10 +20,8 @@ class TokenTable(nn.Module):
     def __init__(self, table: Tensor):
         """table: (tokens, dim) float32."""
         super().__init__()
-        self.embedding = nn.Embedding.from_pretrained(table, freeze=False)
-        self.config = transformers.PretrainedConfig(
-            hidden_size=table.shape[1], num_hidden_layers=0
-        )
+        self.embedding = nn.Embedding(*table.shape, _weight=table)
+        self.config = transformers.PretrainedConfig(hidden_size=table.shape[1], num_hidden_layers=0)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool = False
@@ -61,8 +59,11 @@ def token_vectors(model: Model) -> Tensor:
     special = torch.tensor(backend.encode("").ids, dtype=torch.int64)
     count = max(backend.get_vocab(with_added_tokens=True).values()) + 1
     parts = []
-    for rows in torch.arange(count).split(TOKENS_AT_ONCE):
+    for start in range(0, count, TOKENS_AT_ONCE):
+        rows = torch.arange(start, min(start + TOKENS_AT_ONCE, count))
         before, after = (part.expand(len(rows), -1) for part in (special[:-1], special[-1:]))
         ids = torch.cat([before, rows[:, None], after], dim=1)
-        parts.append(nn.functional.normalize(model.module(Batch(ids, torch.ones_like(ids))), dim=-1))
+        parts.append(
+            nn.functional.normalize(model.module(Batch(ids, torch.ones_like(ids))), dim=-1)
+        )
     return torch.cat(parts)

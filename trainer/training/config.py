@@ -55,6 +55,8 @@ class TrainConfig(
         for field in fields(self):
             value = setting(field).convert(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
+        if self.question_encoder and not self.teacher:
+            object.__setattr__(self, "teacher", self.base)
         self._check_prefixes()
         self._check_lengths()
         for conflict in (
@@ -63,6 +65,7 @@ class TrainConfig(
             *self._head_conflicts(),
             *self._teacher_conflicts(),
             *self._patience_conflicts(),
+            *self._question_encoder_conflicts(),
         ):
             raise ConfigError(f"{conflict}: leave one of them out")
         if self.learns_vectors and not self.teacher:
@@ -168,6 +171,22 @@ class TrainConfig(
             yield "patience waits for a better step than the last, which keep_last keeps"
         if self.patience > 0 and self.eval_every == 0:
             yield "patience with eval_every 0, which evaluates only at the end"
+
+    def _question_encoder_conflicts(self) -> Iterator[str]:
+        """Settings by which questions could not be compared with the teacher's documents."""
+        if self.question_encoder and not self.learns_vectors:
+            yield f"question_encoder learns no vectors by {self.distillation_loss}"
+        elif self.question_encoder and self.teacher_axes is not TeacherAxes.OWN:
+            yield f"question_encoder with teacher_axes {self.teacher_axes}, not own"
+        if self.kept_layers != 0:
+            return
+        if not self.question_encoder:
+            yield "kept_layers 0 without question_encoder"
+        for name in ("pooling", "head_only", "window", "attention_group", "adapter_rank"):
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                yield f"kept_layers 0 leaves no network for {name}"
+        if self.mlm_weight > 0:
+            yield "kept_layers 0 leaves no network for mlm_weight"
 
     @property
     def learns_vectors(self) -> bool:

@@ -1,7 +1,7 @@
 """Which step of a run is best: a score per prefix length, higher is better."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.files import Examples, read_labelled
 from trainer.training.data.holdout import Split, hold_out
 from trainer.training.data.positives import Drawn
+from trainer.training.objectives.fixed import FixedEncoder
 
 Scores = Mapping[int, float]
 # People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
@@ -52,18 +53,23 @@ Judge = Callable[[Encoder], Judgement]
 
 
 def make_judge(
-    config: TrainConfig, examples: Examples, measure: Measure | None = None
+    config: TrainConfig,
+    examples: Examples,
+    measure: Measure | None = None,
+    fixed: FixedEncoder | None = None,
 ) -> tuple[Judge | None, Split]:
     """The judge of a run, and what is held out from training.
 
     Without `dev` files and `measure` some examples are held out. None for sentences alone, or too
     few examples to hold enough out. Raises ConfigError for `dev` files beside a measure.
+    fixed: the teacher, which encodes the documents of a question encoder.
     """
+    teacher = fixed.encoder if fixed is not None and config.question_encoder else None
     if measure is not None:
         if config.dev:
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
         scores = measure.scores
-        return lambda encoder: Judgement(scores(encoder)), Split(examples)
+        return lambda encoder: Judgement(scores(_beside(teacher, encoder))), Split(examples)
     for folder in filter(Path.is_dir, config.dev):
         raise ConfigError(
             f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
@@ -87,7 +93,16 @@ def make_judge(
             return None, Split(examples)
         held_pairs = [(row.scores[0], row.anchor, row.positive) for row in split.rows]
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
-    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows)), split
+    known = None if teacher is None else Remembered(teacher)
+    return lambda encoder: Judgement(top1_accuracy(encoder, split.rows, known)), split
+
+
+def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
+    """The encoder; of questions alone, where a teacher encodes the documents."""
+    if teacher is None:
+        return encoder
+    dims = encoder.matryoshka_dims
+    return Encoder(replace(teacher.model, questions=encoder.model, matryoshka_dims=dims), "")
 
 
 def measured_by(config: TrainConfig, measure: Measure | None = None) -> str:
@@ -122,19 +137,22 @@ def _judge_labels(encoder: Encoder, labelled: Sequence[LabelledText]) -> Judgeme
     return Judgement({row.dim: row.accuracy for row in accuracy(encoder, labelled)})
 
 
-def top1_accuracy(encoder: Encoder, rows: Sequence[Drawn]) -> dict[int, float]:
+def top1_accuracy(
+    encoder: Encoder, rows: Sequence[Drawn], documents: Remembered | None = None
+) -> dict[int, float]:
     """Share of anchors whose nearest positive is their own, by prefix length.
 
-    Equal positives count once, so a positive with the same text is no mistake.
+    Equal positives count once, so a positive with the same text is no mistake. documents: encodes
+    the positives, if that is another encoder.
     """
     positives = list(dict.fromkeys(row.positive for row in rows))
     place = {text: i for i, text in enumerate(positives)}
     expected = np.array([place[row.positive] for row in rows])
     queries = encoder.encode([row.anchor for row in rows], role="query")
-    documents = encoder.encode(positives, role="document")
+    vectors = (documents or encoder).encode(positives, role="document")
     scores = {}
     for dim in encoder.matryoshka_dims:
-        a, b = queries[:, :dim], documents[:, :dim]
+        a, b = queries[:, :dim], vectors[:, :dim]
         lengths = np.linalg.norm(b, axis=1)
         cosines = (a @ b.T) / np.maximum(lengths, 1e-12)  # the anchor's length changes no ranking
         scores[dim] = float(np.mean(cosines.argmax(axis=1) == expected))

@@ -148,9 +148,9 @@ def run_training(
     )
     check_examples(config, examples)
     fixed = load_fixed(config, accelerator.device)
-    model, projection = load_base(config, examples)
+    model, projection = load_base(config, examples, fixed)
     check_widths(config, fixed, model)
-    judge, split = make_judge(config, examples, measure)
+    judge, split = make_judge(config, examples, measure, fixed)
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
@@ -202,7 +202,7 @@ def run_training(
     if not processes.main:  # only the first one evaluates and knows the best step
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(config, run, model, split)
+    trained = finish(config, run, model, split, fixed)
     if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIER_TEXTS:
         # The step is chosen, so the held-out labels may be used for the fit too.
         fit_classifier(trained, examples, prefix_weights(config, model))

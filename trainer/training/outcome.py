@@ -19,6 +19,7 @@ from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
 from trainer.training.lengthening.attention import restore as restore_attention
+from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.settings.fields import card_lines
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.training_model import TrainingModel, layers_again
@@ -59,8 +60,12 @@ class Run:
         return sum(past.step > self.best_step for past in self.judged)
 
 
-def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder:
+def finish(
+    config: TrainConfig, run: Run, model: Model, split: Split, fixed: FixedEncoder | None
+) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
+
+    fixed: the teacher or guide. A question encoder is returned beside its teacher.
 
     Issues a TrainingWarning where that is step 0, or scores less than step 0.
     """
@@ -84,6 +89,10 @@ def finish(config: TrainConfig, run: Run, model: Model, split: Split) -> Encoder
         "best_step": run.best_step,
     }
     recipe = make_recipe(config, run, split, model.matryoshka_dims) | {"chosen": reason}
+    if config.question_encoder and fixed is not None:
+        teacher = fixed.encoder
+        recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
+        model = replace(teacher.model, questions=model, classifier=None)
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
 
 
@@ -166,7 +175,7 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    if config.rotate and config.learns_vectors:
+    if config.rotate and config.learns_vectors and config.kept_layers != 0:
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")

@@ -8,7 +8,7 @@ import torch
 
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.model.folder import Model
-from trainer.model.loading import read
+from trainer.model.loading import keep_layers, read
 from trainer.model.modules import Batch, Dense
 from trainer.model.network import truncated
 from trainer.model.saving import check_replaceable
@@ -24,6 +24,7 @@ from trainer.training.head import with_linear_head
 from trainer.training.lengthening.adapters import add_adapters
 from trainer.training.lengthening.attention import use as use_groups
 from trainer.training.lengthening.window import lengthened
+from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.processes import Processes, launched_count
 from trainer.training.settings.fields import Objective
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
@@ -134,9 +135,19 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
     return accelerator, processes
 
 
-def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
-    """The base model as it is to be trained, and a layer behind it for training only."""
+def load_base(
+    config: TrainConfig, examples: Examples, fixed: FixedEncoder | None
+) -> tuple[Model, Dense | None]:
+    """The base model as it is to be trained, and a layer behind it for training only.
+
+    fixed: the teacher or guide; a question encoder gets the prompts of its teacher.
+    """
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    if config.question_encoder and fixed is not None:
+        prompts = fixed.encoder.model
+        model = replace(model, prompts=prompts.prompts, default_prompt=prompts.default_prompt)
+    if config.kept_layers is not None:
+        model = keep_layers(model, config.kept_layers)
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
@@ -242,6 +253,8 @@ def starts_rotated(config: TrainConfig, model: Model) -> bool:
 
     To the own axes it changes nothing at the full width alone.
     """
+    if config.kept_layers == 0:  # a table, whose vectors are the base's
+        return False
     return config.rotate and (len(model.matryoshka_dims) > 1 or config.learns_vectors)
 
 

@@ -13,6 +13,7 @@ from searchengine.cli.measuring.evaluate import PREFIXES
 from searchengine.cli.options import (
     AS_JSON,
     PLOTS,
+    QUERY_ENCODER,
     Address,
     complete_path,
     name_list,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder]; repeatable "
     "without a collection, to compare encoders.",
 )
+@QUERY_ENCODER
 @runs
 @PLOTS
 @AS_JSON
@@ -103,6 +105,7 @@ def retrieval(
     exclude_self: bool | None,
     run_out: Path | None,
     encoders: tuple[str, ...],
+    query_encoder: str | None,
     runtime: Any,
     plots: Path | None,
     as_json: bool,
@@ -133,6 +136,8 @@ def retrieval(
     if plots is not None and Mode.VECTOR not in modes:
         raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
     if collection is None:
+        if query_encoder is not None:
+            raise click.UsageError("--query-encoder needs a COLLECTION; name one, or leave it out")
         folder = by_encoder.folder(encoders, beir)
         by_encoder.compare(
             by_encoder.Comparison(encoders, baseline, worst, worst_of, exclude_self, run_out),
@@ -144,7 +149,8 @@ def retrieval(
         return
     encoder = by_encoder.only(encoders)
     questions, judgements = _read(queries, qrels, beir, split)
-    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
+    options = {"query_encoder": query_encoder, "runtime": runtime}
+    with SearchEngine.open(collection, encoder, **options) as engine:
         dims = _dims(engine, modes, prefixes)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)

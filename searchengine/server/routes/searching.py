@@ -98,7 +98,10 @@ def _encoded(
     if dimensions is not None and dimensions > encoder.dim:
         raise QueryError(f"dimensions must be at most {encoder.dim}, got {dimensions}")
     check_questions(texts)
-    vectors = np.asarray(encoder.encode(texts, role=role), np.float32)
+    if role == "query":
+        vectors = engine.encode_questions(texts)
+    else:
+        vectors = np.asarray(encoder.encode(texts, role=role), np.float32)
     check_shape(vectors, (len(texts), encoder.dim), "texts", QueryError)
     if (wrong := unusable(vectors)).any():
         number = int(wrong.argmax()) + 1

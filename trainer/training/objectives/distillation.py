@@ -46,6 +46,9 @@ class Distillation:
 
     def views(self, rows: Batch) -> list[View]:
         mine = rows[self.processes.mine(len(rows))]
+        if self.config.question_encoder:  # documents have an encoder of their own
+            nothing = View([], "document")
+            return [View([row.anchor for row in mine], "query"), nothing, nothing]
         one_text = rows[0].one_text  # a batch has rows of one kind
         role: Role = "document" if one_text else "query"
         # A sentence is one text to compare with the teacher's vector of it, not two.
@@ -149,6 +152,8 @@ class Distillation:
             weights = [2 * weight / dim for dim, weight in zip(dims, weights, strict=True)]
         views = 1 if rows[0].one_text else 2
         count = sum(views + len(row.negatives) for row in rows)
+        if self.config.question_encoder:
+            count = len(rows)
         total = matryoshka(vector_distance, dims, weights, paired_cosines)(students, teachers)
         return total * len(students) / count
 

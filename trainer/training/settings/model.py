@@ -55,6 +55,15 @@ class ModelSettings:
         "`cls-before-pooler` with one in training only, `mean`, `first-last`, `last-two`",
         card="Pooling: {}",
     )
+    kept_layers: int | None = number(
+        None,
+        at_least(0),
+        optional=True,
+        help="Number of the base's layers to keep, evenly spread; 0, of a question encoder: a "
+        "table with a vector for each token ([static](encoding.md#static-models))",
+        default_in_words="all",
+        card="Layers kept of the base model: {}",
+    )
     dropout: float | None = number(
         None,
         BELOW_ONE,

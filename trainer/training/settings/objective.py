@@ -221,3 +221,11 @@ class TeacherSettings:
         card="The vectors can be compared with the teacher's",
         objective=Objective.DISTILLATION,
     )
+    question_encoder: bool = switch(
+        False,
+        help="Train a [question encoder](question-encoder.md): what is trained learns the "
+        "teacher's vectors of questions, and is saved beside the teacher, which encodes the "
+        "documents. Without a `teacher`, that is the `base`",
+        card="It encodes questions only; the teacher beside it encodes the documents",
+        objective=Objective.DISTILLATION,
+    )
