@@ -223,13 +223,13 @@ def useful_flops(tokens: int, squares: int, width: int) -> float:
 
 
 class Judged:
-    """SciFact's test questions, and nDCG@10 of exact search with someone's vectors."""
+    """A BEIR set's test questions, and nDCG@10 of exact search with someone's vectors."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, name: str = "scifact") -> None:
         from searchengine.corpus.files import read_corpus
         from searchengine.evaluate.judgements import read_qrels, read_queries
 
-        folder = data / "beir" / "scifact"
+        folder = data / "beir" / name
         self.qrels = read_qrels(folder / "qrels" / "test.tsv")
         queries = read_queries(folder / "queries.jsonl.gz")
         self.questions = {key: queries[key] for key in self.qrels}

@@ -20,7 +20,7 @@ class TokenTable(nn.Module):
     def __init__(self, table: Tensor):
         """table: (tokens, dim) float32."""
         super().__init__()
-        self.embedding = nn.Embedding(*table.shape, _weight=table)
+        self.embedding = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
         self.config = transformers.PretrainedConfig(hidden_size=table.shape[1], num_hidden_layers=0)
 
     def forward(

@@ -31,6 +31,15 @@ _NLI = {
     "warmup_ratio": 0.1,
     "weight_decay": 0.0,
 }
+_QUESTIONS = {
+    "objective": "distillation",
+    "distillation_loss": "cosine",
+    "teacher_axes": "own",
+    "question_encoder": True,
+    "batch_size": 32,
+    "epochs": 1,
+    "max_tokens": 64,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Gao et al., arXiv 2104.08821, table A.1 and the training script beside it: one million
@@ -148,6 +157,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "learning_rate": 2e-4,
             "weight_decay": 0.0,
             "temperature": 0.05,
+        },
+        # Vectors of a teacher, as LEAF (Vujanic & Rueckstiess, arXiv 2509.12539) learns them. Sizes
+        # and rates were chosen on titles of papers, which had to find their abstracts.
+        "question-encoder": {
+            **_QUESTIONS,
+            "kept_layers": 2,
+            "learning_rate": 3e-4,
+        },
+        "static-question-encoder": {
+            **_QUESTIONS,
+            "kept_layers": 0,
+            "learning_rate": 5e-3,
+            "weight_decay": 0.0,
         },
     }
 )

@@ -1,0 +1,199 @@
+"""Questions by a smaller encoder, documents by the starter: what is kept, and what it takes.
+
+    python benchmarks/question_encoder.py --work FOLDER
+
+Trains the presets question-encoder (two of the starter's six layers) and static-question-encoder
+(a table of token vectors) on titles of papers and on short sentences, without any text of the sets
+below, one epoch on one thread. Then, with documents by the starter:
+
+- nDCG@10 of exact search on SciFact, NFCorpus and Cranfield, whole documents, and the mean of the
+  three as a share of the starter's.
+- titles of papers that were not trained on, which must find their abstracts among others: MRR. This
+  chose the settings; the three sets did not.
+- milliseconds to encode a question alone, each side in turn; ratios are of the same question.
+
+FOLDER keeps the vectors of documents and what was trained; remove it to do it again. --seeds trains
+that many of each kind.
+"""
+
+import gzip
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from encoding import Judged, Vectors
+from record import DATA, record
+from sides import in_turn, percentiles, times
+
+from trainer.encoder import Encoder
+from trainer.training.config import TrainConfig
+from trainer.training.loop import Report, train
+from trainer.training.presets import preset
+
+FULL = "all layers"
+PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}
+SETS = ("scifact", "nfcorpus", "cranfield")
+SHORT = 16
+"""Most words of a training text."""
+HELD_OUT = 4000
+"""Papers whose titles are not trained on."""
+
+
+@click.command()
+@DATA
+@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--texts", default=30_000, show_default=True, help="Texts to train on.")
+@click.option("--seeds", default=1, show_default=True)
+@click.option("--set", "changes", multiple=True, metavar="KIND:NAME=VALUE", help="Other settings.")
+@click.option("--only", multiple=True, type=click.Choice([*PRESETS]), help="Kinds to train.")
+@click.option("--tests/--no-tests", default=True, help="The three sets; leave out for choosing.")
+def main(
+    data: Path,
+    work: Path,
+    texts: int,
+    seeds: int,
+    changes: tuple[str, ...],
+    only: tuple[str, ...],
+    tests: bool,
+) -> None:
+    """Train, measure and record."""
+    import torch
+
+    torch.set_num_threads(1)
+    work.mkdir(parents=True, exist_ok=True)
+    titles, abstracts = prepare(data, work, texts)
+    full = Encoder.load("starter")
+    sets = {name: Judged(data, name) for name in SETS} if tests else {}
+    held_out = kept(work / "papers.npy", lambda: full.encode(abstracts, role="document"))
+    documents = {
+        name: kept(work / f"{name}.npy", lambda j=judged: full.encode(j.texts, role="document"))
+        for name, judged in sets.items()
+    }
+
+    def measured(encoder: Encoder) -> dict[str, float]:
+        row = {"mrr": reciprocal(encoder.encode(titles, role="query"), held_out)}
+        for name, judged in sets.items():
+            questions = encoder.encode([*judged.questions.values()], role="query")
+            row[name] = round(judged.ranked(questions, documents[name]), 4)
+        return row | ({"mean": round(float(np.mean([row[s] for s in sets])), 4)} if sets else {})
+
+    figures: dict[str, Any] = {"texts": texts, FULL: measured(full)}
+    click.echo(f"{FULL} {figures[FULL]}", err=True)
+    sides = {FULL: full}
+    for kind in only or PRESETS:
+        own = [change.split(":", 1)[1] for change in changes if change.startswith(f"{kind}:")]
+        rows = []
+        for seed in range(seeds):
+            folder = work / " ".join([PRESETS[kind], *own, str(seed)])
+            seconds = trained(folder, kind, work / "texts.tsv", seed, own)
+            sides[kind] = Encoder.load(folder, route="query")
+            row: dict[str, Any] = measured(sides[kind])
+            if sets:
+                row["share"] = round(row["mean"] / figures[FULL]["mean"], 4)
+            rows.append(row | seconds)
+            click.echo(f"{kind} {own} {rows[-1]}", err=True)
+        figures[kind] = {"settings": own, "seeds": rows}
+    if tests:
+        figures["one question"] = latencies(sides, sets)
+        click.echo(json.dumps(figures["one question"], indent=2), err=True)
+        record("question encoder", figures)
+
+
+def prepare(data: Path, work: Path, count: int) -> tuple[list[str], list[str]]:
+    """Write texts.tsv to train on; returns titles and abstracts that are not in it."""
+    known = set(evaluated(data))
+    with gzip.open(data / "text/papers_title_abstract.jsonl.gz", "rt", encoding="utf-8") as lines:
+        papers = [(row["title"], row["text"]) for row in map(json.loads, lines)]
+    papers = [pair for pair in papers if all(pair) and not known & {*map(letters, pair)}]
+    random.Random(0).shuffle(papers)
+    with gzip.open(data / "text/sentences_mixed.tsv.gz", "rt", encoding="utf-8") as lines:
+        sentences = [line.rstrip("\n").split("\t")[1] for line in lines][1:]
+    texts = [title for title, _ in papers[HELD_OUT:]] + sentences
+    known |= {letters(title) for title, _ in papers[:HELD_OUT]}
+    texts = [" ".join(text.split()) for text in texts if letters(text) not in known]
+    texts = [text for text in texts if 1 < len(text.split()) <= SHORT]
+    random.Random(1).shuffle(texts)
+    (work / "texts.tsv").write_text("\n".join(["sentence", *texts[:count]]) + "\n")
+    return [title for title, _ in papers[:HELD_OUT]], [text for _, text in papers[:HELD_OUT]]
+
+
+def evaluated(data: Path) -> Iterator[str]:
+    """Texts of the three sets and of the papers' test questions, by letters and digits."""
+    paths = [*(data / "beir").glob("*/*.jsonl.gz"), data / "text/papers_test_queries.jsonl"]
+    for path in paths:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                yield letters(row["text"])
+                yield letters(row.get("title") or "")
+
+
+def letters(text: str) -> str:
+    """A text by which copies of it are found."""
+    return re.sub("[^a-z0-9]", "", text.lower())
+
+
+def trained(folder: Path, kind: str, texts: Path, seed: int, changes: list[str]) -> dict[str, Any]:
+    """Train one, unless it is there; returns processor seconds and the last losses."""
+    log = folder.with_suffix(".json")
+    if not log.exists():
+        values = preset(PRESETS[kind]) | {"base": "starter", "seed": seed, "checkpoint_every": 0}
+        values |= {name: json.loads(v) for name, v in (each.split("=") for each in changes)}
+        losses: list[float] = []
+
+        def report(line: Report) -> None:
+            if line.loss is not None:
+                losses.append(line.loss)
+                if line.step % 100 == 0:
+                    click.echo(f"{line.step} of {line.steps}: {recent(losses)}", err=True)
+
+        start = time.process_time()
+        train(TrainConfig.from_dict({"train": [texts], "out": folder, **values}), report)
+        seconds = round(time.process_time() - start, 1)
+        log.write_text(json.dumps({"cpu seconds": seconds, "loss": recent(losses)}))
+    return dict(json.loads(log.read_text()))
+
+
+def recent(losses: list[float]) -> float:
+    """The mean of the last losses."""
+    return round(float(np.mean(losses[-100:])), 4)
+
+
+def kept(path: Path, encode: Callable[[], Vectors]) -> Vectors:
+    """The vectors in a file, or those that are then written to it."""
+    if not path.exists():
+        np.save(path, encode())
+    return np.load(path)
+
+
+def reciprocal(questions: Vectors, documents: Vectors) -> float:
+    """Mean reciprocal rank of each question's own document, that of the same row."""
+    scores = questions @ documents.T
+    ranks = (scores > scores.diagonal()[:, None]).sum(axis=1) + 1
+    return round(float((1 / ranks).mean()), 4)
+
+
+def latencies(sides: dict[str, Encoder], sets: dict[str, Judged]) -> dict[str, Any]:
+    """Milliseconds of one question, in turn, and each side's share of the full encoder's."""
+    questions = [text for judged in sets.values() for text in judged.questions.values()]
+    random.Random(0).shuffle(questions)
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn, question in enumerate(questions[:600]):
+        for name in in_turn([*sides], turn):
+            start = time.perf_counter()
+            sides[name].encode([question], role="query")
+            seconds[name].append(time.perf_counter() - start)
+    timed = {name: each[100:] for name, each in seconds.items()}  # the first ones compile
+    return {
+        name: percentiles(each) | {"share": times(each, timed[FULL])}
+        for name, each in timed.items()
+    }
+
+
+if __name__ == "__main__":
+    main()
