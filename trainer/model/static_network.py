@@ -1,7 +1,9 @@
 """A static model as torch trains and writes it: token vectors from a table, pooled by the mean."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -10,8 +12,10 @@ from torch import Tensor, nn
 from trainer.model.description import Description
 from trainer.model.folder import Model
 from trainer.model.modules import Batch, Normalize, Pooling, PoolingMode, SentenceModule
+from trainer.model.tokens import Ids, TokenIds, Tokenization
 
 TOKENS_AT_ONCE = 4096
+RARITY = 1e-3
 
 
 class TokenTable(nn.Module):
@@ -55,9 +59,10 @@ def token_vectors(model: Model) -> Tensor:
 
     A token is read between the special tokens of an empty text, after all of them but the last.
     """
-    backend = model.tokenizer.backend_tokenizer
-    special = torch.tensor(backend.encode("").ids, dtype=torch.int64)
-    count = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    tokens = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
+    special = torch.from_numpy(tokens([""])[0].astype(np.int64))
+    vocabulary = model.tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+    count = max(vocabulary.values()) + 1
     parts = []
     for start in range(0, count, TOKENS_AT_ONCE):
         rows = torch.arange(start, min(start + TOKENS_AT_ONCE, count))
@@ -67,3 +72,15 @@ def token_vectors(model: Model) -> Tensor:
             nn.functional.normalize(model.module(Batch(ids, torch.ones_like(ids))), dim=-1)
         )
     return torch.cat(parts)
+
+
+def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
+    """Scale the rows, in place: a token whose share of these ids is p by a / (a + p), a = 10⁻³.
+
+    Words that are everywhere would otherwise decide the mean (Arora et al., ICLR 2017).
+    """
+    rows = len(table.embedding.weight)
+    counts = np.bincount(np.concatenate([*ids]), minlength=rows) + 1
+    shares = torch.from_numpy((counts / counts.sum()).astype(np.float32))
+    with torch.no_grad():
+        table.embedding.weight *= (RARITY / (RARITY + shares))[:, None]

@@ -13,6 +13,7 @@ from trainer.model.modules import Batch, Dense
 from trainer.model.network import truncated
 from trainer.model.saving import check_replaceable
 from trainer.model.source import Source
+from trainer.model.static_network import TokenTable, weigh_by_rarity
 from trainer.model.tokens import TokenIds, Tokenization
 from trainer.runtimes.config import Precision
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
@@ -148,6 +149,9 @@ def load_base(
         model = replace(model, prompts=prompts.prompts, default_prompt=prompts.default_prompt)
     if config.kept_layers is not None:
         model = keep_layers(model, config.kept_layers)
+    if isinstance(model.module.transformer, TokenTable):
+        tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
+        weigh_by_rarity(model.module.transformer, tokens([row[0] for _, row in examples.examples]))
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)

@@ -36,7 +36,7 @@ _QUESTIONS = {
     "distillation_loss": "cosine",
     "teacher_axes": "own",
     "question_encoder": True,
-    "batch_size": 32,
+    "dropout": 0.0,
     "epochs": 1,
     "max_tokens": 64,
 }
@@ -163,11 +163,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "question-encoder": {
             **_QUESTIONS,
             "kept_layers": 2,
-            "learning_rate": 3e-4,
+            "batch_size": 32,
+            "learning_rate": 5e-4,
         },
         "static-question-encoder": {
             **_QUESTIONS,
             "kept_layers": 0,
+            "batch_size": 128,
             "learning_rate": 5e-3,
             "weight_decay": 0.0,
         },
