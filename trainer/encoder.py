@@ -6,6 +6,7 @@ vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) fl
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,10 +56,10 @@ class Encoder:
         device: str | None = None,
     ):
         """source: the name by which `load` finds it again."""
-        questions = None
-        if model.questions is not None:
-            questions = Encoder(model.questions, source, precision=precision, device=device)
+        asked = model.questions
+        options: Any = {"precision": precision, "device": device}
         config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
+        questions = None if asked is None else Encoder(asked, source, **options)
         self._set(ModelHandle(config, model, None), source, questions)
 
     def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
@@ -154,7 +155,7 @@ class Encoder:
         """How the model was trained, where its folder says so."""
         return MappingProxyType(dict(self._description.recipe))
 
-    @property
+    @cached_property
     def aligned_to(self) -> tuple[str, ...]:
         """Fingerprints, present and former, of the encoder of the documents that it finds.
 
