@@ -56,10 +56,10 @@ class Encoder:
         device: str | None = None,
     ):
         """source: the name by which `load` finds it again."""
-        asked = model.questions
-        options: Any = {"precision": precision, "device": device}
         config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
-        questions = None if asked is None else Encoder(asked, source, **options)
+        questions = None
+        if (asked := model.questions) is not None:
+            questions = Encoder(asked, source, precision=precision, device=device)
         self._set(ModelHandle(config, model, None), source, questions)
 
     def _set(self, handle: Handle, source: str, questions: "Encoder | None") -> None:
@@ -109,8 +109,7 @@ class Encoder:
             layers: number of layers of the network to keep, as for `truncate`.
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
-            route: of a Router (a model with a network for questions and one for documents), load
-                only this network, for texts of any role; None: both, by role.
+            route: of a Router, load only the network for these texts; None: both, used by role.
             engine: the former name of `runtime`, for one more release.
 
         Raises:
@@ -161,12 +160,12 @@ class Encoder:
 
         A question encoder names another one; any other encoder is its own.
         """
-        if stated := self.recipe.get("document_encoder"):
-            return tuple(map(str, stated))
-        handle = self._handle
-        if handle.source is not None and handle.source.route == "query":
-            handle = open_handle(handle.config, replace(handle.source, route="document"))
-        return handle.fingerprints
+        if stated := self._description.recipe.get("document_encoder"):
+            return tuple(stated)
+        source = self._handle.source
+        if source is None or source.route != "query":
+            return self._handle.fingerprints
+        return open_handle(self._handle.config, replace(source, route="document")).fingerprints
 
     @property
     def source(self) -> str:

@@ -29,6 +29,12 @@ from trainer.training.settings.objective import (
     TeacherSettings,
 )
 
+# Settings that mean nothing where a table is trained in place of a network.
+OF_NETWORKS = frozenset({
+    "adapter_rank", "attention_group", "gradient_checkpointing", "head_only", "mlm_weight",
+    "pooling", "window",
+})  # fmt: skip
+
 
 # dataclasses takes the fields of the last base first.
 @dataclass(frozen=True, kw_only=True)
@@ -182,11 +188,9 @@ class TrainConfig(
             return
         if not self.question_encoder:
             yield "kept_layers 0 without question_encoder"
-        for name in ("pooling", "head_only", "window", "attention_group", "adapter_rank"):
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+        for name, _, _ in changed(self):
+            if name in OF_NETWORKS:
                 yield f"kept_layers 0 leaves no network for {name}"
-        if self.mlm_weight > 0:
-            yield "kept_layers 0 leaves no network for mlm_weight"
 
     @property
     def learns_vectors(self) -> bool:

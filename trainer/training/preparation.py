@@ -141,17 +141,9 @@ def load_base(
 ) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only.
 
-    fixed: the teacher or guide; a question encoder gets the prompts of its teacher.
+    fixed: the teacher or guide.
     """
-    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
-    if config.question_encoder and fixed is not None:
-        prompts = fixed.encoder.model
-        model = replace(model, prompts=prompts.prompts, default_prompt=prompts.default_prompt)
-    if config.kept_layers is not None:
-        model = keep_layers(model, config.kept_layers)
-    if isinstance(model.module.transformer, TokenTable):
-        tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
-        weigh_by_rarity(model.module.transformer, tokens([row[0] for _, row in examples.examples]))
+    model = _read_base(config, examples, fixed)
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
@@ -178,6 +170,20 @@ def load_base(
         _keep_inputs_only(model.module.transformer, config.base)
     labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
     return with_classifier(model, config, labels), projection
+
+
+def _read_base(config: TrainConfig, examples: Examples, fixed: FixedEncoder | None) -> Model:
+    """The base with the layers that are kept; a question encoder has its teacher's prompts."""
+    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    if config.question_encoder and fixed is not None:
+        teacher = fixed.encoder.model
+        model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
+    if config.kept_layers is not None:
+        model = keep_layers(model, config.kept_layers)
+    if isinstance(model.module.transformer, TokenTable):
+        tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
+        weigh_by_rarity(model.module.transformer, tokens([row[0] for _, row in examples.examples]))
+    return model
 
 
 def _keep_inputs_only(network: Any, base: str) -> None:

@@ -107,7 +107,7 @@ def test_without_an_encoder_only_the_width_is_compared(tmp_path: Path) -> None:
 def test_a_reindex_by_another_encoder_is_refused_before_it_begins(folder: Path) -> None:
     other = WordLengths(fingerprint="second")
     with SearchEngine.open(folder, WordLengths(), query_encoder=Letters()) as engine:
-        with pytest.raises(EncoderMismatch, match="reindexed, was built by .*another one"):
+        with pytest.raises(EncoderMismatch, match=r"reindexed, was built by .*another one"):
             engine.reindex(other)
         assert other.calls == []
         assert engine.search("12", k=1, mode="vector")[0].key == "xxx"
