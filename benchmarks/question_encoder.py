@@ -83,7 +83,7 @@ def main(
             row[name] = round(judged.ranked(questions, documents[name]), 4)
         return row | ({"mean": round(float(np.mean([row[s] for s in sets])), 4)} if sets else {})
 
-    figures: dict[str, Any] = {"texts": texts, FULL: measured(full)}
+    figures: dict[str, Any] = {FULL: measured(full)}
     click.echo(f"{FULL} {figures[FULL]}", err=True)
     sides = {FULL: full}
     for kind in only or PRESETS:
@@ -139,7 +139,7 @@ def letters(text: str) -> str:
 
 
 def trained(folder: Path, kind: str, texts: Path, seed: int, changes: list[str]) -> dict[str, Any]:
-    """Train one, unless it is there; returns processor seconds and the last losses."""
+    """Train one, unless it is there; returns what it took."""
     log = folder.with_suffix(".json")
     if not log.exists():
         values = preset(PRESETS[kind]) | {"base": "starter", "seed": seed, "checkpoint_every": 0}
@@ -155,7 +155,9 @@ def trained(folder: Path, kind: str, texts: Path, seed: int, changes: list[str])
         start = time.process_time()
         train(TrainConfig.from_dict({"train": [texts], "out": folder, **values}), report)
         seconds = round(time.process_time() - start, 1)
-        log.write_text(json.dumps({"cpu seconds": seconds, "loss": recent(losses)}))
+        count = texts.read_text().count("\n") - 1
+        about = {"texts": count, "cpu seconds": seconds, "loss": recent(losses)}
+        log.write_text(json.dumps(about))
     return dict(json.loads(log.read_text()))
 
 

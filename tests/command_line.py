@@ -45,10 +45,12 @@ def run_json(*arguments: str | Path) -> Any:
     return json.loads(done.stdout)
 
 
-def shared_encoder(source: str | Path, *, layers: int | None = None, **options: Any) -> Encoder:
+def shared_encoder(
+    source: str | Path, *, layers: int | None = None, route: Any = None, **options: Any
+) -> Encoder:
     """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
     if str(source) not in ("starter", "starter-768"):
-        return _load(source, layers=layers, **options)
+        return _load(source, layers=layers, route=route, **options)
     return _packaged(str(source), RuntimeConfig(**options), layers)
 
 

@@ -17,8 +17,12 @@ from trainer.encoder import Encoder
 from trainer.errors import ConfigError, ModelError
 from trainer.model.loading import keep_layers
 from trainer.training.config import TrainConfig
+from trainer.training.data.positives import Drawn
+from trainer.training.judging import top1_accuracy
 from trainer.training.loop import Report, train
+from trainer.training.objectives.distillation import Distillation
 from trainer.training.presets import PRESETS, preset
+from trainer.training.processes import Processes
 
 TEXTS = ["a whale sings near the sea", "The DOG sleeps, slowly!", "two birds", "고래 42 zebra"]
 PROMPTS = {"query": "the man ", "document": "a bird "}
@@ -183,6 +187,7 @@ def test_the_teachers_vectors_of_questions_are_learnt(
         assert _cosines(questions, expected, dim) > _cosines(before, expected, dim)
     documents = teacher.encode(texts, role="document")
     assert np.array_equal(loaded.encode(texts, role="document"), documents)
+    assert Encoder.load(config.out, **EXACT, route="query").layers == layers
     assert loaded.fingerprint == teacher.fingerprint
     assert loaded.aligned_to == (teacher.fingerprint, *teacher.former_fingerprints)
     assert loaded.prompts == PROMPTS and loaded.recipe["config"]["teacher"] == str(base)
@@ -206,10 +211,10 @@ def test_pairs_are_learnt_by_their_questions_and_judged_by_the_teachers_document
     judged = train(replace(whole, learning_rate=1e-9), lines.append)
     assert lines[-1].loss == pytest.approx(0, abs=1e-4)  # the documents are not compared
     model = Encoder.load(config.base, **EXACT)
-    from trainer.training.data.positives import Drawn
-    from trainer.training.judging import top1_accuracy
-
     assert judged.recipe["judged_by"].startswith("top-1 accuracy")
+    row = Drawn("a dog", "the sea", ("a car",))
+    views = Distillation(whole, (WIDTH,), Processes(0, 1)).views([row])
+    assert [(view.texts, view.role) for view in views if view.texts] == [(["a dog"], "query")]
     rows = [Drawn("a dog", "the sea"), Drawn("a cat", "the house")]
     asked: list[str] = []
 

@@ -164,7 +164,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             **_QUESTIONS,
             "kept_layers": 2,
             "batch_size": 32,
-            "learning_rate": 5e-4,
+            "learning_rate": 1e-3,
         },
         "static-question-encoder": {
             **_QUESTIONS,
