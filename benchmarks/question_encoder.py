@@ -4,7 +4,7 @@
 
 Trains the presets question-encoder (two of the starter's six layers) and static-question-encoder
 (a table of token vectors) on titles of papers and on short sentences, without any text of the sets
-below, one epoch on one thread. Then, with documents by the starter:
+below, on one thread. Then, with documents by the starter:
 
 - nDCG@10 of exact search on SciFact, NFCorpus and Cranfield, whole documents, and the mean of the
   three as a share of the starter's.

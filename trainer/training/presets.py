@@ -37,7 +37,6 @@ _QUESTIONS = {
     "teacher_axes": "own",
     "question_encoder": True,
     "dropout": 0.0,
-    "epochs": 1,
     "max_tokens": 64,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -163,13 +162,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "question-encoder": {
             **_QUESTIONS,
             "kept_layers": 2,
-            "batch_size": 32,
-            "learning_rate": 1e-3,
+            "batch_size": 64,
+            "epochs": 1,
+            "learning_rate": 1.5e-3,
         },
         "static-question-encoder": {
             **_QUESTIONS,
             "kept_layers": 0,
             "batch_size": 128,
+            "epochs": 3,
             "learning_rate": 5e-3,
             "weight_decay": 0.0,
         },

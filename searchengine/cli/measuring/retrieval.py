@@ -131,13 +131,12 @@ def retrieval(
     from searchengine.evaluate import metrics
     from searchengine.evaluate import retrieval as evaluation
 
-    if worst_of is not None and worst is None:
-        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
-    if plots is not None and Mode.VECTOR not in modes:
-        raise click.UsageError("--plots draws prefix lengths, which need --mode vector")
+    _check_needs(
+        (worst_of, worst is not None, "--of needs --worst N; add it, or leave --of out"),
+        (plots, Mode.VECTOR in modes, "--plots draws prefix lengths, which need --mode vector"),
+        (query_encoder, collection is not None, "--query-encoder needs a COLLECTION; name one"),
+    )
     if collection is None:
-        if query_encoder is not None:
-            raise click.UsageError("--query-encoder needs a COLLECTION; name one, or leave it out")
         folder = by_encoder.folder(encoders, beir)
         by_encoder.compare(
             by_encoder.Comparison(encoders, baseline, worst, worst_of, exclude_self, run_out),
@@ -177,6 +176,13 @@ def retrieval(
         judged.write_runs(run_out, settings)
     if plots is not None:
         _draw(plots, rows, shortlist)
+
+
+def _check_needs(*options: tuple[Any, bool, str]) -> None:
+    """Raise UsageError for an option that is given without what it needs: value, need, message."""
+    for value, present, message in options:
+        if value is not None and not present:
+            raise click.UsageError(message)
 
 
 @click.command("runs")
