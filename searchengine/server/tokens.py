@@ -50,8 +50,8 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         name, scope, secret = fields
         if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
             raise QueryError(
-                f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII characters; make one: "
-                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
+                "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         token = Token.of(name, scope, secret)
         if name in (each.name for each in tokens):
