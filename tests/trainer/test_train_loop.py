@@ -93,7 +93,7 @@ def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
     monkeypatch.setattr(
         loop,
         "make_judge",
-        lambda _, examples, measure: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
+        lambda _, examples, *others: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
     )
 
 
