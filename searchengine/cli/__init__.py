@@ -13,7 +13,7 @@ from searchengine.cli import changing, copying, demo, documents, maintenance, mc
 from searchengine.cli.console import PrintableFormatter, Terminated, note, orderly_exit, printable
 from searchengine.cli.indexing import encode, index
 from searchengine.cli.measuring import bench, evaluate, mteb, plan, retrieval
-from searchengine.cli.training import train
+from searchengine.cli.training import adapt, train
 from searchengine.errors import LanguageWarning, SearchEngineError
 from trainer.errors import MemoryWarning, RuntimeChoiceWarning, TrainerError
 
@@ -95,6 +95,7 @@ for command in (
     train.mine,
     train.train,
     train.train_cross_encoder,
+    adapt.adapt,
     evaluate.evaluate,
     index.index,
     encode.encode,

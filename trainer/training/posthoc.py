@@ -150,6 +150,7 @@ def adapter(
     positives: ArrayLike,
     dims: Sequence[int],
     *,
+    negatives: ArrayLike | None = None,
     seed: int = 0,
     steps: int = 200,
     batch_size: int = 128,
@@ -163,24 +164,31 @@ def adapter(
     are its negatives, but for those of equal texts. Begins as the uncentred PCA of both, where
     full-width cosines are the encoder's own, and takes `steps` updates of Adam with a learning
     rate that falls to 0. dims: the prefix lengths summed over; the widest is the map's width.
-    report: called with each update's number, from 1, and its loss. The same seed gives the same
-    map.
+    negatives: (n, D), a hard negative of each pair, which is one for the whole batch; a row of
+    zeros for none. report: called with each update's number, from 1, and its loss. The same seed
+    gives the same map.
     """
     a, p = vectors_of(anchors), vectors_of(positives)
     if a.shape != p.shape or len(a) < 2:
         raise DataError(
             f"anchors {a.shape} and positives {p.shape}: expected two equal shapes, 2 rows or more"
         )
+    hard = np.zeros_like(a) if negatives is None else vectors_of(negatives, a.shape[1])
+    if hard.shape != a.shape:
+        raise DataError(f"negatives {hard.shape}: expected the shape of the anchors, {a.shape}")
     check_width(max(dims, default=0), a.shape[1])
     if steps < 0 or batch_size < 2:
         raise ConfigError(f"{steps} steps of {batch_size} pairs: expected 0 or more of 2 or more")
-    x, y = torch.from_numpy(unit(a)), torch.from_numpy(unit(p))
+    x, y, z = (torch.from_numpy(unit(rows)) for rows in (a, p, hard))
     weight = nn.Parameter(torch.from_numpy(pca(np.concatenate([a, p]), max(dims)).weight))
     optimizer = torch.optim.Adam([weight], lr=learning_rate)
     for step, batch in enumerate(row_batches(len(x), batch_size, steps, seed), 1):
         optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
-        nce = partial(info_nce, bias=_equal_texts(x[batch], y[batch]), temperature=temperature)
-        loss = matryoshka(nce, dims)(x[batch] @ weight.T, y[batch] @ weight.T)
+        last = z[batch][z[batch].any(dim=1)]
+        bias = _no_negatives(x[batch], y[batch], last)
+        nce = partial(info_nce, bias=bias, temperature=temperature)
+        candidates = torch.cat([y[batch], last])
+        loss = matryoshka(nce, dims)(x[batch] @ weight.T, candidates @ weight.T)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -189,16 +197,20 @@ def adapter(
     return LinearMap("adapter", weight.detach().numpy())
 
 
-def _equal_texts(anchors: Tensor, positives: Tensor) -> Tensor:
-    """(B, B): −inf where anchor i or its positive equals that of row j, else 0.
+def _no_negatives(anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """(B, B + N): −inf where candidate j is no negative for anchor i, else 0.
 
-    The positive of row j is then one for anchor i as well, and no negative.
+    It is none where anchor i or its positive equals that of row j: the positive of row j is then
+    one for anchor i as well; or where negative j equals a positive of anchor i.
     """
     equal = (anchors @ anchors.T > EQUAL_TEXT_COSINE) | (
         positives @ positives.T > EQUAL_TEXT_COSINE
-    )
+    )  # (B, B)
+    known = (positives @ negatives.T > EQUAL_TEXT_COSINE).float()  # (B, N)
+    of_anchor = equal.float() @ known > 0  # each anchor's own, and those of equal rows
     equal.fill_diagonal_(False)
-    return torch.zeros(len(anchors), len(anchors)).masked_fill(equal, float("-inf"))
+    both = torch.cat([equal, of_anchor], dim=1)
+    return torch.zeros(both.shape).masked_fill(both, float("-inf"))
 
 
 def row_batches(rows: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:

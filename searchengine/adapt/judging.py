@@ -1,0 +1,158 @@
+"""nDCG@10 of questions before and after a map of the vectors, and whether the map is offered."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.arrays import BLOCK_ROWS
+from indexer.segment import Segment, SegmentConfig
+from searchengine.adapt.questions import Question
+from searchengine.adapt.sample import Sample
+from searchengine.encoders.protocol import Vectors
+from searchengine.evaluate.metrics import MAIN, per_question
+from searchengine.evaluate.significance import Comparison, Values, compare
+from searchengine.storage.documents.tables import Ids
+from searchengine.storage.snapshot import Snapshot
+from trainer.training.posthoc import LinearMap
+
+MAX_P, MIN_GAIN = 0.01, 0.005
+"""Beyond doubt: a p-value below, and an interval of the difference in nDCG@10 above."""
+LOSS_P = 0.05
+"""A kind of question that loses with a p-value below this is a reason not to offer the map."""
+ALL = "all"
+_FIRST = 10  # documents that nDCG@10 sees
+_BATCH = 256  # questions searched at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What questions are judged among.
+
+    Attributes:
+        documents: (n,), the id of each row's document.
+        blocks: the rows, in the encoder's basis, in blocks (b, D).
+    """
+
+    documents: Ids
+    blocks: Callable[[], Iterator[Vectors]]
+
+    @classmethod
+    def of_sample(cls, sample: Sample) -> "Corpus":
+        """The sample alone."""
+        return cls(sample.documents, lambda: iter([sample.vectors]))
+
+    @classmethod
+    def of_collection(cls, snapshot: Snapshot, sample: Sample | None = None) -> "Corpus":
+        """All documents as they are stored; those of the sample as they are there."""
+        columns = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
+        passages, documents = np.array(columns, np.int64).reshape(-1, 2).T
+        if sample is not None:
+            others = ~np.isin(documents, sample.documents)
+            passages, documents = passages[others], documents[others]
+
+        def blocks() -> Iterator[Vectors]:
+            if sample is not None:
+                yield sample.vectors
+            for start in range(0, len(passages), BLOCK_ROWS):
+                yield snapshot.vectors(passages[start : start + BLOCK_ROWS])
+
+        if sample is not None:
+            documents = np.concatenate([sample.documents, documents])
+        return cls(documents, blocks)
+
+
+def judge(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    vectors: Vectors,
+    config: SegmentConfig,
+    change: LinearMap | None = None,
+) -> Values:
+    """nDCG@10 of each question (q,), by an index of the corpus: a prefix first, then full width.
+
+    vectors: (q, D), the questions. change: applied to questions and corpus.
+    """
+    apply = (lambda rows: rows) if change is None else change
+    run, qrels = {}, {}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        blocks = (apply(block) for block in corpus.blocks())
+        with Segment.build(Path(folder) / "judged", blocks, config) as segment:
+            for start in range(0, len(questions), _BATCH):
+                batch = apply(vectors[start : start + _BATCH])
+                for i, ranking in enumerate(_ranked(segment, batch, corpus.documents), start):
+                    run[str(i)] = {str(document): 0.0 for document in ranking}
+                    qrels[str(i)] = {str(document): 1 for document in questions[i].documents}
+    return per_question(run, list(run), qrels, [MAIN])[MAIN]
+
+
+def _ranked(segment: Segment, vectors: Vectors, documents: Ids) -> list[list[int]]:
+    """The first documents of each question, by their best passages."""
+    depth = _FIRST
+    while True:
+        rows = segment.search(vectors, min(depth, segment.rows)).rows
+        ranked = [list(dict.fromkeys(documents[row[row >= 0]].tolist())) for row in rows]
+        if depth >= segment.rows or all(len(each) >= _FIRST for each in ranked):
+            return [each[:_FIRST] for each in ranked]
+        depth *= 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The held-out questions of a kind, or of all.
+
+    Attributes:
+        kind: title, sentence, click or all.
+        questions: their number.
+        before, after: mean nDCG@10.
+        comparison: of the paired differences.
+    """
+
+    kind: str
+    questions: int
+    before: float
+    after: float
+    comparison: Comparison
+
+    def as_cells(self) -> dict[str, Any]:
+        """The row as text."""
+        difference = self.comparison
+        return {
+            "questions": self.kind,
+            "number": self.questions,
+            "before": f"{self.before:.3f}",
+            "after": f"{self.after:.3f}",
+            "difference": f"{difference.difference:+.3f}",
+            "95 % interval": f"{difference.low:+.3f} to {difference.high:+.3f}",
+            "p": f"{difference.p:.4f}",
+        }
+
+
+def rows_of(questions: Sequence[Question], before: Values, after: Values) -> tuple[Row, ...]:
+    """A row for each kind of question, and one for all."""
+    kinds = np.array([question.kind.value for question in questions])
+    chosen = {kind: kinds == kind for kind in dict.fromkeys(kinds.tolist())}
+    return tuple(
+        Row(
+            kind,
+            int(of_kind.sum()),
+            float(before[of_kind].mean()),
+            float(after[of_kind].mean()),
+            compare(after[of_kind], before[of_kind]),
+        )
+        for kind, of_kind in {**chosen, ALL: np.ones(len(kinds), bool)}.items()
+    )
+
+
+def objection(rows: Sequence[Row]) -> str | None:
+    """Why a map is not offered, as a clause; None if it is better beyond doubt."""
+    *kinds, total = rows
+    for row in kinds:
+        if row.comparison.difference < 0 and row.comparison.p < LOSS_P:
+            return f"questions of the kind {row.kind} lost"
+    if total.comparison.p >= MAX_P or total.comparison.low <= MIN_GAIN:
+        return "the gain is not beyond doubt"
+    return None

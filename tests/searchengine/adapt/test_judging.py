@@ -1,0 +1,118 @@
+"""nDCG@10 before and after a map: as the collection's own search has it, and what is offered."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import WordLengths
+
+from searchengine import SearchEngine
+from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
+from searchengine.adapt.questions import Kind, Part, Question
+from searchengine.adapt.sample import Sample
+from searchengine.evaluate.metrics import MAIN
+from searchengine.evaluate.retrieval import CONFIGURED, measure, task
+from searchengine.evaluate.significance import Comparison
+from trainer.training.posthoc import LinearMap
+
+WORDS = [
+    " ".join("x" * n for n in row) for row in np.random.default_rng(0).integers(1, 17, (300, 5))
+]
+CONFIG = {"prefix": 8, "shortlist": 20, "rotation": "identity", "storage": "float32"}
+
+
+def asked(document: int) -> Question:
+    return Question(Kind.TITLE, "", (document,), Part.HELD_OUT)
+
+
+def test_before_is_what_the_collection_finds(tmp_path: Path) -> None:
+    questions = {str(i): WORDS[i] + " xx xxxx" for i in range(0, 300, 5)}
+    with SearchEngine.create(tmp_path / "c", WordLengths(), CONFIG) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(WORDS[:200])])
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(WORDS) if i >= 200])
+        engine.delete([str(i) for i in range(0, 300, 7)])
+        engine.optimize()
+        judged = task(engine, questions, {key: {key: 1} for key in questions})
+        (*_, configured) = measure(engine, judged)
+        assert configured.name == CONFIGURED
+        with engine.local.reading() as snapshot:
+            ids = snapshot.store.ids_of(questions)
+            numbers = [ids.get(key, -1) for key in questions]
+            scores = judge(
+                Corpus.of_collection(snapshot),
+                [asked(number) for number in numbers],
+                WordLengths().encode(list(questions.values())),
+                next(iter(snapshot.segments.values())).config,
+            )
+    assert 0.1 < scores.mean() < 0.9
+    assert scores == pytest.approx(configured.scores[MAIN])
+
+
+def test_a_map_is_applied_to_questions_and_corpus() -> None:
+    # By the first number document 1 is nearer; the map looks at the second number alone.
+    rows = np.array([[0.8, 0.6, 0], [0.6, 0.8, 0], [0, 0, 1]], np.float32)
+    sample = Sample(rows, np.array([1, 2, 3]), ())
+    question = np.array([[0.9, 0.436, 0]], np.float32)
+    change = LinearMap("second", np.diag([0.01, 1, 1]).astype(np.float32))
+    config = {"prefix": 3, "rotation": "identity", "storage": "float32"}
+    from indexer.segment import SegmentConfig
+
+    found = [
+        judge(Corpus.of_sample(sample), [asked(1)], question, SegmentConfig(**config), map_)[0]
+        for map_ in (None, change)
+    ]
+    mapped = change(question) @ change(rows).T
+    rank = int((mapped[0] > mapped[0, 0]).sum()) + 1
+    assert found == pytest.approx([1, 1 / np.log2(rank + 1)])
+
+
+def test_documents_of_the_sample_take_the_place_of_the_stored_ones(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(WORDS[:20])])
+        with engine.local.reading() as snapshot:
+            ids = list(snapshot.store.ids_of(["3", "8"]).values())
+            rows = np.eye(16, dtype=np.float32)[:3]
+            sample = Sample(rows, np.array([ids[0], ids[0], ids[1]]), ())
+            corpus = Corpus.of_collection(snapshot, sample)
+            blocks = np.concatenate(list(corpus.blocks()))
+            whole = Corpus.of_collection(snapshot)
+            assert sorted(corpus.documents) == sorted([*whole.documents, ids[0]])
+    assert len(blocks) == 21 and np.array_equal(blocks[:3], rows)
+    others = [i for i in range(20) if i not in (3, 8)]
+    expected = WordLengths().encode([WORDS[i] for i in others])
+    assert blocks[3:] == pytest.approx(expected, abs=1e-3)  # stored as float16
+
+
+def row(kind: str, difference: float, low: float, p: float) -> Row:
+    return Row(kind, 100, 0.5, 0.5 + difference, Comparison(difference, low, 2 * difference, p))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row("title", 0.1, 0.06, 0.001), row("all", 0.1, 0.06, 0.001)], None),
+        ([row("title", 0.1, 0.06, 0.02), row("all", 0.1, 0.06, 0.02)], "not beyond doubt"),
+        ([row("title", 0.01, 0.004, 0.001), row("all", 0.01, 0.004, 0.001)], "not beyond doubt"),
+        ([row("title", -0.1, -0.06, 0.04), row("all", 0.1, 0.06, 0.001)], "title lost"),
+        ([row("title", -0.1, -0.06, 0.06), row("all", 0.1, 0.06, 0.001)], None),
+        ([row("title", -0.1, -0.2, 0.001), row("all", -0.1, -0.2, 0.001)], "title lost"),
+    ],
+)
+def test_what_is_offered(rows: list[Row], expected: str | None) -> None:
+    reason = objection(rows)
+    assert reason is None if expected is None else expected in str(reason)
+
+
+def test_a_row_for_each_kind_and_one_for_all() -> None:
+    kinds = [Kind.TITLE, Kind.SENTENCE, Kind.TITLE]
+    questions = [Question(kind, "", (1,), Part.HELD_OUT) for kind in kinds]
+    before, after = np.array([0.0, 0.5, 0.5]), np.array([1.0, 0.25, 0.5])
+    found = {
+        row.kind: (row.questions, row.before, row.after)
+        for row in rows_of(questions, before, after)
+    }
+    assert found == {
+        "title": (2, 0.25, 0.75),
+        "sentence": (1, 0.5, 0.25),
+        "all": (3, 1 / 3, 7 / 12),
+    }
