@@ -3,7 +3,8 @@
 1. A sample of the documents loses titles and single sentences, which become questions; logged
    clicks are questions too. By their documents they train, validate or are held out.
 2. A linear map behind the encoder is trained on the frozen vectors of pairs, with hard negatives
-   from the training documents. The validation questions choose how strongly, or not at all.
+   from the training documents. The validation questions choose how strongly, whether the vectors
+   are whitened first, or no map at all.
 3. The held-out questions are searched among all documents, before and after. The map is offered if
    it is better beyond doubt: it becomes a layer of a model folder, for `reindex`.
 """
@@ -31,12 +32,14 @@ from searchengine.maintenance.reindexing import current, settings_for
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import Encoder
 from trainer.errors import ModelError
-from trainer.training.posthoc import LinearMap, adapter, baked
+from trainer.training.posthoc import LinearMap, adapter, baked, whitening
 
 DOCUMENTS = 10_000
 """Documents that are encoded again to make questions of them."""
-STRENGTHS = ((200, 1e-4), (400, 3e-4), (800, 1e-3))
+STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
+RIDGE = 0.1
+"""Of the whitening that maps begin with, or not; see trainer.training.posthoc.whitening."""
 MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
 """Fewer questions cannot show anything."""
 
@@ -293,7 +296,7 @@ def _of_part(
 def _train(
     material: Material, dims: Sequence[int], seed: int, progress: Progress
 ) -> tuple[list[LinearMap], int]:
-    """A map of each strength, and the number of pairs."""
+    """The maps to choose from, and the number of pairs."""
     training = [
         (i, asked, positive)
         for i, asked in enumerate(material.asked)
@@ -305,24 +308,29 @@ def _train(
     related = [asked.question.documents for _, asked, _ in training]
     sample, parts = material.sample, material.parts
     of_training = np.array([parts[i] is Part.TRAINING for i in sample.documents.tolist()], bool)
-    negatives = hard_negatives(
-        anchors, positives, related, sample.vectors[of_training], sample.documents[of_training]
-    )
-    maps = []
-    updates = sum(steps for steps, _ in STRENGTHS)
-    for steps, rate in STRENGTHS:
-        maps.append(
-            adapter(
-                anchors,
-                positives,
+    passages = sample.vectors[of_training]
+    negatives = hard_negatives(anchors, positives, related, passages, sample.documents[of_training])
+    given = negatives.any(axis=1)
+    whitened = whitening(np.concatenate([passages, anchors]), anchors.shape[1], ridge=RIDGE)
+    maps, updates = [], 2 * sum(steps for steps, _ in STRENGTHS)
+    for start in (None, whitened):
+        rows = [anchors, positives, negatives]
+        if start is not None:
+            rows = [start(anchors), start(positives), np.zeros_like(negatives)]
+            rows[2][given] = start(negatives[given])
+        for steps, rate in STRENGTHS:
+            if start is None and not steps:
+                continue  # the vectors as they are
+            learned = adapter(
+                *rows[:2],
                 dims,
-                negatives=negatives,
+                negatives=rows[2],
                 seed=seed,
                 steps=steps,
                 learning_rate=rate,
                 report=lambda *_: progress("Training", 1, updates),
             )
-        )
+            maps.append(learned if start is None else start.then(learned))
     return maps, len(training)
 
 

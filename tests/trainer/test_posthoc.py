@@ -145,6 +145,43 @@ def test_adapter_does_not_tell_equal_texts_apart() -> None:
     assert losses[1] == pytest.approx(20, abs=1e-4)
 
 
+def test_hard_negatives_of_the_adapter_by_hand() -> None:
+    a = np.eye(2, dtype=np.float32)
+    losses: list[float] = []
+
+    def loss(*negatives: tuple[float, float]) -> float:
+        hard = np.array(negatives, np.float32)
+        adapter(a, a, (2,), negatives=hard, steps=1, report=lambda _, loss: losses.append(loss))
+        return losses[-1]
+
+    # Cosines to the positives 1 and 0; to the negative 0.6 of the first and 0.8 of the second.
+    terms = [np.log(1 + np.exp(-20) + np.exp(-8)), np.log(1 + np.exp(-20) + np.exp(-4))]
+    assert loss((0.6, 0.8), (0, 0)) == pytest.approx(np.mean(terms), abs=1e-6)
+    # What equals the first positive is a negative of the second anchor alone.
+    terms = [np.log(1 + np.exp(-20)), np.log(1 + 2 * np.exp(-20))]
+    assert loss((0, 0), (1, 0)) == pytest.approx(np.mean(terms), abs=1e-6)
+    with pytest.raises(DataError, match="expected the shape of the anchors"):
+        adapter(a, a, (2,), negatives=a[:1])
+
+
+def test_a_ridge_enlarges_weak_axes_less_and_needs_no_full_rank() -> None:
+    x = vectors()
+    energy = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
+    lengths = np.linalg.norm(whitening(x, 8, ridge=0.5).weight, axis=1)
+    assert lengths == pytest.approx((energy + 0.5 * energy.mean()) ** -0.5, rel=1e-3)
+    assert np.isfinite(whitening(x[:3], 8, ridge=0.5)(x)).all()
+    with pytest.raises(ConfigError, match=r"ridge is -1: expected 0 or more"):
+        whitening(x, 8, ridge=-1)
+
+
+def test_two_maps_are_one() -> None:
+    a, p = noisy_pairs(40)
+    first, second = whitening(a, 8), adapter(a, p, (8, 2), steps=5, batch_size=8)
+    assert first.then(second)(p) == pytest.approx(second(first(p)), abs=1e-5)
+    with pytest.raises(ConfigError, match="has a bias: expected one without"):
+        second.then(first)
+
+
 def test_row_batches_are_shuffled_epochs() -> None:
     batches = list(row_batches(7, 3, 4, seed=0))
     assert [len(b) for b in batches] == [3, 3, 3, 3]

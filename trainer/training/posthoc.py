@@ -67,6 +67,16 @@ class LinearMap:
         mapped = rows @ self.weight.T
         return unit(mapped if self.bias is None else mapped + self.bias)
 
+    def then(self, following: "LinearMap") -> "LinearMap":
+        """This map and then one without bias, which sees no difference between x and x / |x|."""
+        if following.bias is not None:
+            raise ConfigError(f"the map {following.name} has a bias: expected one without")
+        return LinearMap(
+            f"{self.name}, {following.name}",
+            following.weight @ self.weight,
+            None if self.bias is None else following.weight @ self.bias,
+        )
+
     def first(self, width: int) -> "LinearMap":
         """The map to the first `width` of its dimensions; fitting to that width gives the same."""
         check_width(width, self.width)
@@ -117,23 +127,27 @@ def pca(vectors: ArrayLike, width: int, *, centred: bool = False) -> LinearMap:
     return LinearMap("centred pca" if centred else "pca", weight.astype(np.float32), bias)
 
 
-def whitening(vectors: ArrayLike, width: int) -> LinearMap:
+def whitening(vectors: ArrayLike, width: int, *, ridge: float = 0.0) -> LinearMap:
     """BERT-whitening: mean 0 and covariance 1 on the fitted vectors (before the unit scale).
 
     (x − μ) times the first `width` columns of U √(1/Λ), with U Λ Uᵀ the covariance (arXiv
-    2103.15316, algorithm 1). Raises DataError where vectors (n, D) vary in fewer than `width`
-    directions, as fewer than width + 1 texts do.
+    2103.15316, algorithm 1). ridge: added to Λ, in shares of its mean, so that weak axes are
+    enlarged less, and few vectors suffice. Raises DataError where vectors (n, D) vary in fewer than
+    `width` directions and there is no ridge, as fewer than width + 1 texts do.
     """
     rows = vectors_of(vectors).astype(np.float64)
     check_width(width, rows.shape[1])
+    if ridge < 0:
+        raise ConfigError(f"ridge is {ridge}: expected 0 or more")
     mean = rows.mean(axis=0)
     energy, axes = _axes(rows - mean)
     rank = int((energy > RELATIVE_RANK * energy[0]).sum())
-    if rank < width:
+    if rank < width and not ridge:
         raise DataError(
             f"{len(rows)} vectors vary in {rank} directions: whitening to {width} needs as many; "
             "fit it on more texts, or to a smaller width"
         )
+    energy = np.maximum(energy, 0) + ridge * energy.mean()
     weight = axes[:width] / np.sqrt(energy[:width, None])
     bias = np.asarray(-weight @ mean, np.float32)
     return LinearMap("whitening", weight.astype(np.float32), bias)

@@ -199,6 +199,7 @@ def test_what_does_not_help_writes_nothing(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapting, "STRENGTHS", ((1, 1e-9),))
+    monkeypatch.setattr(adapting, "RIDGE", 1e6)
     result = adapt(engine, tmp_path / "out", apply=True)
     assert not result.offered and not result.applied and result.out is None
     assert result.sentence.startswith("Adapting does not help: ")
