@@ -310,27 +310,26 @@ def _train(
     of_training = np.array([parts[i] is Part.TRAINING for i in sample.documents.tolist()], bool)
     passages = sample.vectors[of_training]
     negatives = hard_negatives(anchors, positives, related, passages, sample.documents[of_training])
-    given = negatives.any(axis=1)
     whitened = whitening(np.concatenate([passages, anchors]), anchors.shape[1], ridge=RIDGE)
-    maps, updates = [], 2 * sum(steps for steps, _ in STRENGTHS)
-    for start in (None, whitened):
-        rows = [anchors, positives, negatives]
-        if start is not None:
-            rows = [start(anchors), start(positives), np.zeros_like(negatives)]
-            rows[2][given] = start(negatives[given])
-        for steps, rate in STRENGTHS:
-            if start is None and not steps:
-                continue  # the vectors as they are
-            learned = adapter(
-                *rows[:2],
-                dims,
-                negatives=rows[2],
-                seed=seed,
-                steps=steps,
-                learning_rate=rate,
-                report=lambda *_: progress("Training", 1, updates),
-            )
-            maps.append(learned if start is None else start.then(learned))
+    updates = 2 * sum(steps for steps, _ in STRENGTHS)
+
+    def learned(rows: Sequence[Vectors], steps: int, rate: float) -> LinearMap:
+        return adapter(
+            rows[0],
+            rows[1],
+            dims,
+            negatives=rows[2],
+            seed=seed,
+            steps=steps,
+            learning_rate=rate,
+            report=lambda *_: progress("Training", 1, updates),
+        )
+
+    plain = anchors, positives, negatives
+    white = [np.where(rows.any(axis=1, keepdims=True), whitened(rows), 0) for rows in plain]
+    # Without an update, what is not whitened stays as it is.
+    maps = [learned(plain, *strength) for strength in STRENGTHS if strength[0]]
+    maps += [whitened.then(learned(white, *strength)) for strength in STRENGTHS]
     return maps, len(training)
 
 
