@@ -11,7 +11,7 @@ from adapting import documents, write_bag_of_words
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.adapt import adapting
+from searchengine.adapt import adapting, judging
 from searchengine.adapt.adapting import (
     Material,
     adapt,
@@ -205,6 +205,16 @@ def test_what_does_not_help_writes_nothing(
     assert result.sentence.startswith("Adapting does not help: ")
     assert not (tmp_path / "out").exists()
     assert engine.encoder.source.endswith("model")
+
+
+def test_what_is_not_beyond_doubt_is_not_written(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "MIN_GAIN", 1.0)
+    result = adapt(engine, tmp_path / "out", apply=True)
+    assert result.rows and not result.offered and not result.applied and result.out is None
+    assert result.sentence.startswith("Adapting does not help: the gain is not beyond doubt: nDCG")
+    assert not (tmp_path / "out").exists() and engine.encoder.source.endswith("model")
 
 
 def test_clicks_train_and_judge_beside_the_rest(engine: SearchEngine, tmp_path: Path) -> None:

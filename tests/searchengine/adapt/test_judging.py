@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
+from indexer.segment import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
 from searchengine.adapt.questions import Kind, Part, Question
@@ -48,22 +49,28 @@ def test_before_is_what_the_collection_finds(tmp_path: Path) -> None:
     assert scores == pytest.approx(configured.scores[MAIN])
 
 
-def test_a_map_is_applied_to_questions_and_corpus() -> None:
-    # By the first number document 1 is nearer; the map looks at the second number alone.
-    rows = np.array([[0.8, 0.6, 0], [0.6, 0.8, 0], [0, 0, 1]], np.float32)
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (np.eye(4)[[1, 2, 3, 0]], 1.0),  # both are rotated alike: nothing changes
+        (np.diag([0.01, 1, 1, 1]), 1 / np.log2(3)),  # without the first number 2 is nearer
+    ],
+)
+def test_a_map_is_applied_to_questions_and_corpus(weight: np.ndarray, expected: float) -> None:
+    rows = np.array([[0.8, 0.6, 0, 0], [0.5, 0, 0.866, 0], [0, 0, 0, 1]], np.float32)
+    question = np.array([[0.9, 0, 0.436, 0]], np.float32)
     sample = Sample(rows, np.array([1, 2, 3]), ())
-    question = np.array([[0.9, 0.436, 0]], np.float32)
-    change = LinearMap("second", np.diag([0.01, 1, 1]).astype(np.float32))
-    config = {"prefix": 3, "rotation": "identity", "storage": "float32"}
-    from indexer.segment import SegmentConfig
-
-    found = [
-        judge(Corpus.of_sample(sample), [asked(1)], question, SegmentConfig(**config), map_)[0]
-        for map_ in (None, change)
-    ]
-    mapped = change(question) @ change(rows).T
-    rank = int((mapped[0] > mapped[0, 0]).sum()) + 1
-    assert found == pytest.approx([1, 1 / np.log2(rank + 1)])
+    config = SegmentConfig(prefix=4, rotation="identity", storage="float32")
+    # Cosines before: 0.72, 0.83, 0. After the second map: 0, 1, 0.
+    answers = [asked(2 if expected == 1 else 1)]
+    found = judge(
+        Corpus.of_sample(sample),
+        answers,
+        question,
+        config,
+        LinearMap("map", weight.astype(np.float32)),
+    )
+    assert found == pytest.approx([expected])
 
 
 def test_documents_of_the_sample_take_the_place_of_the_stored_ones(tmp_path: Path) -> None:
