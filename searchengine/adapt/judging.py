@@ -19,8 +19,9 @@ from searchengine.storage.documents.tables import Ids
 from searchengine.storage.snapshot import Snapshot
 from trainer.training.posthoc import LinearMap
 
-MAX_P, MIN_GAIN = 0.01, 0.005
-"""Beyond doubt: a p-value below, and an interval of the difference in nDCG@10 above."""
+MAX_P, MIN_GAIN = 0.01, 0.02
+"""Beyond doubt: a p-value below, and an interval of the difference in nDCG@10 above. Made questions
+only resemble those of users: on Cranfield a gain of 0.036 (from 0.010) came with a loss."""
 LOSS_P = 0.05
 """A kind of question that loses with a p-value below this is a reason not to offer the map."""
 ALL = "all"
