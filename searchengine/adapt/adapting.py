@@ -31,7 +31,6 @@ from searchengine.ingest.settings import CollectionSettings
 from searchengine.maintenance.reindexing import current, settings_for
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import Encoder
-from trainer.errors import ModelError
 from trainer.training.posthoc import LinearMap, adapter, baked, whitening
 
 DOCUMENTS = 10_000
@@ -166,7 +165,7 @@ def adapt(
 
 
 def _trainable(engine: SearchEngine) -> Encoder:
-    """The encoder of the collection, with all parts of its network loaded."""
+    """The encoder of the collection, if a layer can be added to it."""
     path, encoder = engine.local.path, engine.encoder
     if isinstance(encoder, NoEncoder):
         raise CollectionError(
@@ -179,10 +178,11 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"{path} is encoded by {kind}, which cannot be trained here; adapt needs the encoder "
             f"of a model folder: searchengine reindex {path} --encoder MODEL"
         )
-    try:
-        encoder.model  # noqa: B018  (loaded now, not after minutes of encoding)
-    except ModelError as error:
-        raise CollectionError(f"the encoder of {path} cannot be adapted: {error}") from error
+    if not encoder.layers:
+        raise CollectionError(
+            f"{path} is encoded by {encoder.source}, a static model, which cannot be adapted; "
+            f"change to the encoder of a network: searchengine reindex {path} --encoder MODEL"
+        )
     return encoder
 
 
