@@ -339,7 +339,7 @@ def merged(old: Any, new: Any) -> Any:
 @click.argument("stages", nargs=-1, type=click.Choice(["train", "passkey", "abstracts", "short"]))
 @DATA
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
-@click.option("--steps", default=150, show_default=True, help="Updates of the training.")
+@click.option("--steps", default=200, show_default=True, help="Updates of the training.")
 @click.option("--set", "assignments", multiple=True, help="Training setting NAME=VALUE, in JSON.")
 @click.option("--questions", default=100, show_default=True, help="Needles of each cell.")
 @click.option("--lengths", default=",".join(map(str, LENGTHS)), help="Lengths of passkey texts.")
