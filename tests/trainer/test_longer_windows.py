@@ -113,7 +113,7 @@ def test_rotary_positions_are_divided_by_the_factor(tmp_path: Path, kind: str) -
     )
     model = read(with_network(tmp_path / "m", network))
     original = model.module.transformer
-    with pytest.raises(ModelError, match=r"kept_positions is 8: .* has rotary positions, and all of"):
+    with pytest.raises(ModelError, match=r"is 8: .* has rotary positions, and all of"):
         lengthened(model, 60, kept=8)
     longer = lengthened(lengthened(model, 60), 160)  # 1.5 times, then the rest of 4 times
     stretched = longer.module.transformer
