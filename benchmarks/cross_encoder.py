@@ -23,7 +23,7 @@ import numpy as np
 from record import DATA, record, run_json, spread
 
 from searchengine import SearchEngine
-from searchengine.evaluate.judgements import read_beir
+from searchengine.evaluate.judgements import judged, read_beir
 from searchengine.evaluate.metrics import per_question
 from searchengine.evaluate.significance import compare, interval
 
@@ -51,6 +51,7 @@ def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[st
     if not collection.exists():
         run_json("index", folder, collection)
     queries, qrels = read_beir(folder)
+    queries = judged(queries, qrels)  # SciFact's file has those of training as well
     keys, questions = list(queries), list(queries.values())
     most = max(CANDIDATES)
     with SearchEngine.open(collection) as engine:
