@@ -25,6 +25,7 @@ from record import DATA, record, run_json, spread
 from searchengine import SearchEngine
 from searchengine.evaluate.judgements import judged, read_beir
 from searchengine.evaluate.metrics import per_question
+from searchengine.evaluate.runs import ranked
 from searchengine.evaluate.significance import compare, interval
 
 SETS = ("scifact", "nfcorpus")
@@ -64,10 +65,10 @@ def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[st
                 questions[part], most, cross_encoder=str(model), candidates=most
             )
             for key, hits in zip(keys[part], answers, strict=True):
-                ranked = sorted(hits, key=lambda hit: -hit.scores[mode])
-                before[key] = {hit.key: hit.scores[mode] for hit in ranked}
+                best = sorted(hits, key=lambda hit: -hit.scores[mode])
+                before[key] = ranked((hit.key, hit.scores[mode]) for hit in best)
                 for n in CANDIDATES:
-                    after[n][key] = {hit.key: hit.score for hit in ranked[:n]}
+                    after[n][key] = ranked((hit.key, hit.score) for hit in best[:n])
         scores = per_question(before, keys, qrels, [MEASURE])[MEASURE]
         figures: dict[str, Any] = {
             "without": row(scores) | {"ms": alone(engine, questions[:timed])}
