@@ -68,7 +68,8 @@ def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[st
                 best = sorted(hits, key=lambda hit: -hit.scores[mode])
                 before[key] = ranked((hit.key, hit.scores[mode]) for hit in best)
                 for n in CANDIDATES:
-                    after[n][key] = ranked((hit.key, hit.score) for hit in best[:n])
+                    again = sorted(best[:n], key=lambda hit: -hit.score)
+                    after[n][key] = ranked((hit.key, hit.score) for hit in again)
         scores = per_question(before, keys, qrels, [MEASURE])[MEASURE]
         figures: dict[str, Any] = {
             "without": row(scores) | {"ms": alone(engine, questions[:timed])}
