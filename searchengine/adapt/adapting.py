@@ -336,7 +336,7 @@ def _train(
 def _choose(
     material: Material, maps: Sequence[LinearMap], config: SegmentConfig, progress: Progress
 ) -> LinearMap | None:
-    """The map with the best mean on the validation questions; None if it is none of them."""
+    """The map with the best mean on the validation questions; None if none beats no map."""
     sampled = set(material.sample.documents.tolist())
     questions, vectors = _of_part(material, Part.VALIDATION, sampled)
     corpus = Corpus.of_sample(material.sample)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import TextEncoder
@@ -15,6 +16,22 @@ from searchengine.evaluate.retrieval import Task, exact, task
 
 CHANCE = 0.05
 """The greatest p of a difference that counts as shown."""
+
+
+@contextmanager
+def encoded(
+    documents: Iterable[Document],
+    encoder: TextEncoder,
+    config: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[SearchEngine]:
+    """A collection of the documents, which is removed afterwards; arguments as SearchEngine's."""
+    with (
+        TemporaryDirectory(prefix="searchengine-") as scratch,
+        SearchEngine.create(Path(scratch) / "collection", encoder, config) as engine,
+    ):
+        engine.add(documents, progress=progress)
+        yield engine
 
 
 @contextmanager
@@ -46,13 +63,11 @@ def by_encoders(
             raise QueryError(f"{other} and {name} are the same encoder; name two that differ")
     settings: list[Setting] = []
     for i, (name, encoder) in enumerate(encoders.items(), start=1):
-        with TemporaryDirectory(prefix="searchengine-") as scratch:
-            with SearchEngine.create(Path(scratch) / "collection", encoder) as engine:
-                engine.add(documents(), progress=_named(progress, name))
-                judged = task(engine, queries, qrels, exclude_self)
-                settings.append(exact(engine, judged, name))
-                if i == len(encoders):
-                    yield engine, judged, settings
+        with encoded(documents(), encoder, progress=_named(progress, name)) as engine:
+            judged = task(engine, queries, qrels, exclude_self)
+            settings.append(exact(engine, judged, name))
+            if i == len(encoders):
+                yield engine, judged, settings
 
 
 def conclusion(row: RetrievalRow) -> str | None:

@@ -3,14 +3,13 @@
 train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
 """
 
-import tempfile
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError
+from searchengine.evaluate.encoders import encoded
 from searchengine.evaluate.judgements import judged, plain_or_gzipped, read_beir
 from searchengine.evaluate.retrieval import measure, task
 from trainer.encoder import Encoder
@@ -43,11 +42,7 @@ def retrieval(path: str | Path) -> Measure:
 
     def scores(encoder: Encoder) -> Mapping[int, float]:
         shorter = encoder.matryoshka_dims[1:]
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            SearchEngine.create(Path(scratch) / "c", encoder, {"structure": "flat"}) as engine,
-        ):
-            engine.add(read_corpus(folder))
+        with encoded(read_corpus(folder), encoder, {"structure": "flat"}) as engine:
             questions = task(engine, queries, qrels)
             # Exactly at full width, then by each prefix; what follows concerns collections.
             found = islice(measure(engine, questions, shorter, SHORTLIST), 1 + len(shorter))

@@ -53,7 +53,7 @@ class ServerSettings:
         log: a line for each request, as text or JSON, or none.
         runtime: runs the encoders.
         benches: collection → BenchResponse, from `named_benches`.
-        cross_encoding: the cross-encoder that requests may ask for; None: there is none.
+        cross_encoding: the cross-encoder that requests may ask for, or None.
         query_encoders: collection → folder or hub name of its question encoder.
 
     Raises QueryError.

@@ -15,7 +15,7 @@ from trainer.training.passes import Pass, Passes
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:
-    """A device that runs out of memory at so many tokens in a pass, or in passes with gradients."""
+    """A device with memory for `tokens` in a pass, and for `kept` in passes with gradients."""
     run, plan = Passes._run, Passes._plan
     held = 0
 

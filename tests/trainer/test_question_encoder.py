@@ -38,7 +38,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def routed(base: Path, tmp_path: Path) -> Callable[[int], Path]:
-    """Writes a Router: the base, and so many of its layers for questions; untrained."""
+    """Writes a Router: the base, and this number of its layers for questions; untrained."""
 
     def write(layers: int) -> Path:
         model = Encoder.load(base, **EXACT).model

@@ -53,7 +53,7 @@ def truncate_layers(model: Model, layers: int) -> Model:
 
 
 def keep_layers(model: Model, layers: int) -> Model:
-    """A copy with so many layers of the network, evenly spread, to be trained.
+    """A copy with this number of layers of the network, evenly spread, to be trained.
 
     0: a static model, whose table has the vector that the model gives each token alone.
     """

@@ -154,7 +154,7 @@ def run_training(
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
-            "examples, of which some can be held out"
+            "examples, so that some can be held out"
         )
     plan = BatchPlan(config, split.train)
     training_model = TrainingModel(model, config, projection, fixed.dim if fixed else 0)

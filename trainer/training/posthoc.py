@@ -214,8 +214,8 @@ def adapter(
 def _no_negatives(anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
     """(B, B + N): −inf where candidate j is no negative for anchor i, else 0.
 
-    It is none where anchor i or its positive equals that of row j: the positive of row j is then
-    one for anchor i as well; or where negative j equals a positive of anchor i.
+    Candidate j is left out where anchor i or its positive equals that of row j, whose positive is
+    then one for anchor i as well; or where negative j equals a positive of anchor i.
     """
     equal = (anchors @ anchors.T > EQUAL_TEXT_COSINE) | (
         positives @ positives.T > EQUAL_TEXT_COSINE

@@ -134,7 +134,7 @@ def test_it_is_pickled_with_the_engine(folder: Path) -> None:
 
 @pytest.fixture
 def router(tmp_path: Path) -> Callable[[int], tuple[Path, Path]]:
-    """Writes an encoder, and a Router of it with so many of its layers for questions."""
+    """Writes an encoder, and a Router of it with this number of its layers for questions."""
 
     def write(layers: int) -> tuple[Path, Path]:
         base = write_sentence_transformer(tmp_path / "base")
