@@ -22,7 +22,7 @@ from record import DATA, record
 from trainer.encoder import Encoder
 from trainer.evaluation.sts import read_sts, sts
 from trainer.training import posthoc
-from trainer.training.data.files import read_examples
+from trainer.training.data.examples import read_examples
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)
@@ -67,7 +67,7 @@ def fits(a: posthoc.Rows, p: posthoc.Rows, chosen: tuple[str, ...]) -> dict[str,
 def main(data: Path, texts: int, methods: tuple[str, ...]) -> None:
     """Fit every map, and report Spearman by width and seconds to fit."""
     tests = [data / f"sts/{name}.tsv" for name in TESTS]
-    examples = read_examples([data / "nli/nli_triplets_en.tsv.gz"], exclude=tests).examples
+    examples = read_examples([data / "nli/nli_triplets_en.tsv.gz"], exclude=tests)
     sampled = random.Random("posthoc").sample([both for _, both in examples], texts // 2)
     encoder = Encoder.load(ENCODER)
     a, p = (encoder.encode([both[i] for both in sampled]) for i in (0, 1))

@@ -3,8 +3,8 @@
     python benchmarks/question_encoder.py --work FOLDER
 
 Trains the presets question-encoder (two of the starter's six layers) and static-question-encoder
-(a table of token vectors) on titles of papers and on short sentences, without any text of the sets
-below, on one thread. Then, with documents by the starter:
+(a table of token vectors) on titles of papers, sentences of their abstracts, and other sentences,
+without any text of the sets below, on one thread. Then, with documents by the starter:
 
 - nDCG@10 of exact search on SciFact, NFCorpus and Cranfield, whole documents, and the mean of the
   three as a share of the starter's.
@@ -39,16 +39,17 @@ from trainer.training.presets import preset
 FULL = "all layers"
 PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}
 SETS = ("scifact", "nfcorpus", "cranfield")
-SHORT = 16
+SHORT = 24
 """Most words of a training text."""
 HELD_OUT = 4000
 """Papers whose titles are not trained on."""
+SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
 @click.command()
 @DATA
 @click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--texts", default=30_000, show_default=True, help="Texts to train on.")
+@click.option("--texts", default=300_000, show_default=True, help="Texts to train on.")
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--set", "changes", multiple=True, metavar="KIND:NAME=VALUE", help="Other settings.")
 @click.option("--only", multiple=True, type=click.Choice([*PRESETS]), help="Kinds to train.")
@@ -116,6 +117,8 @@ def prepare(data: Path, work: Path, count: int) -> tuple[list[str], list[str]]:
         sentences = [line.rstrip("\n").split("\t")[1] for line in lines][1:]
     texts = [title for title, _ in papers[HELD_OUT:]] + sentences
     known |= {letters(title) for title, _ in papers[:HELD_OUT]}
+    for _, abstract in papers[HELD_OUT:]:
+        texts += SENTENCE_END.split(abstract)
     texts = [" ".join(text.split()) for text in texts if letters(text) not in known]
     texts = [text for text in texts if 1 < len(text.split()) <= SHORT]
     random.Random(1).shuffle(texts)

@@ -26,7 +26,8 @@ from indexer.config import Structure
 from indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from trainer.training.data.files import identity, read_examples
+from trainer.training.data.examples import read_examples
+from trainer.training.data.files import identity
 from trainer.training.data.positives import Kind
 
 # Texts encoded, and anchors searched, at a time.
@@ -136,7 +137,7 @@ def read_pairs(paths: Iterable[Path]) -> list[Pair]:
     kinds = (Kind.PAIR, Kind.TRIPLET, Kind.PARAPHRASES)
     return [
         Pair(texts[0], texts[1], texts[2:] if kind is Kind.PARAPHRASES else ())
-        for kind, texts in read_examples(paths, expects=kinds).examples
+        for kind, texts in read_examples(paths, expects=kinds)
     ]
 
 

@@ -138,7 +138,7 @@ def test_training_learns_which_text_answers(triplets: Path, tmp_path: Path) -> N
 
 def test_wrong_texts_are_those_of_the_file_first(tmp_path: Path) -> None:
     from trainer.training.cross_encoder import _groups
-    from trainer.training.data.files import read_examples
+    from trainer.training.data.examples import read_examples
 
     path = tmp_path / "triplets.tsv"
     path.write_text(

@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.data.files import Example, Examples, identity, texts_without_label
+from trainer.training.data.columns import Example
+from trainer.training.data.examples import Examples
+from trainer.training.data.files import identity, texts_without_label
 from trainer.training.data.holdout import MIN_HELD_OUT, hold_out
 from trainer.training.data.positives import Kind
 
@@ -17,7 +19,7 @@ def test_a_tenth_is_held_out_and_sentences_are_not() -> None:
     data = Examples(pairs(250) + alone)
     split = hold_out(data, seed=3)
     assert (len(split.rows), split.examples_held, len(split.train)) == (25, 25, 275)
-    assert hold_out(data, seed=3) == split != hold_out(data, seed=4)
+    assert hold_out(data, seed=3).rows == split.rows != hold_out(data, seed=4).rows
     assert len(hold_out(Examples(pairs(9000)), seed=0).rows) == 512
 
 
@@ -26,7 +28,7 @@ def test_too_few_are_not_used() -> None:
     for count in (2, 20, 10 * MIN_HELD_OUT - 10):
         data = Examples(pairs(count))
         split = hold_out(data, seed=0)
-        assert split.train == data and split.rows == () and split.examples_held == 0
+        assert split.train is data and split.rows == () and split.examples_held == 0
 
 
 @given(st.integers(0, 1000), st.integers(2, 6))
@@ -38,9 +40,7 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
         if i % 30
     )
     split = hold_out(Examples(shared + pairs(300)), seed)
-    trained = {
-        identity(text) for example in split.train.examples for text in texts_without_label(example)
-    }
+    trained = {identity(text) for example in split.train for text in texts_without_label(example)}
     assert len(split.rows) >= MIN_HELD_OUT and split.examples_held <= 146
     assert len(split.train) + split.examples_held == 1460
     for row in split.rows:
@@ -51,7 +51,7 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
 
 def test_examples_that_all_share_a_text_are_not_held_out() -> None:
     chain = tuple((Kind.PAIR, (f"text {i}", f"text {i + 1}")) for i in range(500))
-    assert hold_out(Examples(chain), seed=0).train == Examples(chain)
+    assert len(hold_out(Examples(chain), seed=0).train) == len(chain)
 
 
 def test_every_label_keeps_an_example() -> None:
@@ -59,4 +59,4 @@ def test_every_label_keeps_an_example() -> None:
     for seed in range(5):
         split = hold_out(Examples(data), seed)
         assert len(split.rows) == 30
-        assert {texts[1] for _, texts in split.train.examples} == {t[1] for _, t in data}
+        assert {texts[1] for _, texts in split.train} == {t[1] for _, t in data}

@@ -9,8 +9,10 @@ import pytest
 from trainer.errors import ConfigError, DataError
 from trainer.training.config import TrainConfig
 from trainer.training.data.columns import Reading
-from trainer.training.data.files import Examples, read_examples, sentences, texts_without_label
+from trainer.training.data.examples import Examples, read_examples
+from trainer.training.data.files import sentences, texts_without_label
 from trainer.training.data.positives import Drawn, Kind, draw
+from trainer.training.data_sets import DataSet
 from trainer.training.head import sample_texts
 from trainer.training.judging import make_judge
 from trainer.training.preparation import check_examples
@@ -22,17 +24,17 @@ def read(path: Path, text: str, **how: Any) -> Examples:
 
 
 def drawn(examples: Examples) -> list[Drawn]:
-    return [draw(kind, texts, None) for kind, texts in examples.examples]  # type: ignore[arg-type]
+    return [draw(kind, texts, None) for kind, texts in examples]  # type: ignore[arg-type]
 
 
 def test_scored_pairs_are_read_in_any_order_of_columns(tmp_path: Path) -> None:
     found = read(
         tmp_path / "a.tsv", "score\tsentence1\tsentence2\tsubset\n3.80\ta\tb\tx\n1e-1\tc\td\tx\n"
     )
-    assert [kind for kind, _ in found.examples] == [Kind.SCORED] * 2
+    assert [kind for kind, _ in found] == [Kind.SCORED] * 2
     assert drawn(found) == [Drawn("a", "b", scores=(3.8,)), Drawn("c", "d", scores=(0.1,))]
-    assert [texts_without_label(e) for e in found.examples] == [("a", "b"), ("c", "d")]
-    assert sorted(sample_texts(found, 0)) == ["a", "b", "c", "d"]
+    assert [texts_without_label(e) for e in found] == [("a", "b"), ("c", "d")]
+    assert sorted(sample_texts([found], 0)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,8 @@ def test_examples_that_teach_nothing_are_refused(
     settings: dict[str, Any], examples: Examples, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        check_examples(config(**{"objective": "similarity", **settings}), examples)
+        run = config(**{"objective": "similarity", **settings})
+        check_examples([DataSet(run, examples)])
 
 
 @pytest.mark.parametrize(
@@ -178,12 +181,14 @@ def pairs(count: int, score: Callable[[int], float]) -> Examples:
 
 
 def test_held_out_scored_pairs_judge_by_rank() -> None:
-    judge, split = make_judge(config(objective="similarity"), pairs(300, lambda i: i % 6))
+    run = config(objective="similarity")
+    judge, (split,) = make_judge(run, [DataSet(run, pairs(300, lambda i: i % 6))])
     assert judge is not None and len(split.rows) == split.examples_held == 30
     assert {row.scores for row in split.rows} <= {(float(i),) for i in range(6)}
 
 
 def test_held_out_pairs_of_one_score_judge_nothing() -> None:
     examples = pairs(300, lambda i: 1.0 if i else 2.0)
-    judge, split = make_judge(config(objective="similarity", seed=1), examples)
+    run = config(objective="similarity", seed=1)
+    judge, (split,) = make_judge(run, [DataSet(run, examples)])
     assert judge is None and split.train is examples

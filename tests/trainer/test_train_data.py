@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import DataError
-from trainer.training.batches import BatchPlan
+from trainer.training.batches import BatchPlan, fill
 from trainer.training.config import TrainConfig
 from trainer.training.data.columns import Reading
-from trainer.training.data.files import (
-    Examples,
-    _fill,
-    epoch_batches,
-    key,
-    read_examples,
-    read_labelled,
-)
+from trainer.training.data.examples import Examples, read_examples
+from trainer.training.data.files import key, read_labelled
 from trainer.training.data.positives import Drawn, Kind
+from trainer.training.data_sets import DataSet
 
 TRIPLETS = "anchor\tpositive\tnegative\nred\tcrimson\tblue\nbig\tlarge\t\n"
 
@@ -36,7 +30,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(path: Path, text: str, **how: Any) -> list[tuple[Kind, tuple[str, ...]]]:
-    return list(read_examples([write(path, text)], **how).examples)
+    return list(read_examples([write(path, text)], **how))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
@@ -140,7 +134,7 @@ def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     pairs = write(tmp_path / "b.tsv", "anchor\tpositive\na dog barking\tx\na dog\tbarking\n")
     found = read_examples([train, pairs], exclude=[tests])
     assert found.excluded == 2
-    assert [texts for _, texts in found.examples] == [("a cat", "one cat"), ("a dog", "barking")]
+    assert [texts for _, texts in found] == [("a cat", "one cat"), ("a dog", "barking")]
     with pytest.raises(DataError, match="all 1 examples contain a sentence of the exclude files"):
         read_examples([write(tmp_path / "c.tsv", "sentence\nThe sea\n")], exclude=[tests])
 
@@ -149,6 +143,17 @@ def test_key_ignores_all_but_letters_and_digits() -> None:
     assert key("It's 5 o'clock.") == key("its 5 OCLOCK") == "its5oclock"
     assert key("Café – déjà") == "cafedeja"
     assert key("고래") != key("바다")
+
+
+def settings(**changes: Any) -> TrainConfig:
+    return TrainConfig(**{"train": (Path("x"),), "out": Path("y"), **changes})
+
+
+def epoch_batches(data: Examples, size: int, seed: int, epoch: int) -> list[list[Drawn]]:
+    config = settings(batch_size=size, seed=seed)
+    plan = BatchPlan(config, [DataSet(config, data)])
+    steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
+    return [batch for step in steps for _, batch in plan.at(step)]
 
 
 def examples(kinds: dict[Kind, int]) -> Examples:
@@ -207,7 +212,7 @@ def test_no_text_twice_in_a_batch_where_avoidable() -> None:
 @pytest.mark.parametrize("repeats, second", [(3, "fresh"), (4, "q")])
 def test_a_fresh_row_is_looked_for_among_two_batches_of_repeats(repeats: int, second: str) -> None:
     row = Drawn("q", "q")
-    batches = list(_fill([row] * (1 + repeats) + [Drawn("fresh", "fresh")], 2))
+    batches = list(fill([row] * (1 + repeats) + [Drawn("fresh", "fresh")], 2))
     assert batches[0] == [row, Drawn(second, second)]
     assert sum(map(len, batches)) == repeats + 2
 
@@ -237,9 +242,9 @@ def test_digest_follows_the_files_beside_them(tmp_path: Path) -> None:
 def test_several_negatives(
     tmp_path: Path, name: str, content: str, expected: tuple[str, ...]
 ) -> None:
-    found = read_examples([write(tmp_path / name, content)]).examples
+    found = read_examples([write(tmp_path / name, content)])
     kind = Kind.TRIPLET if len(expected) > 2 else Kind.PAIR
-    assert found == ((kind, expected),)
+    assert list(found) == [(kind, expected)]
 
 
 def test_columns_are_those_of_all_rows_of_jsonl(tmp_path: Path) -> None:
@@ -276,14 +281,14 @@ def test_labels_are_not_ignored(tmp_path: Path, header: str) -> None:
 
 def test_sentences_with_what_follows_them(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\none\ntwo\nthree\n")
-    found = read_examples([path], next_sentence=True).examples
-    assert found == ((Kind.PAIR, ("one", "two")), (Kind.PAIR, ("two", "three")))
+    found = read_examples([path], next_sentence=True)
+    assert list(found) == [(Kind.PAIR, ("one", "two")), (Kind.PAIR, ("two", "three"))]
     pairs = write(tmp_path / "b.tsv", "anchor\tpositive\na\tb\n")
-    assert read_examples([pairs], next_sentence=True).examples == ((Kind.PAIR, ("a", "b")),)
+    assert list(read_examples([pairs], next_sentence=True)) == [(Kind.PAIR, ("a", "b"))]
     write(pairs, "anchor\tpositive\na\tb\nc\td\ne\tf\n")
-    as_they_are = read_examples([pairs]).examples
+    as_they_are = read_examples([pairs])
     assert len(as_they_are) == 3
-    assert read_examples([pairs], next_sentence=True).examples == as_they_are
+    assert list(read_examples([pairs], next_sentence=True)) == list(as_they_are)
 
 
 def test_labels_are_read_by_name_or_as_told(tmp_path: Path) -> None:
@@ -327,17 +332,18 @@ def test_labels_and_texts_without_letters_are_not_excluded_by_chance(tmp_path: P
     labelled = write(tmp_path / "a.tsv", "text\tlabel\nfine\tgood\nawful\tbad\n!!!\tbad\n")
     tests = write(tmp_path / "b.tsv", "sentence\ngood\n???\nawful!\n")
     found = read_examples([labelled], exclude=[tests], reading=Reading.LABELS)
-    assert [texts[0] for _, texts in found.examples] == ["fine", "!!!"] and found.excluded == 1
+    assert [texts[0] for _, texts in found] == ["fine", "!!!"] and found.excluded == 1
     with pytest.raises(DataError, match="no sentence has another after it"):
         read_examples([write(tmp_path / "c.tsv", "sentence\none\n")], next_sentence=True)
 
 
 def test_plan_by_hand() -> None:
-    config = TrainConfig(train=(Path("x"),), out=Path("y"), learning_rate=2e-3)
-    data = Examples(tuple((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20)))
-    plan = BatchPlan(replace(config, batch_size=4, accumulation=2, max_steps=10), data)
+    config = settings(learning_rate=2e-3, batch_size=4, accumulation=2, max_steps=10)
+    data = Examples((Kind.PAIR, (f"a{i}", f"b{i}")) for i in range(20))
+    plan = BatchPlan(config, [DataSet(config, data)])
     assert plan.per_epoch == 2 and plan.steps == 10  # 5 batches, the fifth fills no update
     rates = [plan.learning_rate(step) / config.learning_rate for step in range(10)]
     assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
-    assert plan.at(7) == BatchPlan(plan.config, data).at(7)  # without the steps before it
-    assert plan.at(0) + plan.at(1) == epoch_batches(data, 4, 0, 0)[:4]
+    assert plan.at(7) == BatchPlan(config, plan.data).at(7)  # without the steps before it
+    batches = [batch for step in (0, 1) for _, batch in plan.at(step)]
+    assert batches == epoch_batches(data, 4, 0, 0)[:4]

@@ -93,7 +93,10 @@ def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
     monkeypatch.setattr(
         loop,
         "make_judge",
-        lambda _, examples, *others: (lambda encoder: Judgement({32: next(left)}), Split(examples)),
+        lambda _, data, *others: (
+            lambda encoder: Judgement({32: next(left)}),
+            [Split(each.examples) for each in data],
+        ),
     )
 
 
@@ -198,7 +201,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
     with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
         train(config, resume=True)
     state = next(config.out.glob("checkpoint/*/state.json"))
-    state.write_text(state.read_text().replace('"format": 2', '"format": 1'))
+    state.write_text(state.read_text().replace(f'"format": {checkpoint.FORMAT}', '"format": 1'))
     with pytest.raises(ConfigError, match="was written by another version of this package"):
         train(config, resume=True)
 

@@ -80,7 +80,9 @@ def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:
     Words that are everywhere would otherwise decide the mean (Arora et al., ICLR 2017).
     """
     rows = len(table.embedding.weight)
-    counts = np.bincount(np.concatenate([*ids]), minlength=rows) + 1
+    counts = np.ones(rows, dtype=np.int64)
+    for each in ids:
+        np.add.at(counts, each, 1)
     shares = torch.from_numpy((counts / counts.sum()).astype(np.float32))
     with torch.no_grad():
         table.embedding.weight *= (RARITY / (RARITY + shares))[:, None]

@@ -30,7 +30,7 @@ from trainer.training.config import TrainConfig
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # Raised when the held-out examples, the draws or the files change: older runs cannot be resumed.
-FORMAT = 2
+FORMAT = 3
 # Settings that a resumed run may change: where files are stored, whose content is compared instead,
 # and how long the run is.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
@@ -182,6 +182,8 @@ def _check_same_run(
         )
     saved, now = state["config"], config.to_dict()
     fixed = set(now) - {*PATH_SETTINGS, *LENGTH_SETTINGS}
+    for settings in (saved, now):
+        settings["data_sets"] = [{**d, "train": ()} for d in settings.get("data_sets", ())]
     if different := sorted(k for k in fixed if saved.get(k) != now[k]):
         name = different[0]
         raise ConfigError(

@@ -3,14 +3,14 @@
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from trainer.errors import ConfigError
 from trainer.training.data.columns import Reading
+from trainer.training.settings.fields import NOT_NEGATIVE, changed, setting
 from trainer.training.settings.fields import Objective as Objective
-from trainer.training.settings.fields import changed, setting
 from trainer.training.settings.groups import (
     DataSettings,
     EvaluationSettings,
@@ -36,6 +36,29 @@ OF_NETWORKS = frozenset({
 })  # fmt: skip
 
 
+PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
+# Settings that a data set may have for itself; the others are the run's.
+OWN = frozenset({
+    "train", "columns", "expects", "augment", "augment_share", "batch_size", "objective",
+    "temperature", "similarity_loss", "hard_negative_weight", "mask_above", "guide", "guide_margin",
+    "guide_margin_kind", "contrast_anchors", "contrast_positives", "teacher", "distillation_loss",
+    "teacher_temperature", "teacher_axes",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A data set of a run.
+
+    config: the run's settings with those of the data set. weight: how often an epoch goes through
+    it. prompts: by role, instead of the model's.
+    """
+
+    config: "TrainConfig"
+    weight: float = 1.0
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+
 # dataclasses takes the fields of the last base first.
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
@@ -58,9 +81,9 @@ class TrainConfig(
     """
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = setting(field).convert(field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+        for item in fields(self):
+            value = setting(item).convert(item.name, getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
         if self.question_encoder and not self.teacher:
             object.__setattr__(self, "teacher", self.base)
         self._check_prefixes()
@@ -72,6 +95,7 @@ class TrainConfig(
             *self._teacher_conflicts(),
             *self._patience_conflicts(),
             *self._question_encoder_conflicts(),
+            *self._data_set_conflicts(),
         ):
             raise ConfigError(f"{conflict}: leave one of them out")
         if self.learns_vectors and not self.teacher:
@@ -79,13 +103,14 @@ class TrainConfig(
                 f"distillation_loss {self.distillation_loss} learns vectors: name the `teacher` "
                 "that gives them, or learn scores with kl or margin-mse"
             )
-        if not self.train:
-            raise ConfigError("train names no file: expected at least one TSV or JSONL file")
+        if not self.train and not self.data_sets:
+            raise ConfigError("train names no file: expected at least one")
         if len(set(self.columns)) != len(self.columns):
             raise ConfigError(
                 f"columns is {', '.join(self.columns)}: expected different names, anchor first, "
                 "then positive, then negatives"
             )
+        parts(self)  # checks each
 
     def _check_prefixes(self) -> None:
         lengths, weights = self.prefixes, self.prefix_weights
@@ -192,6 +217,19 @@ class TrainConfig(
             if name in OF_NETWORKS:
                 yield f"kept_layers 0 leaves no network for {name}"
 
+    def _data_set_conflicts(self) -> Iterator[str]:
+        """Settings that belong to one of several data sets, or have no meaning with several."""
+        if not self.data_sets:
+            return
+        if self.train:
+            yield "train beside data_sets, which name their own files"
+        if self.objective is not Objective.CONTRASTIVE:
+            yield f"objective {self.objective} beside data_sets, each of which names its own"
+        if self.queue_size > 0:
+            yield "queue_size would mix the texts of the data_sets"
+        if self.encoders > 1:
+            yield "data_sets train one encoder, not two"
+
     @property
     def learns_vectors(self) -> bool:
         """Whether the vectors of a teacher are learnt."""
@@ -229,14 +267,15 @@ class TrainConfig(
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The configuration in a JSON object already read. Raises ConfigError as `from_json`."""
-        known = {field.name for field in fields(cls)}
+        known = {item.name for item in fields(cls)}
         if unknown := sorted(set(values) - known):
             near = difflib.get_close_matches(unknown[0], known, 1)
             raise ConfigError(
                 f"unknown in a training configuration: {', '.join(unknown)}; "
                 + (f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}")
             )
-        if missing := [name for name in ("train", "out") if name not in values]:
+        files = [] if "data_sets" in values else ["train"]
+        if missing := [name for name in (*files, "out") if name not in values]:
             raise ConfigError(f"the training configuration lacks {', '.join(missing)}")
         try:
             return cls(**values)
@@ -248,3 +287,49 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def parts(config: TrainConfig) -> list[Part]:
+    """The data sets of a run. Raises ConfigError, which names the data set by its number."""
+    if not config.data_sets:
+        return [Part(config)]
+    found = []
+    for number, values in enumerate(config.data_sets, 1):
+        try:
+            found.append(_part(config, values))
+        except ConfigError as error:
+            raise ConfigError(f"data set {number}: {error}") from error
+    if not any(part.weight for part in found):
+        raise ConfigError("every data set has the weight 0: expected one with more")
+    return found
+
+
+def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
+    known = OWN | PROMPTS.keys() | {"weight"}
+    if unknown := sorted(values.keys() - known):
+        run = any(item.name == unknown[0] for item in fields(config))
+        what = "is set for the whole run" if run else "is unknown"
+        raise ConfigError(f"{unknown[0]} {what}: a data set may have {', '.join(sorted(known))}")
+    own = {name: value for name, value in values.items() if name in OWN}
+    objective = own.get("objective", Objective.CONTRASTIVE)
+    # The run's settings of contrastive learning are not for a data set that learns otherwise.
+    foreign = {
+        item.name: item.default
+        for item in fields(config)
+        if setting(item).objective not in ("", objective)
+    }
+    part = replace(config, **{**foreign, "data_sets": (), **own})
+    if part.objective is Objective.CLASSIFICATION:
+        raise ConfigError("labels are learnt alone: give their files as `train`, in another run")
+    if part.learns_vectors and part.teacher_axes is not TeacherAxes.OWN:
+        raise ConfigError(
+            "a teacher's principal axes are not those of the other data sets: set teacher_axes "
+            "own, or learn its cosines (distillation_loss kl)"
+        )
+    prompts = {}
+    for name, role in PROMPTS.items():
+        if name in values:
+            if not isinstance(values[name], str):
+                raise ConfigError(f"{name} is {values[name]!r}: expected text")
+            prompts[role] = values[name]
+    return Part(part, NOT_NEGATIVE.check("weight", values.get("weight", 1.0)), prompts)

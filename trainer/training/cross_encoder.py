@@ -26,7 +26,7 @@ from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source
 from trainer.runtimes.config import cpu_has_native_bf16
 from trainer.runtimes.torch_runtime import pick_device
-from trainer.training.data.files import Examples, read_examples
+from trainer.training.data.examples import Examples, read_examples
 from trainer.training.data.positives import Kind
 
 _WARM_UP = 0.1  # share of the updates
@@ -150,7 +150,7 @@ def _network(config: CrossEncoderConfig) -> tuple[Any, Any]:
 def _groups(examples: Examples, config: CrossEncoderConfig) -> list[Group]:
     """Each question with its positive and its negatives, in random order."""
     rng = random.Random(config.seed)
-    pairs = [texts for _, texts in examples.examples]
+    pairs = [texts for _, texts in examples]
     positives = [texts[1] for texts in pairs]
     answers: dict[str, set[str]] = {}
     for question, positive, *_ in pairs:

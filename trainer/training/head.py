@@ -17,7 +17,8 @@ from trainer.encoder import Encoder
 from trainer.model.classifier import Classifier
 from trainer.model.folder import Model
 from trainer.model.modules import Dense, Normalize, SentenceModule
-from trainer.training.data.files import Examples, texts_without_label
+from trainer.training.data.examples import Examples
+from trainer.training.data.files import texts_without_label
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.
@@ -53,10 +54,18 @@ def _last_dense(module: SentenceModule) -> Dense | None:
     return last if isinstance(last, Dense) and last.activation_name == IDENTITY else None
 
 
-def sample_texts(examples: Examples, seed: int) -> list[str]:
+def sample_texts(data: Sequence[Examples], seed: int) -> list[str]:
     """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
-    texts = sorted({text for e in examples.examples for text in texts_without_label(e)})
-    return random.Random(f"axes {seed}").sample(texts, min(ROTATION_TEXTS, len(texts)))
+    ends = np.cumsum([len(examples) for examples in data])
+    places = np.random.default_rng(seed).permutation(int(ends[-1]))
+    found: dict[str, None] = {}
+    for place in places.tolist():
+        number = int(np.searchsorted(ends, place, side="right"))
+        example = data[number][place - int(ends[number])]  # from the end of its own
+        found |= dict.fromkeys(texts_without_label(example))
+        if len(found) >= ROTATION_TEXTS:
+            break
+    return list(found)[:ROTATION_TEXTS]
 
 
 def rotate_head(encoder: Encoder, texts: Sequence[str], targets: np.ndarray | None = None) -> None:
@@ -89,8 +98,9 @@ def fit_classifier(encoder: Encoder, examples: Examples, weights: Mapping[int, f
     """
     classifier = encoder.model.classifier
     assert classifier is not None
-    rows = [texts for _, texts in examples.examples]
-    rows = random.Random("classifier").sample(rows, min(CLASSIFIER_TEXTS, len(rows)))
+    count = min(CLASSIFIER_TEXTS, len(examples))
+    places = random.Random("classifier").sample(range(len(examples)), count)
+    rows = [examples[place][1] for place in places]
     vectors = encoder.encode([text for text, _ in rows], role="document")
     classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], weights)
 
@@ -103,8 +113,8 @@ def cross_validate(
     Stratified over FOLDS parts; the network is not trained. Texts whose label no other text has
     are left out. Returns accuracy by prefix length, {} where every label has one text.
     """
-    counts = Counter(label for _, (_, label) in examples.examples)
-    rows = [texts for _, texts in examples.examples if counts[texts[1]] > 1]
+    counts = Counter(label for _, (_, label) in examples)
+    rows = [texts for _, texts in examples if counts[texts[1]] > 1]
     if not rows:
         return {}
     rows = random.Random("classifier").sample(rows, min(CLASSIFIER_TEXTS, len(rows)))

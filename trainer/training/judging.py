@@ -12,9 +12,11 @@ from trainer.evaluation.geometry import alignment, uniformity
 from trainer.evaluation.labels import LabelledText, accuracy
 from trainer.evaluation.sts import Remembered, ScoredPair, read_sts, sts
 from trainer.training.config import Objective, TrainConfig
-from trainer.training.data.files import Examples, read_labelled
+from trainer.training.data.examples import Examples
+from trainer.training.data.files import read_labelled
 from trainer.training.data.holdout import Split, hold_out
 from trainer.training.data.positives import Drawn
+from trainer.training.data_sets import DataSet
 from trainer.training.objectives.fixed import FixedEncoder
 
 Scores = Mapping[int, float]
@@ -53,17 +55,38 @@ Judge = Callable[[Encoder], Judgement]
 
 
 def make_judge(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> tuple[Judge | None, list[Split]]:
+    """The judge of a run, and what is held out from the training of each data set.
+
+    Without `dev` files and `measure` some examples are held out of every data set, and the scores
+    are the mean over them. None for sentences alone, or too few examples to hold enough out. Raises
+    ConfigError for `dev` files beside a measure.
+    """
+    if measure is not None or config.dev:
+        judge, _ = _make_judge(config, data[0].examples, measure, data[0].fixed)
+        return judge, [Split(each.examples) for each in data]
+    found = [_make_judge(each.config, each.examples, None, each.fixed) for each in data]
+    judges = [judge for judge, _ in found if judge is not None]
+    splits = [split for _, split in found]
+    if len(judges) < 2:
+        return (judges[0] if judges else None), splits
+    return lambda encoder: _mean([judge(encoder) for judge in judges]), splits
+
+
+def _mean(judgements: Sequence[Judgement]) -> Judgement:
+    """The mean scores of several data sets, none of which has files of dev."""
+    scores = [judgement.scores for judgement in judgements]
+    return Judgement({dim: sum(s[dim] for s in scores) / len(scores) for dim in scores[0]})
+
+
+def _make_judge(
     config: TrainConfig,
     examples: Examples,
-    measure: Measure | None = None,
-    fixed: FixedEncoder | None = None,
+    measure: Measure | None,
+    fixed: FixedEncoder | None,
 ) -> tuple[Judge | None, Split]:
-    """The judge of a run, and what is held out from training.
-
-    Without `dev` files and `measure` some examples are held out. None for sentences alone, or too
-    few examples to hold enough out. Raises ConfigError for `dev` files beside a measure.
-    fixed: the teacher, which encodes the documents of a question encoder.
-    """
+    """As `make_judge`, of one data set; fixed encodes the documents of a question encoder."""
     teacher = fixed.encoder if fixed is not None and config.question_encoder else None
     if measure is not None:
         if config.dev:
@@ -105,10 +128,15 @@ def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:
     return Encoder(replace(teacher.model, questions=encoder.model, matryoshka_dims=dims), "")
 
 
-def measured_by(config: TrainConfig, measure: Measure | None = None) -> str:
+def measured_by(
+    config: TrainConfig, data: Sequence[DataSet], measure: Measure | None = None
+) -> str:
     """What `make_judge` judges by, in words."""
     if measure is not None:
         return measure.name
+    if config.data_sets and not config.dev:
+        names = dict.fromkeys(measured_by(each.config, [each]) for each in data)
+        return f"{' and '.join(names)}, mean over the data sets"
     name = "spearman" if config.dev else "top-1 accuracy"
     if config.objective is Objective.CLASSIFICATION:
         name = "accuracy"

@@ -11,7 +11,7 @@ as a run without interruption.
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,8 +25,7 @@ from trainer.training import checkpoint
 from trainer.training.batches import BatchPlan
 from trainer.training.checkpoint import JudgedStep
 from trainer.training.config import Objective, TrainConfig
-from trainer.training.data.files import read_examples
-from trainer.training.data.positives import Augment
+from trainer.training.data_sets import digest, read_data_sets
 from trainer.training.head import (
     CLASSIFIER_TEXTS,
     cross_validate,
@@ -35,7 +34,6 @@ from trainer.training.head import (
     sample_texts,
 )
 from trainer.training.judging import Judge, Measure, make_judge, measured_by
-from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
@@ -48,15 +46,9 @@ from trainer.training.preparation import (
     starts_rotated,
 )
 from trainer.training.processes import Processes
-from trainer.training.teachers import (
-    check_widths,
-    load_fixed,
-    make_objective,
-    teacher_targets,
-    teacher_title,
-)
+from trainer.training.teachers import make_objective, teacher_targets
 from trainer.training.training_model import TrainingModel
-from trainer.training.update import update
+from trainer.training.update import Ahead, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,72 +130,70 @@ def run_training(
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
-    examples = read_examples(
-        config.train,
-        config.columns,
-        config.exclude,
-        reading=config.reading,
-        expects=config.expects,
-        next_sentence=config.augment is Augment.NEXT_SENTENCE,
-    )
-    check_examples(config, examples)
-    fixed = load_fixed(config, accelerator.device)
-    model, projection = load_base(config, examples, fixed)
-    check_widths(config, fixed, model)
-    judge, split = make_judge(config, examples, measure, fixed)
+    data = read_data_sets(config, accelerator.device)
+    check_examples(data)
+    model, projection = load_base(config, data)
+    judge, splits = make_judge(config, data, measure)
     if config.patience and judge is None:
         raise ConfigError(
             f"patience is {config.patience}, but nothing judges the steps: give dev files, or more "
             "examples, so that some can be held out"
         )
-    plan = BatchPlan(config, split.train)
+    learnt = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
+    plan = BatchPlan(config, learnt)
+    fixed = data[0].fixed
     training_model = TrainingModel(model, config, projection, fixed.dim if fixed else 0)
     training_model = training_model.to(accelerator.device)
     make_embeddings_sparse(training_model)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
-    run.teacher = teacher_title(config, fixed, model.module.dim)
-    run.measure = measured_by(config, measure)
-    prints = [fingerprints(model)[0], *([fixed.encoder.fingerprint] if fixed else [])]
+    judged = [each for each, split in zip(data, splits, strict=True) if split.rows]
+    run.measure = measured_by(config, judged, measure)
+    beside = [each.fixed.encoder.fingerprint for each in data if each.fixed]
     origin = checkpoint.Origin(
-        examples.digest(config.dev), " ".join(prints), measure.name if measure else ""
+        digest(data, config.dev),
+        " ".join([fingerprints(model)[0], *beside]),
+        measure.name if measure else "",
     )
     send_report = functools.partial(make_report, run, plan, report if processes.main else None)
     labelled = config.objective is Objective.CLASSIFICATION
     if labelled and judge is None and processes.main:  # no score of step 0 to compare with
         encoder = view(model, training_model.sentence, config.precision)
-        run.baseline = cross_validate(encoder, examples, prefix_weights(config, model))
+        run.baseline = cross_validate(encoder, data[0].examples, prefix_weights(config, model))
 
     if resume:
         done, run.best = checkpoint.load(config, origin, plan.steps, training_model, optimizer)
         run.step, run.best_step = done.step, done.best_step
         run.losses, run.judged = list(done.losses), list(done.judged)
     else:
-        begin(run, model, judge, plan, processes, fixed, send_report)
+        begin(run, model, judge, plan, processes, send_report)
 
-    objective = make_objective(config, training_model, model, processes, fixed)
+    objectives = [
+        make_objective(each.config, training_model, model, processes, each.fixed) for each in data
+    ]
     passes = Passes(
         training_model, view(model, training_model.sentence, "fp32"), config, accelerator.autocast
     )
-    stopped = stops(run, config, processes, passes.device)
-    while run.step < plan.steps and not stopped:
-        run.losses.append(update(run, plan, passes, objective, processes))
-        run.step += 1
-        last = run.step == plan.steps
-        if last or (config.eval_every and run.step % config.eval_every == 0):
-            evaluate(run, model, judge, plan, processes)
-            stopped = stops(run, config, processes, passes.device)
-        if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
-            if processes.main:
-                checkpoint.save(config, origin, run.progress, training_model, optimizer, run.best)
-            processes.wait()
-        send_report()
+    with Ahead(plan, objectives, passes) as batches:
+        while run.step < plan.steps and not stops(run, config, processes, passes.device):
+            run.losses.append(update(run, plan, passes, batches.at(run.step), processes))
+            run.step += 1
+            last = run.step == plan.steps
+            if last or (config.eval_every and run.step % config.eval_every == 0):
+                evaluate(run, model, judge, plan, processes)
+            if config.checkpoint_every and run.step % config.checkpoint_every == 0 and not last:
+                if processes.main:
+                    progress = run.progress
+                    checkpoint.save(config, origin, progress, training_model, optimizer, run.best)
+                processes.wait()
+            send_report()
 
     if not processes.main:  # only the first one evaluates and knows the best step
         processes.wait()
         return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
-    trained = finish(config, run, model, split, fixed)
-    if split.rows and trained.model.classifier is not None and len(examples) <= CLASSIFIER_TEXTS:
+    trained = finish(config, run, model, data, splits)
+    examples = data[0].examples
+    if splits[0].rows and labelled and len(examples) <= CLASSIFIER_TEXTS:
         # The step is chosen, so the held-out labels may be used for the fit too.
         fit_classifier(trained, examples, prefix_weights(config, model))
     trained.save(config.out)
@@ -224,18 +214,18 @@ def begin(
     judge: Judge | None,
     plan: BatchPlan,
     processes: Processes,
-    fixed: FixedEncoder | None,
     send_report: Callable[[], None],
 ) -> None:
     """Evaluate the base model; if the run rotates it, evaluate it again after the rotation."""
     config = plan.config
     evaluate(run, model, judge, plan, processes)
     send_report()
-    texts, targets = sample_texts(plan.examples, config.seed), None
-    if config.learns_vectors and fixed is not None:
-        targets = teacher_targets(run.training_model, fixed, texts)
+    texts, targets = sample_texts([each.examples for each in plan.data], config.seed), None
+    of_vectors = [each.fixed for each in plan.data if each.config.learns_vectors and each.fixed]
+    if of_vectors:
+        targets = teacher_targets(run.training_model, of_vectors[0], texts)
         processes.share(run.training_model)
-    if starts_rotated(config, model):
+    if starts_rotated(config, model, plan.data):
         rotate_head(view(model, run.training_model.sentence, config.precision), texts, targets)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         processes.share(run.training_model)
@@ -257,11 +247,11 @@ def evaluate(
     config, training_model = plan.config, run.training_model
     training_model.eval()
     if training_model.classifier is not None and (
-        run.step == 0 or len(plan.examples) <= CLASSIFIER_TEXTS
+        run.step == 0 or plan.examples <= CLASSIFIER_TEXTS
     ):
         fit_classifier(
             view(model, training_model.sentence, config.precision),
-            plan.examples,
+            plan.data[0].examples,
             prefix_weights(config, model),
         )
         processes.share(training_model.classifier)
@@ -304,7 +294,7 @@ def make_report(run: Run, plan: BatchPlan, report: Callable[[Report], None] | No
             last.alignment if last else None,
             last.uniformity if last else None,
             run.best_step,
-            len(plan.examples),
-            plan.examples.excluded,
+            plan.examples,
+            sum(each.examples.excluded for each in plan.data),
         )
     )

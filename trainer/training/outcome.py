@@ -15,13 +15,14 @@ from trainer.training import checkpoint
 from trainer.training.checkpoint import JudgedStep, Progress
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
+from trainer.training.data_sets import DataSet
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
 from trainer.training.lengthening.attention import restore as restore_attention
-from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.settings.fields import card_lines
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
+from trainer.training.teachers import teacher_title
 from trainer.training.training_model import TrainingModel, layers_again
 
 
@@ -30,8 +31,7 @@ class Run:
     """The state of a run, which a checkpoint stores.
 
     baseline: accuracy of a logistic regression on the base model's vectors, where labels are
-    learnt and nothing judges the steps. teacher: what is learnt from it, in words. measure: what
-    judges the steps, in words.
+    learnt and nothing judges the steps. measure: what judges the steps, in words.
     """
 
     training_model: TrainingModel
@@ -42,7 +42,6 @@ class Run:
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
     baseline: Scores = field(default_factory=dict)
-    teacher: str = ""
     measure: str = ""
 
     @property
@@ -61,11 +60,11 @@ class Run:
 
 
 def finish(
-    config: TrainConfig, run: Run, model: Model, split: Split, fixed: FixedEncoder | None
+    config: TrainConfig, run: Run, model: Model, data: Sequence[DataSet], splits: Sequence[Split]
 ) -> Encoder:
     """The encoder of the step that is kept, with its recipe and history.
 
-    fixed: the teacher or guide. A question encoder is returned beside its teacher.
+    A question encoder is returned beside its teacher.
 
     Issues a TrainingWarning where that is step 0, or scores less than step 0.
     """
@@ -88,9 +87,9 @@ def finish(
         "judged": [past.to_dict() for past in run.judged],
         "best_step": run.best_step,
     }
-    recipe = make_recipe(config, run, split, model.matryoshka_dims) | {"chosen": reason}
-    if config.question_encoder and fixed is not None:
-        teacher = fixed.encoder
+    recipe = make_recipe(config, run, data, splits, model.matryoshka_dims) | {"chosen": reason}
+    if config.question_encoder and data[0].fixed is not None:
+        teacher = data[0].fixed.encoder
         recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
         model = replace(teacher.model, questions=model, classifier=None)
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
@@ -147,15 +146,21 @@ def judged_by(config: TrainConfig, run: Run) -> str:
     return run.measure + (", the last step is kept" if config.keep_last else "")
 
 
-def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]) -> dict[str, Any]:
+def make_recipe(
+    config: TrainConfig,
+    run: Run,
+    data: Sequence[DataSet],
+    splits: Sequence[Split],
+    dims: Sequence[int],
+) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     return {
         "config": config.to_dict(),
-        "summary": summary(config, dims) + ([run.teacher] if run.teacher else []),
-        "examples": len(split.train),
-        "held_out": split.examples_held,
-        "excluded": split.train.excluded,
+        "summary": summary(config, dims, data),
+        "examples": sum(len(split.train) for split in splits),
+        "held_out": sum(split.examples_held for split in splits),
+        "excluded": sum(split.train.excluded for split in splits),
         "judged_by": judged_by(config, run),
         "baseline": {str(k): v for k, v in run.baseline.items()},
         "untrained": {str(k): v for k, v in untrained.items()},
@@ -165,13 +170,15 @@ def make_recipe(config: TrainConfig, run: Run, split: Split, dims: Sequence[int]
     }
 
 
-def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
+def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = ()) -> list[str]:
     """The training in sentences without a full stop, for the model card.
 
     dims: the prefix lengths that were trained.
     """
     nested = config.nested and len(dims) > 1
     lines = [_loss_in_words(config)]
+    if config.data_sets:
+        lines = [_data_set_in_words(number, each) for number, each in enumerate(data, 1)]
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
@@ -179,7 +186,18 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
-    return lines + card_lines(config)
+    lines += card_lines(config)
+    titles = [teacher_title(each.config, each.fixed, dims[0]) for each in data]
+    return lines + list(dict.fromkeys(title for title in titles if title))
+
+
+def _data_set_in_words(number: int, data: DataSet) -> str:
+    files = ", ".join(path.name for path in data.config.train)
+    prompts = "".join(f", prompt {prompt!r} ({role})" for role, prompt in data.prompts.items())
+    return (
+        f"Data set {number}, {files}, {len(data.examples)} examples, weight {data.weight:g}"
+        f"{prompts}: {_loss_in_words(data.config).removeprefix('Loss: ')}"
+    )
 
 
 def _loss_in_words(config: TrainConfig) -> str:

@@ -6,9 +6,9 @@ arXiv 2101.06983) do a pass again: first all vectors without gradients, then the
 each pass once more with the gradient that the loss has for its vectors. Memory is that of one pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trainer.encoder import Encoder, Role
 from trainer.model.modules import Batch
-from trainer.model.tokens import TokenIds, Tokenization
+from trainer.model.tokens import Ids, TokenIds, Tokenization
 from trainer.runtimes.runtime import token_budget_batches
 from trainer.runtimes.torch_runtime import token_budget
 from trainer.training.config import TrainConfig
@@ -31,11 +31,17 @@ MIN_PASS_TOKENS = 256  # shorter passes save little
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Texts that one encoder reads in one role. encoder: its index in the training model."""
+    """Texts that one encoder reads in one role. encoder: its index in the training model.
+
+    prompt: before each text; None for the model's of this role. ids: the tokens of prompt and text,
+    where they are known.
+    """
 
     texts: Sequence[str]
     role: Role
     encoder: int = 0
+    prompt: str | None = None
+    ids: Sequence[Ids] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,17 @@ class Passes:
             self._add_up_words()
         return value.item()
 
+    def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
+        """The view with its tokens. prompts: by role, instead of the model's."""
+        prompt = prompts.get(view.role, self._prompt[view.role])
+        if self.config.head_only:  # each text is encoded once, and then known
+            return replace(view, prompt=prompt)
+        ids = self._ids([prompt + text for text in view.texts])
+        return replace(view, prompt=prompt, ids=ids)
+
+    def _prompt_of(self, view: View) -> str:
+        return self._prompt[view.role] if view.prompt is None else view.prompt
+
     def spare(self) -> str | None:
         """Take less memory from now on: cache gradients, then halve the tokens of a pass.
 
@@ -136,10 +153,10 @@ class Passes:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
         encoder: Any = self.training_model.encoders[view.encoder]
         encoder.sentence.transformer.eval()
-        keys = [self._prompt[view.role] + text for text in view.texts]
+        keys = [self._prompt_of(view) + text for text in view.texts]
         fresh = {k: t for k, t in zip(keys, view.texts, strict=True) if k not in self._pooled}
         if fresh:
-            passes = self._plan([View(list(fresh.values()), view.role)], 0)
+            passes = self._plan([replace(view, texts=list(fresh.values()))], 0)
             with torch.no_grad(), self.autocast():
                 outputs = [torch.stack(encoder.sentence.pooled(item.batch)) for item in passes]
             rows = self._arranged([View(list(fresh), view.role)], passes, outputs)[0][0]
@@ -192,8 +209,9 @@ class Passes:
         groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         ids = []
         for v, view in enumerate(views):
-            prompt = self._prompt[view.role]
-            ids.append(self._ids([prompt + text for text in view.texts]))
+            prompt = self._prompt_of(view)
+            known = view.ids
+            ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
             # One mask for both views of a text needs passes of the same shape and seed.
             mask_group = v if self.config.fixed_dropout else 0
             group = (view.encoder, self._ids.prompt_tokens(prompt), mask_group)

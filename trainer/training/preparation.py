@@ -1,6 +1,7 @@
 """Before the first update: early checks, device, model and optimizer."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +20,17 @@ from trainer.runtimes.config import Precision
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 from trainer.training import checkpoint
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Examples
+from trainer.training.data.examples import Examples
 from trainer.training.data.positives import Augment, Kind
+from trainer.training.data_sets import DataSet
 from trainer.training.head import with_linear_head
 from trainer.training.lengthening.adapters import add_adapters
 from trainer.training.lengthening.attention import use as use_groups
 from trainer.training.lengthening.window import lengthened
-from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.processes import Processes, launched_count
 from trainer.training.settings.fields import Objective
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
+from trainer.training.teachers import check_widths
 from trainer.training.training_model import (
     TrainingModel,
     layers_again,
@@ -36,6 +38,9 @@ from trainer.training.training_model import (
     with_classifier,
     with_pooling,
 )
+
+# Texts whose tokens are counted at a time.
+_TOKENIZED_AT_ONCE = 10_000
 
 
 def check_start(config: TrainConfig, resume: bool) -> None:
@@ -58,9 +63,14 @@ def check_start(config: TrainConfig, resume: bool) -> None:
         )
 
 
-def check_examples(config: TrainConfig, examples: Examples) -> None:
-    """Refuse settings that mean nothing for these examples."""
-    alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+def check_examples(data: Sequence[DataSet]) -> None:
+    """Refuse settings that mean nothing for the examples of their data set."""
+    for each in data:
+        _check_examples(each.config, each.examples)
+
+
+def _check_examples(config: TrainConfig, examples: Examples) -> None:
+    alone = examples.has(Kind.SENTENCE)
     same = alone and config.augment is Augment.NONE and config.head_only
     if same and config.objective is Objective.CONTRASTIVE:
         raise ConfigError(
@@ -75,7 +85,7 @@ def check_examples(config: TrainConfig, examples: Examples) -> None:
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
     """Refuse all but pairs with one score, of which two or more differ."""
     values: set[float] = set()
-    for _, (anchor, _, *rest) in examples.examples:
+    for _, (anchor, _, *rest) in examples:
         numbers = [float(number) for number in rest[-1].split()]
         if len(rest) > 1 or len(numbers) > 1:
             raise DataError(
@@ -100,7 +110,7 @@ def _check_candidates(config: TrainConfig, examples: Examples) -> None:
     margins = config.distillation_loss is DistillationLoss.MARGIN_MSE
     if config.teacher and not margins:
         return
-    for kind, texts in examples.examples:
+    for kind, texts in examples:
         if kind is not Kind.TRIPLET and len(texts) < 4:  # anchor, positive, a negative, scores
             raise DataError(
                 f"the example {texts[0][:40]!r} has no negative: distillation_loss "
@@ -136,14 +146,9 @@ def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
     return accelerator, processes
 
 
-def load_base(
-    config: TrainConfig, examples: Examples, fixed: FixedEncoder | None
-) -> tuple[Model, Dense | None]:
-    """The base model as it is to be trained, and a layer behind it for training only.
-
-    fixed: the teacher or guide.
-    """
-    model = _read_base(config, examples, fixed)
+def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dense | None]:
+    """The base model as it is to be trained, and a layer behind it for training only."""
+    model = _read_base(config, data[0])
     if config.window is not None:
         model = lengthened(model, config.window, config.kept_positions)
     model, projection = with_pooling(model, config.pooling, config.seed)
@@ -154,12 +159,12 @@ def load_base(
             f"{config.base}"
         )
     model = replace(model, matryoshka_dims=dims)
-    if starts_rotated(config, model):
+    if starts_rotated(config, model, data):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
-    _check_views(config, model, examples)
+    _check_data(model, data)
     if config.head_only and not any(True for _ in model.module.head.parameters()):
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     if config.attention_group:
@@ -168,21 +173,28 @@ def load_base(
         add_adapters(model.module.transformer, config)
     if config.gradient_checkpointing:
         _keep_inputs_only(model.module.transformer, config.base)
-    labels = sorted({texts[1] for kind, texts in examples.examples if kind is Kind.LABELLED})
+    labels: list[str] = []
+    if config.objective is Objective.CLASSIFICATION:
+        labels = sorted({texts[1] for _, texts in data[0].examples})
     return with_classifier(model, config, labels), projection
 
 
-def _read_base(config: TrainConfig, examples: Examples, fixed: FixedEncoder | None) -> Model:
+def _read_base(config: TrainConfig, data: DataSet) -> Model:
     """The base with the layers that are kept; a question encoder has its teacher's prompts."""
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
-    if config.question_encoder and fixed is not None:
-        teacher = fixed.encoder.model
+    if config.question_encoder and data.fixed is not None:
+        teacher = data.fixed.encoder.model
         model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
     if config.kept_layers is not None:
         model = keep_layers(model, config.kept_layers)
     if isinstance(model.module.transformer, TokenTable):
         tokens = TokenIds(Tokenization.of(model.tokenizer, config.max_tokens))
-        weigh_by_rarity(model.module.transformer, tokens([row[0] for _, row in examples.examples]))
+        ids = (
+            each
+            for start in range(0, len(data.examples), _TOKENIZED_AT_ONCE)
+            for each in tokens([t[0] for _, t in data.examples[start : start + _TOKENIZED_AT_ONCE]])
+        )
+        weigh_by_rarity(model.module.transformer, ids)
     return model
 
 
@@ -229,9 +241,16 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
         )
 
 
+def _check_data(model: Model, data: Sequence[DataSet]) -> None:
+    """Refuse data sets that this model cannot learn from."""
+    for each in data:
+        _check_views(each.config, model, each.examples)
+        check_widths(each.config, each.fixed, model)
+
+
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives where no dropout tells the two views apart."""
-    alone = any(kind is Kind.SENTENCE for kind, _ in examples.examples)
+    alone = examples.has(Kind.SENTENCE)
     if config.objective is not Objective.CONTRASTIVE:  # no view is told from the other
         return
     equal_views = config.fixed_dropout or config.dropout == 0 or config.head_only
@@ -258,14 +277,15 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
     return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 
-def starts_rotated(config: TrainConfig, model: Model) -> bool:
+def starts_rotated(config: TrainConfig, model: Model, data: Sequence[DataSet]) -> bool:
     """Whether the run begins with a rotation: to the own axes, or towards a teacher's vectors.
 
     To the own axes it changes nothing at the full width alone.
     """
     if config.kept_layers == 0:  # a table, whose vectors are the base's
         return False
-    return config.rotate and (len(model.matryoshka_dims) > 1 or config.learns_vectors)
+    learns_vectors = any(each.config.learns_vectors for each in data)
+    return config.rotate and (len(model.matryoshka_dims) > 1 or learns_vectors)
 
 
 def make_embeddings_sparse(training_model: TrainingModel) -> None:

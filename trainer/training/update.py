@@ -4,6 +4,8 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Self
 
 import torch
 
@@ -11,19 +13,65 @@ from trainer.errors import MemoryWarning, TrainingError
 from trainer.training import checkpoint
 from trainer.training.batches import BatchPlan
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.objectives.contrastive import Contrastive
 from trainer.training.outcome import Run
-from trainer.training.passes import Passes
+from trainer.training.passes import Passes, View
 from trainer.training.processes import Processes
 from trainer.training.teachers import AnyObjective
+
+
+class Prepared(NamedTuple):
+    """A batch with its objective, and what the networks read of it."""
+
+    objective: AnyObjective
+    rows: Batch
+    views: list[View]
+
+
+class Ahead:
+    """The batches of every update, prepared while the update before it is computed.
+
+    Examples are read and tokenised in a second thread. objectives: of each data set.
+    """
+
+    def __init__(self, plan: BatchPlan, objectives: Sequence[AnyObjective], passes: Passes):
+        self._plan = plan
+        self._objectives = objectives
+        self._passes = passes
+        self._thread = ThreadPoolExecutor(1, "examples")
+        self._next: tuple[int, Future[list[Prepared]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def at(self, step: int) -> list[Prepared]:
+        """The batches of an update; those of the next one are then begun."""
+        if self._next is None or self._next[0] != step:
+            self._next = step, self._thread.submit(self._prepare, step)
+        batches = self._next[1].result()
+        following = step + 1
+        if following < self._plan.steps:
+            self._next = following, self._thread.submit(self._prepare, following)
+        return batches
+
+    def _prepare(self, step: int) -> list[Prepared]:
+        found = []
+        for number, rows in self._plan.at(step):
+            objective, prompts = self._objectives[number], self._plan.data[number].prompts
+            views = [self._passes.tokenized(view, prompts) for view in objective.views(rows)]
+            found.append(Prepared(objective, rows, views))
+        return found
 
 
 def update(
     run: Run,
     plan: BatchPlan,
     passes: Passes,
-    objective: AnyObjective,
+    batches: Sequence[Prepared],
     processes: Processes,
 ) -> float:
     """One step of the optimizer over `accumulation` batches; returns the mean loss.
@@ -35,11 +83,10 @@ def update(
     for group in run.optimizer.param_groups:
         group["lr"] = plan.learning_rate(run.step) * group["rate_factor"]
     training_model.train()
-    batches = plan.at(run.step)
     total: float | None = None
     while total is None:
         try:
-            total = _add_gradients(run, config, batches, passes, objective, processes)
+            total = _add_gradients(run, config, batches, passes, processes)
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -56,10 +103,12 @@ def update(
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm).item()
     _check_finite(run, config, {"loss": total, "norm of the gradient": norm})
     run.optimizer.step()
-    if isinstance(objective, Contrastive) and training_model.momentum is not None:
-        for rows in batches:
+    if training_model.momentum is not None:
+        for objective, rows, _ in batches:
             texts = [row.positive for row in rows[processes.mine(len(rows))]]
-            objective.remember(passes.vectors(training_model.momentum, texts), rows)  # type: ignore[arg-type]
+            vectors = passes.vectors(training_model.momentum, texts)  # type: ignore[arg-type]
+            assert isinstance(objective, Contrastive)  # which alone has a queue
+            objective.remember(vectors, rows)
         training_model.follow(config.queue_momentum)
     return total
 
@@ -67,20 +116,17 @@ def update(
 def _add_gradients(
     run: Run,
     config: TrainConfig,
-    batches: Sequence[Batch],
+    batches: Sequence[Prepared],
     passes: Passes,
-    objective: AnyObjective,
     processes: Processes,
 ) -> float:
     """The gradients of these batches, and the mean loss of this process's rows."""
     run.optimizer.zero_grad()
-    layers = objective.layers(run.step)
     total, share = 0.0, 1 / len(batches)
-    for number, rows in enumerate(batches):
+    for number, (objective, rows, views) in enumerate(batches):
         seed = pass_seed(config.seed, run.step, number, processes.rank)
         loss = functools.partial(objective.loss, rows=rows, step=run.step)
-        views = objective.views(rows)
-        total += passes.backward(views, layers, seed, loss, share)
+        total += passes.backward(views, objective.layers(run.step), seed, loss, share)
         if run.training_model.language is not None:
             total += passes.language_backward(views[0], seed, processes, share)
     return total

@@ -14,7 +14,7 @@ FILES = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=FILES)
+@click.argument("files", nargs=-1, type=FILES)
 @click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
@@ -74,12 +74,13 @@ def train(
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
-    FILES are TSV or JSONL, .gz too. The --dev files (scored pairs; labelled texts for
+    FILES are TSV or JSONL, .gz too, Parquet, or Hugging Face datasets; --config may
+    name several data sets instead. The --dev files (scored pairs; labelled texts for
     a classification), search on a BEIR folder, or held-out examples choose the best
-    step. Training texts that
-    occur in an --exclude file are left out, so that a later evaluation uses unseen
-    texts. A --preset has the settings of its paper; --config, --set and the other
-    options override it, in that order. docs/training.md lists all settings.
+    step. Training texts that occur in an --exclude file are left out, so that a later
+    evaluation uses unseen texts. A --preset has the settings of its paper; --config,
+    --set and the other options override it, in that order. docs/training.md lists all
+    settings.
 
     \b
     Example:
@@ -90,7 +91,11 @@ def train(
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if "teacher" in overrides:
         overrides["objective"] = "distillation"
-    settings = read_config(config, {"train": files, **overrides}, preset, assignments)
+    if files:
+        overrides["train"] = files
+    elif config is None:
+        raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
+    settings = read_config(config, overrides, preset, assignments)
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
 
 

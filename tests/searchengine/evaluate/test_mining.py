@@ -19,7 +19,7 @@ from searchengine.errors import QueryError, SearchEngineError
 from searchengine.evaluate import mining
 from searchengine.evaluate.mining import Mined, Miner, MiningConfig, Pair, choose, read_pairs
 from trainer.errors import DataError
-from trainer.training.data.files import read_examples
+from trainer.training.data.examples import read_examples
 from trainer.training.data.positives import Kind
 
 
@@ -235,7 +235,7 @@ def test_files(name: str, count: int, expected: str, tmp_path: Path) -> None:
         **({"complete": 2, "fewer": 0} if count == 1 else {"complete": 1, "fewer": 1}),
     }
     # The trainer reads it, rows with fewer negatives too.
-    read = read_examples([out]).examples
+    read = read_examples([out])
     assert [kind for kind, _ in read] == [Kind.TRIPLET] * 2
     assert read[0][1] == ("q 0", "p 30", "c 40", "c 50", "p 60")[: 2 + count]
 
@@ -245,11 +245,11 @@ def test_a_pair_without_a_negative_stays_a_pair(name: str, tmp_path: Path) -> No
     pairs = [Pair("z 90", "a 0"), Pair("a 0", "b 10"), Pair("y 10", "c 40")]
     summary = Miner(Angles(), pairs).write(tmp_path / name)
     assert (summary.complete, summary.fewer, summary.none) == (1, 0, 2)
-    assert read_examples([tmp_path / name]).examples == (
+    assert list(read_examples([tmp_path / name])) == [
         (Kind.PAIR, ("z 90", "a 0")),
         (Kind.TRIPLET, ("a 0", "b 10", "c 40")),
         (Kind.PAIR, ("y 10", "c 40")),
-    )
+    ]
 
 
 def test_what_tsv_cannot_hold_goes_to_jsonl(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_tsv_cannot_hold_goes_to_jsonl(tmp_path: Path) -> None:
             miner.write(tmp_path / "t.tsv")
         assert list(tmp_path.iterdir()) == []
     Miner(Angles(), pairs, CORPUS).write(tmp_path / "t.jsonl")
-    assert [texts for _, texts in read_examples([tmp_path / "t.jsonl"]).examples] == [
+    assert [texts for _, texts in read_examples([tmp_path / "t.jsonl"])] == [
         ("q\n0", "p 30", "c 40"),
         ("\ud800é 90", "p 60", "c 50"),
     ]
@@ -349,7 +349,7 @@ def test_command(folder: Path) -> None:
     assert (summary["out"], summary["pairs"], summary["candidates"]) == (str(out), 16, 17)
     assert summary["complete"] + summary["fewer"] + summary["none"] == 16
     assert out.read_text().splitlines()[0] == "anchor\tpositive\tnegative_1\tnegative_2"
-    read = read_examples([out]).examples
+    read = read_examples([out])
     assert [texts[:2] for _, texts in read] == [
         tuple(line.split("\t")) for line in (folder / "pairs.tsv").read_text().splitlines()[1:]
     ]
@@ -373,7 +373,7 @@ def test_command_for_people_and_its_errors(folder: Path) -> None:
     assert done.stdout == ""
     assert "16 pairs and 16 candidates in" in done.stderr
     assert "16 pairs with 1 negative, 0 with fewer, 0 with none; 0 cand" in done.stderr
-    assert len(read_examples([folder / "t.jsonl"]).examples) == 16
+    assert len(read_examples([folder / "t.jsonl"])) == 16
     for arguments, message in (
         (("--out", folder / "t.csv"), "the name must end in .tsv or .jsonl"),
         (("--out", folder / "no" / "t.tsv"), "does not exist; create it first"),

@@ -1,10 +1,15 @@
 """Examples set aside to judge a run by: enough to tell steps apart, texts never trained on."""
 
+import hashlib
 import random
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 
-from trainer.training.data.files import Examples, identity, texts_without_label
+import numpy as np
+
+from trainer.training.data.examples import Examples
+from trainer.training.data.files import identity, texts_without_label
 from trainer.training.data.positives import Drawn, Kind, draw
 
 # Fewer would choose steps by chance: of 20, one more right answer is 5 points.
@@ -32,19 +37,20 @@ def hold_out(examples: Examples, seed: int) -> Split:
     example to learn from.
     """
     rng = random.Random(f"hold out {seed}")
-    all_examples = examples.examples
     # A sentence alone has no positive of its own to be found.
-    fit = sum(kind is not Kind.SENTENCE for kind, _ in all_examples)
-    left = Counter(texts[1] for kind, texts in all_examples if kind is Kind.LABELLED)
-    room, groups = round(SHARE * fit), _groups(examples)
-    rng.shuffle(groups)
+    room = round(SHARE * (len(examples) - len(examples.of_kind(Kind.SENTENCE))))
+    if room < MIN_HELD_OUT:
+        return Split(examples)
+    left = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
+    groups = _Groups(examples)
     held: set[int] = set()
     rows: list[Drawn] = []
-    for group in groups:
-        members = [all_examples[i] for i in group]
+    for place in np.random.default_rng(seed).permutation(len(examples)).tolist():
+        group = groups.of(place, room)
+        members = [examples[i] for i in group]
         taken = Counter(texts[1] for kind, texts in members if kind is Kind.LABELLED)
         if (
-            len(group) > room
+            not 0 < len(members) <= room
             or any(kind is Kind.SENTENCE for kind, _ in members)
             or any(left[label] <= count for label, count in taken.items())
         ):
@@ -57,24 +63,53 @@ def hold_out(examples: Examples, seed: int) -> Split:
             break
     if len(rows) < MIN_HELD_OUT:
         return Split(examples)
-    rest = tuple(e for i, e in enumerate(all_examples) if i not in held)
-    return Split(Examples(rest, examples.excluded), tuple(rows), len(held))
+    return Split(examples.without(held), tuple(rows), len(held))
 
 
-def _groups(examples: Examples) -> list[list[int]]:
-    """The places of examples that are linked by a text, directly or through others."""
-    parents = list(range(len(examples)))
+class _Groups:
+    """Examples that are linked by a text, directly or through others; 16 bytes for each text."""
 
-    def root(i: int) -> int:
-        while parents[i] != i:
-            parents[i] = i = parents[parents[i]]
-        return i
+    def __init__(self, examples: Examples):
+        hashes, starts = array("q"), array("q", [0])
+        for example in examples:
+            hashes.extend(_hash(identity(text)) for text in texts_without_label(example))
+            starts.append(len(hashes))
+        self._starts = np.frombuffer(starts, dtype=np.int64)
+        self._hashes = np.frombuffer(hashes, dtype=np.int64)
+        owners = np.repeat(np.arange(len(examples), dtype=np.int32), np.diff(self._starts))
+        order = np.argsort(self._hashes, kind="stable")
+        self._sorted, self._owners = self._hashes[order], owners[order]
+        self._seen = np.zeros(len(examples), dtype=bool)
+        self._known: dict[int, list[int]] = {}  # by their first example, not asked for yet
 
-    first: dict[str, int] = {}  # where a text occurs first
-    for i, example in enumerate(examples.examples):
-        for text in texts_without_label(example):
-            parents[root(i)] = root(first.setdefault(identity(text), i))
-    groups: dict[int, list[int]] = {}
-    for i in range(len(examples)):
-        groups.setdefault(root(i), []).append(i)
-    return list(groups.values())
+    def of(self, place: int, most: int) -> list[int]:
+        """The places of the group whose first example this is, in order.
+
+        () for any other example, and for groups with more than `most`. So groups are drawn with the
+        same probability, however many examples they have.
+        """
+        if self._seen[place]:
+            return self._known.pop(place, [])
+        group, waiting = {place}, [place]
+        while waiting:
+            member = waiting.pop()
+            for text in self._hashes[self._starts[member] : self._starts[member + 1]]:
+                first, end = np.searchsorted(self._sorted, [text, text + 1])
+                linked = set(self._owners[first:end].tolist()) - group
+                # What is linked to a group that was too large is of that group.
+                if len(group) + len(linked) > most or any(self._seen[i] for i in linked):
+                    self._seen[[*group, *linked]] = True
+                    return []
+                group |= linked
+                waiting += linked
+        self._seen[list(group)] = True
+        if place != min(group):
+            self._known[min(group)] = sorted(group)
+            return []
+        return sorted(group)
+
+
+def _hash(text: str) -> int:
+    """A number of 63 bits: equal for equal texts, for others with negligible probability."""
+    whole = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(whole, "little") >> 1

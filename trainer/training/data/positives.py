@@ -54,6 +54,9 @@ class Drawn(NamedTuple):
     scores: tuple[float, ...] = ()
 
 
+Batch = list[Drawn]
+
+
 def draw(
     kind: Kind,
     texts: Texts,

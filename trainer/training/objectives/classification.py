@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.losses.contrastive import matryoshka, supervised_contrastive
 from trainer.training.objectives.shared import drawn_prefixes
 from trainer.training.passes import View

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.encoder import Role
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.losses.contrastive import PrefixScores, info_nce, matryoshka
 from trainer.training.losses.cosines import nested_cosines
 from trainer.training.losses.distillation import distillation, layer_distillation

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainer.encoder import Role
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.losses.contrastive import PrefixScores, matryoshka
 from trainer.training.losses.cosines import cosines, nested_cosines, paired_cosines
 from trainer.training.losses.distillation import distillation, margin_mse, vector_distance

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.processes import Processes
 
 

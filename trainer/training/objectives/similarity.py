@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.training.config import TrainConfig
-from trainer.training.data.files import Batch
+from trainer.training.data.positives import Batch
 from trainer.training.losses.contrastive import matryoshka
 from trainer.training.losses.cosines import paired_angles, paired_cosines
 from trainer.training.losses.scored import cosent, squared_error

@@ -7,6 +7,7 @@ is a dataclass field with the default 0.05 and a `Setting` as its metadata, from
 `training.settings`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
@@ -160,6 +161,18 @@ def text(default: Any, **rest: Any) -> Any:
 def texts(default: Any, **rest: Any) -> Any:
     """A list of names."""
     return _field(default, convert=_tuple, values="list of names", **rest)
+
+
+def objects(default: Any, **rest: Any) -> Any:
+    """A list of JSON objects."""
+
+    def convert(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+        for item in (items := _tuple(name, value)):
+            if not isinstance(item, Mapping):
+                raise ConfigError(f"{name} holds {str(item)!r}: expected objects, {{…}} in JSON")
+        return tuple(json.loads(json.dumps(dict(item), default=str)) for item in items)
+
+    return _field(default, convert=convert, values="list of objects", **rest)
 
 
 def path(default: Any, **rest: Any) -> Any:

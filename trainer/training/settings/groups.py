@@ -7,6 +7,7 @@ A field states its default, its check, its help and its line in the model card (
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.runtimes.config import TRAINING, Precision
 from trainer.training.data.positives import Augment, Kind
@@ -23,6 +24,7 @@ from trainer.training.settings.fields import (
     choices,
     number,
     numbers,
+    objects,
     path,
     paths,
     switch,
@@ -44,7 +46,18 @@ SEED = f"a whole number of 0 or more and less than {2**32}"
 class DataSettings:
     """Files, and how an example becomes a training pair."""
 
-    train: tuple[Path, ...] = paths(REQUIRED, help="Files of examples, TSV or JSONL", card=NO_LINE)
+    train: tuple[Path, ...] = paths(
+        (),
+        help="Files of examples: TSV, JSONL, Parquet; or Hugging Face datasets",
+        default_in_words="required",
+        card=NO_LINE,
+    )
+    data_sets: tuple[dict[str, Any], ...] = objects(
+        (),
+        help="[Several data sets](#several-data-sets) in place of `train`, each with an objective "
+        "of its own",
+        card=NO_LINE,
+    )
     columns: tuple[str, ...] = texts(
         (),
         help="Columns to read: anchor, positive, negatives; then scores where they are learnt; or "

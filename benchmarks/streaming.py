@@ -1,0 +1,132 @@
+"""Training files larger than memory: what the loader takes, and that a resumed run goes on exactly.
+
+    python benchmarks/streaming.py --work FOLDER
+
+Writes pairs of sentences, as JSONL and as Parquet, and reads each size in a process of its own as a
+training run does: examples to the disk, some held out, batches of 64 drawn and tokenised, for 2,000
+updates. Then another process begins at update 1,000, and its batches must be those of the first.
+
+Peak memory is of the process (its greatest resident set) less what it had before the first example.
+"""
+
+import gzip
+import hashlib
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from record import DATA, record
+
+UPDATES, BATCH = 2000, 64
+
+
+@click.command()
+@DATA
+@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--sizes", default="10000,100000,1000000", show_default=True)
+@click.option("--read", type=click.Path(path_type=Path), hidden=True)
+@click.option("--first", default=0, hidden=True)
+def main(data: Path, work: Path, sizes: str, read: Path | None, first: int) -> None:
+    """Write the files, read each in its own process, and record."""
+    if read is not None:
+        click.echo(json.dumps(measured(read, first)))
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for count in map(int, sizes.split(",")):
+        for path in written(data, work, count):
+            whole, later = (in_a_process(path, first) for first in (0, UPDATES // 2))
+            equal = whole["second half"] == later["second half"]
+            row = {"pairs": count, "file": path.suffix, "MB": path.stat().st_size // 1_000_000}
+            row |= {k: v for k, v in whole.items() if k != "second half"}
+            rows.append(row | {"resumed exactly": equal, "seconds to resume": later["to read"]})
+            click.echo(json.dumps(rows[-1]), err=True)
+    record("streaming", {"batch": BATCH, "updates": UPDATES, "rows": rows})
+
+
+def written(data: Path, work: Path, count: int) -> list[Path]:
+    """Pairs of sentences in both formats."""
+    import datasets
+
+    lines, table = work / f"{count}.jsonl", work / f"{count}.parquet"
+    if not table.exists():
+        with gzip.open(data / "text/sentences_mixed.tsv.gz", "rt", encoding="utf-8") as file:
+            texts = [line.rstrip("\n").split("\t")[1] for line in file][1:]
+        rng = random.Random(0)
+        with lines.open("w") as out:
+            for number in range(count):
+                pair = {"anchor": f"{rng.choice(texts)} {number}", "positive": rng.choice(texts)}
+                out.write(json.dumps(pair) + "\n")
+        datasets.Dataset.from_json(str(lines), cache_dir=str(work)).to_parquet(str(table))
+    return [lines, table]
+
+
+def in_a_process(path: Path, first: int) -> dict[str, Any]:
+    """What a new process measures from this update on."""
+    command = [sys.executable, __file__, "--work", str(path.parent)]
+    command += ["--read", str(path), "--first", str(first)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
+
+
+def measured(path: Path, first: int) -> dict[str, Any]:
+    """Read, hold out, and draw batches from update `first` on."""
+    import contextlib
+
+    import torch
+
+    from trainer.encoder import Encoder
+    from trainer.training.batches import BatchPlan
+    from trainer.training.config import TrainConfig
+    from trainer.training.data.holdout import hold_out
+    from trainer.training.data_sets import DataSet, digest, read_data_sets
+    from trainer.training.objectives.contrastive import Contrastive
+    from trainer.training.passes import Passes
+    from trainer.training.processes import Processes
+    from trainer.training.training_model import TrainingModel
+    from trainer.training.update import Ahead
+
+    config = TrainConfig(
+        train=(path,), out=path.parent / "out", base="starter", batch_size=BATCH, max_steps=UPDATES
+    )
+    encoder = Encoder.load("starter", runtime="torch")
+    model = TrainingModel(encoder.model, config, None)
+    passes = Passes(model, encoder, config, contextlib.nullcontext)
+    before, start = peak(), time.perf_counter()
+    data = read_data_sets(config, torch.device("cpu"))
+    digest(data, ())
+    split = hold_out(data[0].examples, 0)
+    to_read = time.perf_counter() - start
+    plan = BatchPlan(config, [DataSet(config, split.train)])
+    objective = Contrastive(model, config, (384,), Processes(0, 1))
+    seen = hashlib.sha256()
+    start = time.perf_counter()
+    with Ahead(plan, [objective], passes) as batches:
+        for step in range(first, UPDATES):
+            for prepared in batches.at(step):
+                if step >= UPDATES // 2:
+                    seen.update(json.dumps(prepared.rows).encode())
+                    for view in prepared.views:
+                        seen.update(b"".join(ids.tobytes() for ids in view.ids or ()))
+    seconds = time.perf_counter() - start
+    return {
+        "peak MB": round(peak() - before, 1),
+        "process before MB": round(before),
+        "to read": round(to_read, 1),
+        "ms an update": round(1000 * seconds / (UPDATES - first), 2),
+        "second half": seen.hexdigest(),
+    }
+
+
+def peak() -> float:
+    """The greatest resident set so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()

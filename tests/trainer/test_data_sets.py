@@ -1,0 +1,230 @@
+"""Several data sets in a run: how often each comes, its own objective and prompt, and resuming."""
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.test_teacher_runs import sentences_of
+from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
+from trainer.errors import ConfigError
+from trainer.training.batches import BatchPlan
+from trainer.training.config import Objective, TrainConfig, parts
+from trainer.training.data.examples import Examples
+from trainer.training.data.positives import Kind
+from trainer.training.data_sets import DataSet
+from trainer.training.loop import train
+from trainer.training.passes import Passes
+from trainer.training.settings.objective import DistillationLoss
+
+WORDS = "dog cat whale bird man woman child tree car sea house music".split()
+PAIRS = [*itertools.permutations([*WORDS, "fast", "slowly", "near", "over"], 2)]
+
+
+def settings(**changes: Any) -> TrainConfig:
+    return TrainConfig(**{"train": ["x.tsv"], "out": "y", **changes})
+
+
+def pairs(count: int, name: str = "a") -> Examples:
+    return Examples((Kind.PAIR, (f"{name} {i}", f"positive {name} {i}")) for i in range(count))
+
+
+@given(
+    st.lists(st.tuples(st.integers(2, 40), st.sampled_from([0, 0.25, 0.5, 1, 2])), min_size=1),
+    st.integers(2, 8),
+)
+def test_an_epoch_has_each_data_set_as_often_as_it_weighs(
+    sizes: list[tuple[int, float]], batch: int
+) -> None:
+    run = settings(batch_size=batch)
+    data = [DataSet(run, pairs(count, str(i)), weight) for i, (count, weight) in enumerate(sizes)]
+    counts = [count // batch + (count % batch > 1) for count, _ in sizes]
+    expected = [
+        max(1, round(weight * count)) if weight and count else 0
+        for count, (_, weight) in zip(counts, sizes, strict=True)
+    ]
+    if not sum(expected):
+        with pytest.raises(ConfigError, match="expected 2 or more"):
+            BatchPlan(run, data)
+        return
+    plan = BatchPlan(run, data)
+    seen: Counter[str] = Counter()
+    for epoch in range(4):
+        found = [
+            each for s in range(plan.per_epoch) for each in plan.at(epoch * plan.per_epoch + s)
+        ]
+        assert [Counter(i for i, _ in found)[i] for i in range(len(sizes))] == expected
+        for number, rows in found:
+            assert {row.anchor.split()[0] for row in rows} == {str(number)}  # of one data set
+            seen.update(row.anchor for row in rows)
+    for i, (count, weight) in enumerate(sizes):
+        if weight == 1:  # each example once an epoch, but one that is left over
+            times = [seen[f"{i} {row}"] for row in range(count)]
+            assert max(times) <= 4 and 4 * count - sum(times) == 4 * (count % batch == 1)
+
+
+def test_a_share_of_a_data_set_is_another_one_in_the_next_epoch() -> None:
+    run = settings(batch_size=4)
+    plan = BatchPlan(run, [DataSet(run, pairs(48), 0.25)])
+    steps = range(4 * plan.per_epoch)
+    assert len({row.anchor for step in steps for _, rows in plan.at(step) for row in rows}) == 48
+
+
+@pytest.mark.parametrize("batch", [4, 3000])
+def test_every_batch_is_found_without_those_before_it(batch: int) -> None:
+    """Also in the second block of rows, and for batches of which few fit in one."""
+    run = settings(batch_size=batch)
+    data = [DataSet(run, pairs(20_000)), DataSet(run, pairs(30, "b"), 2.0)]
+    plan = BatchPlan(run, data)
+    order = [plan.at(step) for step in range(plan.per_epoch)]
+    for step in (plan.per_epoch - 1, 0, plan.per_epoch // 2):
+        assert BatchPlan(run, data).at(step) == order[step]
+    anchors = [row.anchor for found in order for i, rows in found for row in rows if i == 0]
+    assert len(set(anchors)) == len(anchors) == 20_000
+    assert anchors != sorted(anchors)
+
+
+@pytest.fixture
+def several(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
+    """Triplets, scored pairs, and sentences of which the base's own vectors are kept."""
+    scored = tmp_path / "scored.tsv"
+    rows = [
+        f"{5 * (a == b)}\tthe {a} sleeps {c}\ta {b} sings {c}"
+        for a, b in itertools.product(WORDS[:4], repeat=2)
+        for c in ("near", "fast")
+    ]
+    scored.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
+    data = [
+        {"train": [str(config.train[0])], "weight": 0.5, "query_prompt": "the dog "},
+        {"train": [str(scored)], "objective": "similarity", "batch_size": 16},
+        {
+            "train": [str(sentences_of(config, tmp_path))],
+            "weight": 0.25,
+            "objective": "distillation",
+            "distillation_loss": "cosine",
+            "teacher": config.base,
+            "teacher_axes": "own",
+        },
+    ]
+    return replace(config, train=(), data_sets=tuple(data), hard_negative_weight=2.0)
+
+
+def test_each_data_set_has_its_own_settings_and_the_rest_of_the_run(
+    several: TrainConfig,
+) -> None:
+    first, second, third = parts(several)
+    assert first.config.hard_negative_weight == 2.0 and first.prompts == {"query": "the dog "}
+    assert (first.weight, second.weight, third.weight) == (0.5, 1.0, 0.25)
+    assert second.config.objective is Objective.SIMILARITY and second.config.batch_size == 16
+    assert second.config.hard_negative_weight == 1.0  # of pairs, which it does not tell apart
+    assert third.config.distillation_loss is DistillationLoss.COSINE
+    again = TrainConfig.from_json(several.to_json())
+    assert again == several and parts(again) == parts(several)
+
+
+def test_a_run_learns_from_all_of_them_and_resumes(
+    several: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, str]] = []
+    tokenized = Passes.tokenized
+
+    def watched(self: Passes, view: Any, prompts: Any) -> Any:
+        found = tokenized(self, view, prompts)
+        read.extend((len(view.texts), found.prompt) for _ in [0] if view.texts)
+        return found
+
+    monkeypatch.setattr(Passes, "tokenized", watched)
+    whole = train(several)
+    assert {prompt for _, prompt in read} == {"", "the dog "}
+    assert {size for size, _ in read} >= {8, 16}
+    summary = whole.recipe["summary"]
+    assert summary[0].startswith(
+        "Data set 1, pairs.tsv, 60 examples, weight 0.5, prompt 'the dog ' (query): InfoNCE"
+    )
+    assert summary[1].startswith("Data set 2, scored.tsv, 32 examples, weight 1: [CoSENT]")
+    assert summary[2].startswith("Data set 3, sentences.tsv, 132 examples, weight 0.25: 1 − cosine")
+    assert any("its vectors were learnt" in line for line in summary)
+    assert whole.recipe["examples"] == 60 + 32 + 132
+    assert "Data set 2, scored.tsv" in (several.out / "README.md").read_text()
+    other = replace(several, out=tmp_path / "other")
+    with pytest.raises(KeyboardInterrupt):
+        train(other, interrupt_at(6))
+    again = train(other, resume=True)
+    for name, value in weights(whole).items():
+        torch.testing.assert_close(weights(again)[name], value, rtol=0, atol=0)
+
+
+def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
+    several: TrainConfig, tmp_path: Path
+) -> None:
+    rows = [f"the {a} {b} {c}\t{b} {c} {a}" for a, b, c in itertools.permutations(WORDS[:8], 3)]
+    (tmp_path / "more.tsv").write_text("\n".join(["anchor\tpositive", *rows]) + "\n")
+    first, second, third = several.data_sets
+    more = [f"{i % 5}\tthe {a} {b}\t{b} {a}" for i, (a, b) in enumerate(PAIRS)]
+    (tmp_path / "scored.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *more]) + "\n")
+    data = ({**first, "train": [tmp_path / "more.tsv"]}, second, third)
+    recipe = train(replace(several, data_sets=data, max_steps=2, learning_rate=1e-9)).recipe
+    assert recipe["judged_by"] == (
+        "top-1 accuracy on held-out examples and spearman on held-out examples, "
+        "mean over the data sets"
+    )
+    assert recipe["held_out"] == 34 + 24
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ([{}], "data set 1: train names no file"),
+        ([{"train": ["a"], "mlm_weight": 1}], "data set 1: mlm_weight is set for the whole run"),
+        ([{"train": ["a"]}, {"train": ["b"], "colour": 1}], "data set 2: colour is unknown: a da"),
+        ([{"train": ["a"], "weight": -1}], "data set 1: weight is -1: expected a number of 0 or"),
+        ([{"train": ["a"], "weight": 0}], "every data set has the weight 0"),
+        ([{"train": ["a"], "objective": "classification"}], "data set 1: labels are learnt alone"),
+        ([{"train": ["a"], "query_prompt": 3}], "data set 1: query_prompt is 3: expected text"),
+        (
+            [{"train": ["a"], "objective": "distillation", "teacher": "t",
+              "distillation_loss": "mse"}],
+            "data set 1: a teacher's principal axes are not those of the other data sets",
+        ),
+        (["a.tsv"], "data_sets holds 'a.tsv': expected objects"),
+        ("a.tsv", "data_sets is 'a.tsv': expected a list"),
+    ],
+)  # fmt: skip
+def test_wrong_data_sets_are_named(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.from_dict({"data_sets": data, "out": "m"})
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"train": ["a.tsv"]}, "train beside data_sets"),
+        ({"objective": "similarity"}, "objective similarity beside data_sets"),
+        ({"queue_size": 4}, "queue_size would mix the texts"),
+        ({"encoders": 2}, "data_sets train one encoder"),
+    ],
+)
+def test_what_data_sets_exclude_is_named(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.from_dict({"data_sets": [{"train": ["a"]}], "out": "m", **more})
+
+
+def test_files_of_a_resumed_run_may_have_moved(several: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(several, interrupt_at(6))
+    (tmp_path / "elsewhere").mkdir()
+    moved = json.loads(several.to_json())["data_sets"]
+    for data in moved:
+        path = Path(data["train"][0])
+        data["train"] = [str(path.rename(tmp_path / "elsewhere" / path.name))]
+    train(replace(several, data_sets=tuple(moved)), resume=True)
+    changed = ({**moved[0], "weight": 3.0}, *moved[1:])
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        train(replace(several, data_sets=changed), resume=True)

@@ -1,0 +1,73 @@
+"""Rows of Parquet files and of Hugging Face datasets, a batch of them in memory at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DataError
+
+HUB = "hf:"
+_ROWS = 1024  # of a batch
+
+
+def is_table(path: Path) -> bool:
+    """Whether this names a Parquet file, a folder that `Dataset.save_to_disk` wrote, or hf:NAME."""
+    return path.suffix == ".parquet" or _is_named(path) or _is_saved(path)
+
+
+def table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:row", from 1) and columns of every row. Raises DataError."""
+    rows = _of_parquet(path) if path.suffix == ".parquet" else _of_dataset(path)
+    for number, row in enumerate(rows, 1):
+        yield f"{path}:{number}", row
+
+
+def _is_named(path: Path) -> bool:
+    return str(path).startswith(HUB)
+
+
+def _is_saved(path: Path) -> bool:
+    names = ("dataset_info.json", "dataset_dict.json")
+    return path.is_dir() and any((path / name).is_file() for name in names)
+
+
+def _of_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise _lacking(path, "pyarrow") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a Parquet file, or damaged ({error})") from error
+
+
+def _of_dataset(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a dataset, from the disk or as they come from the hub."""
+    try:
+        import datasets
+    except ImportError:
+        raise _lacking(path, "datasets") from None
+    try:
+        if _is_named(path):
+            name, _, rest = str(path).removeprefix(HUB).partition(":")
+            split, _, subset = rest.partition(":")
+            rows: Any = datasets.load_dataset(
+                name, subset or None, split=split or "train", streaming=True
+            )
+        else:
+            rows = datasets.load_from_disk(str(path))
+        if not isinstance(rows, dict):
+            yield from rows
+            return
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(f"{path}: cannot be read as a dataset: {error}") from error
+    first = next(iter(rows))
+    raise DataError(f"{path}: holds {', '.join(rows)}: name one of them, as {path / first}")
+
+
+def _lacking(path: Path, package: str) -> DataError:
+    return DataError(f"{path}: reading it needs {package}: pip install 'searchengine[datasets]'")
