@@ -143,31 +143,23 @@ def shuffled_forever(papers: Sequence[Paper], rng: random.Random) -> Iterator[Pa
 
 
 def write_pairs(
-    sources: Sources, writer: Writer, path: Path, count: int, window: int, nli: Path, seed: int = 0
+    sources: Sources, writer: Writer, path: Path, count: int, window: int, seed: int = 0
 ) -> None:
-    """Training pairs of question and text, a question about a needle or a paper in most.
+    """Training pairs of question and text.
 
-    Of ten: four needles, three titles of a paper in a concatenation, and of short texts, so that
-    those stay what they were, one title and its abstract and two pairs of premise and entailment.
+    Of seven, four ask about a needle, and three with the title of a paper in a concatenation.
     """
     rng = random.Random(f"pairs {seed}")
-    entailed = short_pairs(nli, rng)
     filler = shuffled_forever(sources.papers, rng)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
             tokens = round(window * (SHORTEST / window) ** rng.random())
-            kind = number % 10
-            if kind < 4:
+            if number % 7 < 4:
                 captions = rng.sample(rng.choice(sources.pictures), 2)
                 text = writer.with_needle(filler, captions[1], tokens, rng.random())
                 pair = captions[0], text
-            elif kind < 7:
-                pair = titled(writer, filler, tokens, rng)
-            elif kind < 8:
-                paper = next(filler)
-                pair = paper.title, paper.text
             else:
-                pair = next(entailed)
+                pair = titled(writer, filler, tokens, rng)
             file.write(json.dumps({"anchor": pair[0], "positive": pair[1]}) + "\n")
 
 
@@ -179,13 +171,13 @@ def titled(
     return rng.choice(papers).title, " ".join(paper.text for paper in papers)
 
 
-def short_pairs(path: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Premise and entailment, without the rows of test sets."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        header, *rows = (line.rstrip("\n").split("\t") for line in lines)
-    source = header.index("source")
-    a, b = header.index("premise"), header.index("entailment")
-    kept = [row for row in rows if "test" not in row[source] and "sick" not in row[source].lower()]
-    rng.shuffle(kept)
-    while True:
-        yield from ((row[a], row[b]) for row in kept)
+def write_short(sources: Sources, writer: Writer, path: Path, count: int) -> None:
+    """Titles and abstracts of papers that the base reads whole, whose vectors are to stay."""
+    texts: list[str] = []
+    for paper in sources.papers:
+        if writer.tokens([paper.text])[0] <= 250:
+            texts += [" ".join(paper.title.split()), " ".join(paper.text.split())]
+        if len(texts) >= count:
+            break
+    random.Random("short").shuffle(texts)
+    path.write_text("\n".join(["sentence", *filter(None, texts)]) + "\n")

@@ -3,11 +3,12 @@
     python benchmarks/long_documents.py --work long/ train passkey abstracts short
 
 `train` writes pairs of question and long text (long_data.py) and trains the starter's network with
-the preset longlora, window 2,048. `passkey` asks about a caption put into filler at a depth of 0 to
-1, texts of 512 to 2,048 tokens; candidates are the texts of the same length and depth. `abstracts`
-asks with titles for concatenations of whole abstracts, among as many concatenations without a
-question. `short` measures STS-B and SciFact before and after. Each stage needs only the model of
-the first, and writes its figures to the folder; the last line records them all.
+the preset longlora, window 2,048; every other update keeps its vectors of short texts. `passkey`
+asks about a caption put into filler at a depth of 0 to 1, texts of 512 to 2,048 tokens; candidates
+are the texts of the same length and depth. `abstracts` asks with titles for concatenations of whole
+abstracts, among as many concatenations without a question. `short` measures STS-B and SciFact
+before and after. Each stage needs only the model of the first, and writes its figures to the
+folder; the last line records them all.
 
 Texts as one vector: the trained model; the same network with interpolated positions, not trained;
 the base, which cuts off after 256 tokens, or after its 512 positions. As several, of which the best
@@ -27,7 +28,14 @@ from typing import Any
 
 import click
 import numpy as np
-from long_data import Writer, read_sources, records, shuffled_forever, write_pairs
+from long_data import (
+    Writer,
+    read_sources,
+    records,
+    shuffled_forever,
+    write_pairs,
+    write_short,
+)
 from numpy.typing import NDArray
 from record import DATA, record, spread
 
@@ -44,7 +52,7 @@ from trainer.training.presets import preset
 
 BASE, WINDOW = "starter", 2048
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)
-BATCH = 16
+BATCH, SHORT_BATCH = 16, 32
 THIRDS = ("beginning", "middle", "end")
 Rows = NDArray[np.float32]
 # Vectors of texts, and the text that each is of.
@@ -173,19 +181,31 @@ def summary(values: NDArray[np.float64]) -> dict[str, Any]:
 
 def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) -> Any:
     pairs = work / "pairs.jsonl"
-    nli = data / "nli" / "nli_triplets_en.tsv.gz"
-    write_pairs(read_sources(data), Writer(base()), pairs, (steps + 1) * BATCH, WINDOW - 2, nli)
+    sources, writer = read_sources(data), Writer(base())
+    write_pairs(sources, writer, pairs, (steps + 1) * BATCH, WINDOW - 2)
+    write_short(sources, writer, work / "short.tsv", (steps + 1) * SHORT_BATCH)
     config = TrainConfig.from_dict(
         {
             **preset("longlora"),
             "base": BASE,
-            "train": [str(pairs)],
+            "data_sets": [
+                {"train": [str(pairs)]},
+                {
+                    "train": [str(work / "short.tsv")],
+                    "batch_size": SHORT_BATCH,
+                    "objective": "distillation",
+                    "distillation_loss": "cosine",
+                    "teacher": BASE,
+                    "teacher_axes": "own",
+                    "loss_weight": 20,
+                },
+            ],
             "exclude": [str(data / "sts" / f"{name}.tsv") for name in ("stsb_test", "stsb_dev")],
             "out": str(work / "model"),
             # Short texts are watched, and choose nothing.
             "dev": [str(data / "sts" / "stsb_dev.tsv")],
             "keep_last": True,
-            "max_steps": steps,
+            "max_steps": 2 * steps,
             "eval_every": 30,
             **settings,
         }
@@ -201,7 +221,7 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
     return {
         "seconds": time.monotonic() - start,
         "chosen": encoder.recipe["chosen"],
-        "config": config.to_dict() | {"train": [], "exclude": [], "dev": [], "out": ""},
+        "config": config.to_dict() | {"data_sets": [], "exclude": [], "dev": [], "out": ""},
         "examples": encoder.recipe["examples"],
     }
 

@@ -107,13 +107,16 @@ def several(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
         {
             "train": [str(sentences_of(config, tmp_path))],
             "weight": 0.25,
+            "loss_weight": 20,
             "objective": "distillation",
             "distillation_loss": "cosine",
             "teacher": config.base,
             "teacher_axes": "own",
         },
     ]
-    return replace(config, train=(), data_sets=tuple(data), hard_negative_weight=2.0)
+    return replace(
+        config, train=(), data_sets=tuple(data), hard_negative_weight=2.0, expects=("pair",)
+    )
 
 
 def test_each_data_set_has_its_own_settings_and_the_rest_of_the_run(
@@ -123,6 +126,7 @@ def test_each_data_set_has_its_own_settings_and_the_rest_of_the_run(
     assert first.config.hard_negative_weight == 2.0 and first.prompts == {"query": "the dog "}
     assert (first.weight, second.weight, third.weight) == (0.5, 1.0, 0.25)
     assert second.config.objective is Objective.SIMILARITY and second.config.batch_size == 16
+    assert first.config.expects == second.config.expects == ()
     assert second.config.hard_negative_weight == 1.0  # of pairs, which it does not tell apart
     assert third.config.distillation_loss is DistillationLoss.COSINE
     again = TrainConfig.from_json(several.to_json())
@@ -149,7 +153,8 @@ def test_a_run_learns_from_all_of_them_and_resumes(
         "Data set 1, pairs.tsv, 60 examples, weight 0.5, prompt 'the dog ' (query): InfoNCE"
     )
     assert summary[1].startswith("Data set 2, scored.tsv, 32 examples, weight 1: [CoSENT]")
-    assert summary[2].startswith("Data set 3, sentences.tsv, 132 examples, weight 0.25: 1 − cosine")
+    third = "Data set 3, sentences.tsv, 132 examples, weight 0.25, its loss times 20: 1 − cosine"
+    assert summary[2].startswith(third)
     assert any("its vectors were learnt" in line for line in summary)
     assert whole.recipe["examples"] == 60 + 32 + 132
     assert "Data set 2, scored.tsv" in (several.out / "README.md").read_text()
@@ -178,6 +183,16 @@ def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
     assert recipe["held_out"] == 34 + 24
 
 
+def test_a_loss_weight_scales_the_gradients(config: TrainConfig) -> None:  # noqa: F811
+    """Of one data set alone it changes nothing but the loss: AdamW divides by the gradient."""
+    losses: list[list[float]] = []
+    for weight in (1.0, 3.0):
+        data = {"train": config.train, "loss_weight": weight}
+        run = replace(config, train=(), data_sets=(data,), max_steps=1, max_grad_norm=1e-9)
+        losses.append(train(replace(run, out=config.out / str(weight))).model.history["losses"])
+    assert losses[1] == pytest.approx([3 * loss for loss in losses[0]], rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "data, message",
     [
@@ -185,6 +200,7 @@ def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
         ([{"train": ["a"], "mlm_weight": 1}], "data set 1: mlm_weight is set for the whole run"),
         ([{"train": ["a"]}, {"train": ["b"], "colour": 1}], "data set 2: colour is unknown: a da"),
         ([{"train": ["a"], "weight": -1}], "data set 1: weight is -1: expected a number of 0 or"),
+        ([{"train": ["a"], "loss_weight": 0}], "data set 1: loss_weight is 0: expected a numb"),
         ([{"train": ["a"], "weight": 0}], "every data set has the weight 0"),
         ([{"train": ["a"], "objective": "classification"}], "data set 1: labels are learnt alone"),
         ([{"train": ["a"], "query_prompt": 3}], "data set 1: query_prompt is 3: expected text"),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from trainer.errors import ConfigError
 from trainer.training.data.columns import Reading
-from trainer.training.settings.fields import NOT_NEGATIVE, changed, setting
+from trainer.training.settings.fields import NOT_NEGATIVE, POSITIVE, changed, setting
 from trainer.training.settings.fields import Objective as Objective
 from trainer.training.settings.groups import (
     DataSettings,
@@ -37,6 +37,7 @@ OF_NETWORKS = frozenset({
 
 
 PROMPTS = {"query_prompt": "query", "document_prompt": "document"}
+WEIGHTS = {"weight": NOT_NEGATIVE, "loss_weight": POSITIVE}
 # Settings that a data set may have for itself; the others are the run's.
 OWN = frozenset({
     "train", "columns", "expects", "augment", "augment_share", "batch_size", "objective",
@@ -51,11 +52,12 @@ class Part:
     """A data set of a run.
 
     config: the run's settings with those of the data set. weight: how often an epoch goes through
-    it. prompts: by role, instead of the model's.
+    it. loss_weight: factor of its loss. prompts: by role, instead of the model's.
     """
 
     config: "TrainConfig"
     weight: float = 1.0
+    loss_weight: float = 1.0
     prompts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -305,20 +307,21 @@ def parts(config: TrainConfig) -> list[Part]:
 
 
 def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
-    known = OWN | PROMPTS.keys() | {"weight"}
+    known = OWN | PROMPTS.keys() | WEIGHTS.keys()
     if unknown := sorted(values.keys() - known):
         run = any(item.name == unknown[0] for item in fields(config))
         what = "is set for the whole run" if run else "is unknown"
         raise ConfigError(f"{unknown[0]} {what}: a data set may have {', '.join(sorted(known))}")
     own = {name: value for name, value in values.items() if name in OWN}
     objective = own.get("objective", Objective.CONTRASTIVE)
-    # The run's settings of contrastive learning are not for a data set that learns otherwise.
+    # The run's settings of contrastive learning are not for a data set that learns otherwise, nor
+    # are the kinds that its preset learns from.
     foreign = {
         item.name: item.default
         for item in fields(config)
         if setting(item).objective not in ("", objective)
     }
-    part = replace(config, **{**foreign, "data_sets": (), **own})
+    part = replace(config, **{**foreign, "data_sets": (), "expects": (), **own})
     if part.objective is Objective.CLASSIFICATION:
         raise ConfigError("labels are learnt alone: give their files as `train`, in another run")
     if part.learns_vectors and part.teacher_axes is not TeacherAxes.OWN:
@@ -332,4 +335,5 @@ def _part(config: TrainConfig, values: Mapping[str, Any]) -> Part:
             if not isinstance(values[name], str):
                 raise ConfigError(f"{name} is {values[name]!r}: expected text")
             prompts[role] = values[name]
-    return Part(part, NOT_NEGATIVE.check("weight", values.get("weight", 1.0)), prompts)
+    weights = {name: range.check(name, values.get(name, 1.0)) for name, range in WEIGHTS.items()}
+    return Part(part, **weights, prompts=prompts)

@@ -19,12 +19,14 @@ class DataSet:
     """Examples, and how a run learns from them.
 
     config: the run's with the settings of this data set. weight: how often an epoch goes through
-    it. prompts: by role, instead of the model's. fixed: the teacher, or the guide.
+    it. loss_weight: factor of its loss. prompts: by role, instead of the model's. fixed: the
+    teacher, or the guide.
     """
 
     config: TrainConfig
     examples: Examples
     weight: float = 1.0
+    loss_weight: float = 1.0
     prompts: Mapping[str, str] = field(default_factory=dict)
     fixed: FixedEncoder | None = None
 
@@ -50,7 +52,9 @@ def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
         name = own.teacher or own.guide
         if name not in known:
             known[name] = load_fixed(own, device)
-        found.append(DataSet(own, examples, part.weight, part.prompts, known[name]))
+        found.append(
+            DataSet(own, examples, part.weight, part.loss_weight, part.prompts, known[name])
+        )
     return found
 
 

@@ -193,10 +193,11 @@ def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = 
 
 def _data_set_in_words(number: int, data: DataSet) -> str:
     files = ", ".join(path.name for path in data.config.train)
+    factor = f", its loss times {data.loss_weight:g}" if data.loss_weight != 1 else ""
     prompts = "".join(f", prompt {prompt!r} ({role})" for role, prompt in data.prompts.items())
     return (
         f"Data set {number}, {files}, {len(data.examples)} examples, weight {data.weight:g}"
-        f"{prompts}: {_loss_in_words(data.config).removeprefix('Loss: ')}"
+        f"{factor}{prompts}: {_loss_in_words(data.config).removeprefix('Loss: ')}"
     )
 
 

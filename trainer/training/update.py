@@ -22,11 +22,12 @@ from trainer.training.teachers import AnyObjective
 
 
 class Prepared(NamedTuple):
-    """A batch with its objective, and what the networks read of it."""
+    """A batch with its objective, and what the networks read of it. weight: of its loss."""
 
     objective: AnyObjective
     rows: Batch
     views: list[View]
+    weight: float
 
 
 class Ahead:
@@ -61,9 +62,9 @@ class Ahead:
     def _prepare(self, step: int) -> list[Prepared]:
         found = []
         for number, rows in self._plan.at(step):
-            objective, prompts = self._objectives[number], self._plan.data[number].prompts
-            views = [self._passes.tokenized(view, prompts) for view in objective.views(rows)]
-            found.append(Prepared(objective, rows, views))
+            objective, data = self._objectives[number], self._plan.data[number]
+            views = [self._passes.tokenized(view, data.prompts) for view in objective.views(rows)]
+            found.append(Prepared(objective, rows, views, data.loss_weight))
         return found
 
 
@@ -104,7 +105,7 @@ def update(
     _check_finite(run, config, {"loss": total, "norm of the gradient": norm})
     run.optimizer.step()
     if training_model.momentum is not None:
-        for objective, rows, _ in batches:
+        for objective, rows, *_ in batches:
             texts = [row.positive for row in rows[processes.mine(len(rows))]]
             vectors = passes.vectors(training_model.momentum, texts)  # type: ignore[arg-type]
             assert isinstance(objective, Contrastive)  # which alone has a queue
@@ -123,10 +124,10 @@ def _add_gradients(
     """The gradients of these batches, and the mean loss of this process's rows."""
     run.optimizer.zero_grad()
     total, share = 0.0, 1 / len(batches)
-    for number, (objective, rows, views) in enumerate(batches):
+    for number, (objective, rows, views, weight) in enumerate(batches):
         seed = pass_seed(config.seed, run.step, number, processes.rank)
         loss = functools.partial(objective.loss, rows=rows, step=run.step)
-        total += passes.backward(views, objective.layers(run.step), seed, loss, share)
+        total += passes.backward(views, objective.layers(run.step), seed, loss, weight * share)
         if run.training_model.language is not None:
             total += passes.language_backward(views[0], seed, processes, share)
     return total
