@@ -205,6 +205,7 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
             # Short texts are watched, and choose nothing.
             "dev": [str(data / "sts" / "stsb_dev.tsv")],
             "keep_last": True,
+            "rotate": False,  # the teacher is the base
             "max_steps": 2 * steps,
             "eval_every": 30,
             **settings,

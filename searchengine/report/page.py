@@ -60,8 +60,8 @@ dt{font-weight:600;max-width:16rem}
 dd{margin:0;min-width:0;overflow-wrap:anywhere}
 @media (max-width:34rem){dl{display:block}dd{margin:0 0 .5rem}
 th:first-child{min-width:8.5rem}pre{white-space:pre-wrap}
-table.short{font-size:.86rem}table.short th,table.short td{padding:.32rem .35rem}
-table.short th:first-child{min-width:6rem}table.short thead th{min-width:2.5rem}}
+table.short{font-size:.78rem}table.short th,table.short td{padding:.32rem .2rem}
+table.short th:first-child{min-width:5.2rem}table.short thead th{min-width:2.3rem}}
 @media print{:root{--ink:#000;--faint:#333;--paper:#fff;--line:#999;--band:#eee;--chosen:#e8e8e8}
 body{max-width:none;padding:0;font-size:10pt}.scroll{overflow:visible}pre{white-space:pre-wrap}
 .pictures{display:block}figure{margin:0 0 1.5rem}
@@ -133,7 +133,9 @@ def _answer(content: Answer) -> Iterator[str]:
     yield f'<p class="answer"><strong>{escape(content.sentence)}</strong></p>'
     if content.rows:
         _, point, *others = content.heads
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (point, *others))
+        # A telephone has room for all columns where recall@10 may be on two lines.
+        names = (escape(head).replace("@", "@<wbr>") for head in (point, *others))
+        heads = "".join(f'<th scope="col">{name}</th>' for name in names)
         yield f'<div class="scroll"><table class="short">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
         for number, (label, name, *cells) in enumerate(content.rows):
             chosen = ' class="chosen"' if number == content.chosen else ""

@@ -220,10 +220,11 @@ def begin(
     config = plan.config
     evaluate(run, model, judge, plan, processes)
     send_report()
-    texts, targets = sample_texts([each.examples for each in plan.data], config.seed), None
-    of_vectors = [each.fixed for each in plan.data if each.config.learns_vectors and each.fixed]
-    if of_vectors:
-        targets = teacher_targets(run.training_model, of_vectors[0], texts)
+    of_vectors = [each for each in plan.data if each.config.learns_vectors]
+    texts = sample_texts([each.examples for each in of_vectors or plan.data], config.seed)
+    targets = None
+    if of_vectors and of_vectors[0].fixed is not None:
+        targets = teacher_targets(run.training_model, of_vectors[0].fixed, texts)
         processes.share(run.training_model)
     if starts_rotated(config, model, plan.data):
         rotate_head(view(model, run.training_model.sentence, config.precision), texts, targets)
