@@ -10,14 +10,15 @@ import pyarrow.parquet
 from searchengine.corpus.documents import plain_record
 from searchengine.corpus.lines import bad
 
-_ROWS = 1024  # of a batch
+_ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
 _INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
 
 
 def read_parquet(path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:row", from 1) and record of every row. Raises CorpusError."""
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # A group of rows, of which there may be one in a file, is not read as a whole.
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BYTES) as file:
             columns = _columns(file.schema_arrow)
             batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)
             yield from _records(batches, path)

@@ -7,7 +7,7 @@ from typing import Any
 from trainer.errors import DataError
 
 HUB = "hf:"
-_ROWS = 1024  # of a batch
+_ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
 
 
 def is_table(path: Path) -> bool:
@@ -38,8 +38,10 @@ def _of_parquet(path: Path) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise _lacking(path, "pyarrow") from None
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS):
+        # A group of rows, of which there may be one in a file, is not read as a whole.
+        parts = {"pre_buffer": False, "buffer_size": _BYTES}
+        with pyarrow.parquet.ParquetFile(path, **parts) as file:
+            for batch in file.iter_batches(_ROWS, use_threads=False):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file, or damaged ({error})") from error
