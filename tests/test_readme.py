@@ -54,7 +54,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_readme_python(tmp_path: Path) -> None:
+def test_readme_python(tmp_path: Path, steps: int | None) -> None:
     (program,) = blocks(README, "python")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True

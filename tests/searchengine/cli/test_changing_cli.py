@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from command_line import COMMAND, run, run_json
-from tiny_model import write_sentence_transformer
+from tiny_model import write_model2vec
 
 from searchengine.cli import console
 from tests.searchengine.cli.test_cli import (
@@ -170,7 +170,7 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
     lines = [f'{{"_id": "{i}", "text": "number {i}"}}\n' for i in range(30)]
     whole.write_text("".join(lines))
     os.mkfifo(fifo)
-    encoder = write_sentence_transformer(tmp_path / "tiny")
+    encoder = write_model2vec(tmp_path / "static")
     process = indexing(fifo, collection, "--commit-every", "20", "--encoder", encoder)
     with feeding(fifo, process) as stream:
         stream.writelines(lines)
@@ -189,7 +189,7 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
 def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> None:
     collection, fifo = tmp_path / "c", tmp_path / "slow.jsonl"
     os.mkfifo(fifo)
-    encoder = write_sentence_transformer(tmp_path / "tiny")
+    encoder = write_model2vec(tmp_path / "static")
     process = indexing(fifo, collection, "--encoder", encoder)
     with feeding(fifo, process) as stream:
         stream.write('{"_id": "a", "text": "one"}\n')

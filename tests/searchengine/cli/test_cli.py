@@ -18,7 +18,7 @@ from typing import TextIO
 import click
 import pytest
 from command_line import COMMAND, run, run_json
-from tiny_model import write_sentence_transformer
+from tiny_model import write_model2vec
 
 from searchengine.cli import cli
 from trainer.training.config import TrainConfig
@@ -316,7 +316,7 @@ def interrupted(
 def test_interrupted_index_leaves_what_was_there(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    collection, encoder = tmp_path / "c", write_sentence_transformer(tmp_path / "tiny")
+    collection, encoder = tmp_path / "c", write_model2vec(tmp_path / "static")
     assert run_json("index", folder / "corpus.jsonl", collection, "--encoder", encoder)["added"]
     fifo = tmp_path / "slow.jsonl"
     os.mkfifo(fifo)
