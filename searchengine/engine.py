@@ -109,7 +109,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         settings = CollectionSettings.for_encoder(loaded, config, passages, tokenizer)
         stored = settings.as_stored(loaded)
         collection = create_backend(path, stored, settings.tokenizer, wait)
-        return cls(collection, None if encoder is None else loaded)
+        return cls(collection, None if encoder is None else loaded, runtime)
 
     @classmethod
     def open(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from trainer.model.tokens import Ids, TokenIds
 from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
 from trainer.runtimes.handle import Handle, ModelHandle, open_handle
-from trainer.runtimes.runtime import Vectors, prefetched, token_budget_batches
+from trainer.runtimes.runtime import prefetched, run_batches
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which a compiled graph does without
     from trainer.model.folder import Model
@@ -35,8 +35,6 @@ ROLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
 }
 # Texts tokenised and sorted at a time: bounds memory, and long enough that batches are even.
 CHUNK = 2048
-# The least length of a text in a batch, relative to the longest: at worst half is padding.
-MIN_LENGTH_RATIO = 0.5
 TWO_NETWORKS = "is a Router, with one network for questions and one for documents: leave layers out"
 
 
@@ -213,13 +211,13 @@ class Encoder:
     @property
     def model(self) -> "Model":
         """All parts, for training and saving."""
-        model = self._handle.model
+        model = cast("Model", self._handle.model)
         return model if self._questions is None else replace(model, questions=self._questions.model)
 
     @property
     def module(self) -> "SentenceModule":
         """The torch module with float32 weights."""
-        return self._handle.model.module
+        return cast("Model", self._handle.model).module
 
     @property
     def fingerprint(self) -> str:
@@ -265,7 +263,8 @@ class Encoder:
         # Leading tokens of a prompted text that are not to be pooled.
         skipped = 0 if self._description.include_prompt else self._tokens.prompt_tokens(prompt)
         for start, ids in self._tokenised(list(distinct), prompt):
-            for batch, batch_vectors in self._run(ids, skipped):
+            ran = run_batches(self._handle.runtime, self._tokens, ids, skipped)
+            for batch, batch_vectors in ran:
                 positions = start + np.array(batch)
                 vectors[positions] = batch_vectors
                 if on_batch is not None:
@@ -282,16 +281,6 @@ class Encoder:
         starts = range(0, len(texts), CHUNK)
         # A single question should not pay for a thread.
         return map(chunk, starts) if len(starts) < 2 else prefetched(map(chunk, starts))
-
-    def _run(self, ids: list[Ids], prompt_tokens: int) -> Iterator[tuple[list[int], Vectors]]:
-        """Positions in `ids` and their unit rows, a batch at a time."""
-        runtime = self._handle.runtime
-        # One row is a batch, whatever the budget, which may have to be measured first.
-        budget = runtime.token_budget if len(ids) > 1 else 1
-        min_ratio = 0.0 if runtime.packs else MIN_LENGTH_RATIO
-        for batch in token_budget_batches([len(row) for row in ids], budget, min_ratio):
-            rows = [ids[i] for i in batch]
-            yield batch, runtime.run(self._tokens.pad(rows, prompt_tokens, runtime.multiple))
 
     def prompt(self, role: Role | None) -> str:
         """The text that `encode` puts in front of a text of this role; "" for none."""

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
-from searchengine.cli.options import COLLECTION, ENCODER, cross_encodes, runs
+from searchengine.cli.options import COLLECTION, ENCODER, QUERY_ENCODER, cross_encodes, runs
 
 
 @click.command()
 @COLLECTION
 @ENCODER
+@QUERY_ENCODER
 @cross_encodes("the tool search")
 @runs
-def mcp(collection: Path | str, encoder: str | None, cross_encoding: Any, runtime: Any) -> None:
+def mcp(collection: Path | str, **options: Any) -> None:
     """Serve a collection to an assistant as tools (MCP).
 
     The tools are search, get, similar and facets, over stdin and stdout, by
@@ -35,4 +36,4 @@ def mcp(collection: Path | str, encoder: str | None, cross_encoding: Any, runtim
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler in Python would wait for the thread that reads stdin; nothing is being written.
         signal.signal(number, signal.SIG_DFL)
-    serve(collection, encoder, runtime, cross_encoding)
+    serve(collection, **options)

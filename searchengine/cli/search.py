@@ -110,8 +110,11 @@ def search(
 
     opening = {"query_encoder": query_encoder, "runtime": runtime}
     with SearchEngine.open(collection, encoder, **opening) as engine:
-        if options["mode"] != Mode.TEXT:
-            note_compiling(engine)
+        note_compiling(
+            engine,
+            encodes=options["mode"] != Mode.TEXT,
+            cross_encoder=options["cross_encoder"],
+        )
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from searchengine.errors import QueryError
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
-from trainer.runtimes.config import RuntimeConfig, RuntimeKind
+from trainer.runtimes.config import RuntimeConfig
 
-if TYPE_CHECKING:  # which is torch, and takes seconds
+if TYPE_CHECKING:  # searches without one do without its tokenizer
     from trainer.cross_encoder import CrossEncoder
 
 
@@ -19,36 +19,45 @@ class CrossEncoders:
     """Safe to use from several threads, and in a forked child, which loads its own."""
 
     def __init__(self, runtime: RuntimeConfig | None) -> None:
-        given = RuntimeConfig(RuntimeKind.TORCH) if runtime is None else runtime
-        # Runtime and precision are those of the encoder; torch runs cross-encoders.
-        self._config = RuntimeConfig(
-            RuntimeKind.TORCH, device=given.device, trust_remote_code=given.trust_remote_code
-        )
+        self._config = RuntimeConfig() if runtime is None else runtime
         self.after_fork()
         forks.inherit(self)
 
     def after_fork(self) -> None:
-        """In a forked child: torch's threads and locks are the parent's."""
+        """In a forked child: the runtime's threads and locks are the parent's."""
         self._lock = Lock()
         self._loaded: dict[str, CrossEncoder] = {}
 
     def of(self, source: str | Path | None) -> "CrossEncoder | None":
-        """The cross-encoder of a folder or hub name; None for None. Raises QueryError."""
+        """The cross-encoder of a folder or hub name, ready to score; None for None.
+
+        Raises QueryError.
+        """
         if source is None:
             return None
+        with self._lock, _named():
+            scorer = self._load(source)
+            scorer.start()
+            return scorer
+
+    def ready(self, source: str | Path) -> bool:
+        """Whether `of` need not compile it first, in some seconds. Raises QueryError."""
+        with self._lock, _named():
+            return self._load(source).ready
+
+    def _load(self, source: str | Path) -> "CrossEncoder":
         from trainer.cross_encoder import CrossEncoder
 
-        with self._lock, _named():
-            if str(source) not in self._loaded:
-                self._loaded[str(source)] = CrossEncoder.load(source, self._config)
-            return self._loaded[str(source)]
+        if str(source) not in self._loaded:
+            self._loaded[str(source)] = CrossEncoder.load(source, self._config)
+        return self._loaded[str(source)]
 
     def check(self, source: str | Path) -> None:
         """Raise QueryError unless there is a cross-encoder; reads its configuration only."""
-        from trainer.cross_encoder import find
+        from trainer.cross_encoder import check
 
         with _named():
-            find(source, self._config)
+            check(source, self._config)
 
 
 @contextmanager

@@ -107,13 +107,15 @@ class Tools:
         encoder: str | None = None,
         runtime: RuntimeConfig | None = None,
         cross_encoding: CrossEncoding | None = None,
+        query_encoder: str | None = None,
     ) -> None:
         """Open the collection; arguments as for SearchEngine.open.
 
-        `cross_encoding`: orders the best hits of each search again. Raises CollectionError, and
-        QueryError where it names no cross-encoder.
+        `cross_encoding`: orders the best hits of each search again. Raises CollectionError,
+        ModelError for a question encoder that cannot be loaded, and QueryError where
+        `cross_encoding` names no cross-encoder.
         """
-        self._arguments = path, encoder, runtime
+        self._arguments = path, encoder, query_encoder, runtime
         self._cross_encoders, self._encoding = CrossEncoders(runtime), cross_encoding
         if cross_encoding is not None:
             self._cross_encoders.check(cross_encoding.source)
@@ -218,8 +220,8 @@ class Tools:
         self._engines.close()
 
     def _open(self) -> SearchEngine:
-        path, encoder, runtime = self._arguments
-        engine = SearchEngine.open(path, encoder, runtime=runtime)
+        path, encoder, query_encoder, runtime = self._arguments
+        engine = SearchEngine.open(path, encoder, query_encoder=query_encoder, runtime=runtime)
         engine.cross_encoders = self._cross_encoders
         return self._engines.enter_context(engine)
 
@@ -269,14 +271,9 @@ class Server(MCPServer[Any]):
             raise
 
 
-def serve(
-    path: str | Path,
-    encoder: str | None = None,
-    runtime: RuntimeConfig | None = None,
-    cross_encoding: CrossEncoding | None = None,
-) -> None:
+def serve(path: str | Path, **options: Any) -> None:
     """Answer an assistant on stdin and stdout until stdin ends. Arguments and errors as Tools."""
-    tools = Tools(path, encoder, runtime, cross_encoding)
+    tools = Tools(path, **options)
     try:
         Server(tools).run("stdio")
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.model.folder import Model
 from trainer.model.network import runs_remote_code
+from trainer.model.pairs import PairModel
 from trainer.model.tokens import normalised
 
 # Entries of a network's configuration that change no vector: its origin, the types in which it is
@@ -22,42 +23,50 @@ NO_EFFECT = frozenset({
 NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 
-def fingerprints(model: Model) -> tuple[str, ...]:
+def fingerprints(model: Model | PairModel) -> tuple[str, ...]:
     """sha256 (hex) of what decides the vectors; then the fingerprints by older versions.
 
-    Collections of older versions store the latter.
+    Collections of older versions store the latter. Of a cross-encoder: of what decides the scores.
     """
     module = model.module
     weights = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
         weights.update(f"{name} {list(weight.shape)}\n".encode())
         weights.update(weight.detach().float().cpu().contiguous().numpy().data)
-    first: dict[str, Any] = {
+    network: Any = module.transformer
+    present = {
+        "network": configuration(network.config),
+        "code": _code(network),
+        "truncation_side": model.tokenizer.truncation_side,
+    }
+    tokens = {
         "tokenizer": normalised(model.tokenizer.backend_tokenizer),
+        "max_tokens": model.max_tokens,
+    }
+    if isinstance(model, PairModel):
+        scores = {"sigmoid": model.module.sigmoid, "types": model.module.reads_types}
+        return (_digest(weights, tokens | present | scores),)
+    module = model.module
+    first: dict[str, Any] = tokens | {
         "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
         "head": [
             [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
         ],
-        "max_tokens": model.max_tokens,
         "prompts": dict(model.prompts),
         "default_prompt": model.default_prompt,
     }
     if module.mix is not None:
         first["first_mixed_layer"] = module.mix.start
-    network: Any = module.transformer
-    second = first | {
-        "network": configuration(network.config),
-        "code": _code(network),
-        "truncation_side": model.tokenizer.truncation_side,
-    }
+    second = first | present
     if not module.pooling.include_prompt:  # they tell where a prompt ends
         second["special_ids"] = sorted(model.tokenizer.all_special_ids)
-    digests = []
-    for version in (second, first):
-        digest = weights.copy()
-        digest.update(json.dumps(version, sort_keys=True).encode())
-        digests.append(digest.hexdigest())
-    return tuple(digests)
+    return tuple(_digest(weights, version) for version in (second, first))
+
+
+def _digest(weights: Any, values: Mapping[str, Any]) -> str:
+    digest = weights.copy()
+    digest.update(json.dumps(values, sort_keys=True).encode())
+    return str(digest.hexdigest())
 
 
 def configuration(config: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from trainer.model.description import Description
 from trainer.model.folder import Model, read_model
 from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
 from trainer.model.network import with_layers
+from trainer.model.pairs import PairModel
 from trainer.model.source import Source, Starter
 from trainer.model.static_network import static_model, token_vectors
 from trainer.model.tokens import UNLIMITED, Tokenization
@@ -79,8 +80,10 @@ def _with_layers(model: Model, layers: int, kept: Sequence[int]) -> Model:
     return replace(model, module=SentenceModule(network, module.pooling, head).eval())
 
 
-def describe(model: Model) -> Description:
+def describe(model: Model | PairModel) -> Description:
     """The description of a model, without its weights."""
+    if isinstance(model, PairModel):
+        return model.description
     module = model.module
     return Description(
         dim=module.dim,

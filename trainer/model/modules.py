@@ -5,6 +5,7 @@ float32: pooling a bfloat16 hidden state in bfloat16 costs two orders of magnitu
 Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -161,18 +162,20 @@ class Batch:
     """Padded token ids ready for a forward pass.
 
     ids, mask: (B, T) int64. prompt_tokens: number of leading tokens of every row that are the
-    prompt; in a traced graph it is an input like the others.
+    prompt; in a traced graph it is an input like the others. types: (B, T) int64, of pairs.
     """
 
     ids: Tensor
     mask: Tensor
     prompt_tokens: int | Tensor = 0
+    types: Tensor | None = None
 
     @classmethod
     def of(cls, batch: Padded, device: torch.device) -> Self:
         """On a device."""
         ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
-        return cls(ids.to(device), mask.to(device), batch.prompt_tokens)
+        types = None if batch.types is None else torch.from_numpy(batch.types).to(device)
+        return cls(ids.to(device), mask.to(device), batch.prompt_tokens, types)
 
 
 class WeightedLayerPooling(nn.Module):
@@ -261,3 +264,13 @@ class SentenceModule(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         return self.headed(self.pooled(batch)[0])  # (B, dim)
+
+    def output(self, batch: Batch) -> Tensor:
+        """(B, dim) float32, of length 1 also where the model does not end in Normalize."""
+        return nn.functional.normalize(self(batch).float(), dim=-1)
+
+    def lowered(self, dtype: torch.dtype) -> "SentenceModule":
+        """The same with a copy of the transformer that computes in this type."""
+        transformer = copy.deepcopy(self.transformer).to(dtype)
+        head: Any = list(self.head)
+        return SentenceModule(transformer, self.pooling, head, self.mix)

@@ -52,11 +52,8 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     return settings
 
 
-def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
-    """The network with float32 weights and its tokenizer.
-
-    trust: Python code that comes with the folder may be run.
-    """
+def read_config(place: Path, trust: bool) -> Any:
+    """The configuration of a network, as transformers reads it; arguments as below."""
     require_safetensors(place)
     if (place / "adapter_config.json").is_file():
         raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
@@ -67,29 +64,57 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
             place,
             ", ".join(code),
         )
-    # Stated, because transformers asks on the terminal where it is left open.
-    local: Any = {"local_files_only": True, "trust_remote_code": trust}
+    with _loading(place):
+        return transformers.AutoConfig.from_pretrained(place, **_local(trust))
+
+
+def read_transformer(
+    place: Path, settings: Mapping[str, Any], trust: bool, *, classifier: bool = False
+) -> tuple[Any, Any]:
+    """The network with float32 weights and its tokenizer.
+
+    trust: Python code that comes with the folder may be run. classifier: with the output layers of
+    a sequence classifier.
+    """
+    config = read_config(place, trust)
+    loader: Any = transformers.AutoModel
+    if classifier:
+        loader = transformers.AutoModelForSequenceClassification
+    elif config.model_type in ENCODER_CLASSES:
+        loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
+    elif getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
+    with _loading(place):
+        network, report = loader.from_pretrained(
+            place,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **_local(trust),
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **_local(trust))
+    _check_weights(network, report["missing_keys"], place, pools=classifier)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
+    if settings.get("do_lower_case"):
+        _lower_case(tokenizer.backend_tokenizer)
+    return network, tokenizer
+
+
+def _local(trust: bool) -> dict[str, Any]:
+    """Options for transformers, which asks on the terminal where the second is left open."""
+    return {"local_files_only": True, "trust_remote_code": trust}
+
+
+@contextmanager
+def _loading(place: Path) -> Iterator[None]:
+    """What transformers raises for a folder that it cannot read, as ModelError."""
     try:
-        config = transformers.AutoConfig.from_pretrained(place, **local)
-        loader = transformers.AutoModel
-        if config.model_type in ENCODER_CLASSES:
-            loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
-        elif getattr(config, "is_encoder_decoder", False):
-            raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
         with quiet():
-            network, report = loader.from_pretrained(
-                place,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                output_loading_info=True,
-                **local,
-            )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
-    except ModelError:
-        raise
+            yield
     except Exception as error:  # transformers raises many kinds; the reader needs one sentence
-        if code and "trust_remote_code" in str(error):
+        if (code := remote_code(place)) and "trust_remote_code" in str(error):
             raise ModelError(
                 f"{place} needs Python code that came with it ({', '.join(code)}), which is not "
                 "run: use another model, or read the code and, if you trust it, pass "
@@ -98,18 +123,12 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
         raise ModelError(
             f"{place} cannot be loaded by transformers: {first_line(error)}"
         ) from error
-    _check_weights(network, report["missing_keys"], place)
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
-    if settings.get("do_lower_case"):
-        _lower_case(tokenizer.backend_tokenizer)
-    return network, tokenizer
 
 
-def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
-    """Refuse a network for which transformers invented weights."""
+def _check_weights(network: Any, missing_keys: Iterable[str], place: Path, *, pools: bool) -> None:
+    """Refuse a network for which transformers invented weights. pools: it uses its pooler."""
     missing = set(missing_keys)
-    if random := {name for name in missing if name.startswith("pooler.")}:
+    if random := {name for name in missing if not pools and name.startswith("pooler.")}:
         # Its weights are random, but no vector passes through it.
         network.pooler = None
         missing -= random

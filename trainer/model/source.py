@@ -43,6 +43,7 @@ class Source:
         layers: number of its layers to keep; None is all.
         trust_remote_code: Python code that comes with it may be run.
         route: of a Router, the texts that the model is for.
+        pairs: it is read as a cross-encoder, which scores pairs of texts.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Source:
     layers: int | None = None
     trust_remote_code: bool = False
     route: Route | None = None
+    pairs: bool = False
 
     @classmethod
     def find(

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+# (n,), or (n, 2) for a pair: beside each id the text of the pair that it belongs to, 0 or 1.
 Ids = NDArray[np.int32]
+Text = str | tuple[str, str]
 Spans = NDArray[np.int32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
@@ -47,17 +49,20 @@ class Padded:
     """Token ids as a forward pass takes them, padded on the right.
 
     ids, mask: (B, T) int64, 1 in the mask on real tokens. prompt_tokens: number of leading tokens
-    of every row that are a prompt and are not pooled.
+    of every row that are a prompt and are not pooled. types: (B, T) int64, of pairs of texts: the
+    one that a token belongs to, 0 or 1.
     """
 
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
     prompt_tokens: int = 0
+    types: NDArray[np.int64] | None = None
 
     def widened(self, width: int) -> Self:
         """The same rows, padded to this width."""
         more = ((0, 0), (0, width - self.ids.shape[1]))
-        return type(self)(np.pad(self.ids, more), np.pad(self.mask, more), self.prompt_tokens)
+        types = None if self.types is None else np.pad(self.types, more)
+        return replace(self, ids=np.pad(self.ids, more), mask=np.pad(self.mask, more), types=types)
 
     def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions that pack the rows one after another into fewer, longer ones, to save padding.
@@ -102,16 +107,20 @@ def _first_fit(lengths: Sequence[int], width: int) -> tuple[list[int], list[int]
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """How a model splits texts into tokens. state: the tokenizer as JSON, by `tokenizers`."""
+    """How a model splits texts into tokens.
+
+    state: the tokenizer as JSON, by `tokenizers`. pairs: whether it reads two texts at a time.
+    """
 
     state: str
     max_tokens: int
     pad_id: int
     special_ids: tuple[int, ...]
     truncation_side: str
+    pairs: bool = False
 
     @classmethod
-    def of(cls, tokenizer: Any, max_tokens: int) -> Self:
+    def of(cls, tokenizer: Any, max_tokens: int, *, pairs: bool = False) -> Self:
         """From a tokenizer of transformers."""
         return cls(
             tokenizer.backend_tokenizer.to_str(),
@@ -119,17 +128,19 @@ class Tokenization:
             tokenizer.pad_token_id or 0,
             tuple(tokenizer.all_special_ids),
             tokenizer.truncation_side,
+            pairs,
         )
 
 
 class TokenIds:
     """Turns texts into token ids of at most `max_tokens`, special tokens included.
 
+    Where the model reads pairs, each text is a pair, whose longer half is cut first.
     Owns a copy of the tokenizer, so that two users never change each other's truncation.
     """
 
     def __init__(self, tokenization: Tokenization):
-        self.max_tokens = tokenization.max_tokens
+        self.max_tokens, self.pairs = tokenization.max_tokens, tokenization.pairs
         self.pad_id = tokenization.pad_id
         self._specials = frozenset(tokenization.special_ids)
         self._state = tokenization.state
@@ -137,14 +148,20 @@ class TokenIds:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens, direction=tokenization.truncation_side)
 
-    def __call__(self, texts: Sequence[str]) -> list[Ids]:
+    def __call__(self, texts: Sequence[Text]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
         texts = list(texts)
         try:
             encoded = self._tokenizer.encode_batch_fast(texts)
         except (UnicodeEncodeError, TypeError):
             # A lone surrogate, as a lenient JSON reader gives. Rare: pay only when it happens.
-            encoded = self._tokenizer.encode_batch_fast([without_surrogates(t) for t in texts])
+            clean = [
+                without_surrogates(t) if isinstance(t, str) else tuple(map(without_surrogates, t))
+                for t in texts
+            ]
+            encoded = self._tokenizer.encode_batch_fast(clean)
+        if self.pairs:
+            return [np.array([e.ids, e.type_ids], dtype=np.int32).T for e in encoded]
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def prompt_tokens(self, prompt: str) -> int:
@@ -250,7 +267,11 @@ class TokenIds:
         width = max(width, min(-(-width // multiple) * multiple, self.max_tokens))
         ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
         mask = np.zeros((len(rows), width), dtype=np.int64)
+        types = np.zeros_like(mask) if self.pairs else None
         for i, row in enumerate(rows):
+            if types is not None:
+                types[i, : len(row)] = row[:, 1]
+                row = row[:, 0]
             ids[i, : len(row)] = row
             mask[i, : len(row)] = 1
-        return Padded(ids, mask, prompt_tokens)
+        return Padded(ids, mask, prompt_tokens, types)

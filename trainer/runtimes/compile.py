@@ -25,6 +25,7 @@ from trainer.runtimes.store import empty_folder, keep
 
 if TYPE_CHECKING:  # which is torch; a graph that is there does without
     from trainer.model.folder import Model
+    from trainer.model.pairs import PairModel
 
 # The least cosine of a packed graph's vectors to float32 ones: it computes the same, or the network
 # is not one to pack.
@@ -39,7 +40,7 @@ X86 = ("x86_64", "AMD64")
 Candidate = tuple[Graph, Any]
 
 
-def compile_model(source: Source, model: "Model", files: Mapping[str, str]) -> Graph:
+def compile_model(source: Source, model: "Model | PairModel", files: Mapping[str, str]) -> Graph:
     """The graph of a model, compiled with torch and stored; or the reason why there is none.
 
     files: checksums of the source's files from before the model was read, as they may have been
@@ -73,7 +74,7 @@ def compile_model(source: Source, model: "Model", files: Mapping[str, str]) -> G
             raise _not_now(error) from error
 
     def candidates() -> Iterator[Candidate]:
-        for packed in (True, False):
+        for packed in (False,) if source.pairs else (True, False):
             try:
                 network = trace(model.module, packed=packed)
             except (MemoryError, OSError, ImportError) as error:  # of this moment or machine
@@ -106,7 +107,7 @@ def quantize_graph(source: Source, exact: Graph) -> Graph:
         return measure.sample_vectors(exact.start(Precision.FP32), tokens)
 
     def candidates() -> Iterator[Candidate]:
-        samples = measure.sample_ids(tokens)
+        samples = [tokens.pad([row]) for row in measure.sample_ids(tokens)]
         for split in (True, False):
             yield graph, quantize(exact.folder / GRAPH, samples, exact.packed, split=split)
 
@@ -146,7 +147,7 @@ def _build(
 def _suffices(graph: Graph) -> bool:
     """Whether no other candidate could be better."""
     if graph.int8:
-        overflows = graph.cosines[Precision.INT8] < MIN_WITHOUT_OVERFLOW
+        overflows = graph.cosines.get(Precision.INT8, 1.0) < MIN_WITHOUT_OVERFLOW
         return overflows or graph.is_accurate(Precision.INT8)
     return graph.cosines.get(Precision.FP32, 1.0) >= MIN_PACKED_COSINE
 

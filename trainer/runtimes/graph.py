@@ -2,7 +2,7 @@
 
 A folder `<fingerprint>-<layers>` or `…-int8` holds graph.xml and graph.bin (OpenVINO's own
 format), tokenizer.json, and graph.json: the model it was compiled from, the version that compiled
-it, the measured similarity of its vectors to torch's in float32, and its measured speed. The record
+it, the measured similarity of its outputs to torch's in float32, and its measured speed. The record
 is signed with the user's key, as others may write to the folder too: a record that anybody
 else wrote or edited is not read.
 """
@@ -28,11 +28,52 @@ MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99
 # The least share of the nearest sample texts that must remain the nearest. Where all vectors of a
 # model are similar, a cosine that is near enough can still rank differently.
 MIN_AGREEMENT = {Precision.INT8: 0.9}
+# The same for scores of pairs: the greatest difference to float32's, and the least share of any two
+# that must be in the same order.
+MAX_DIFFERENCE = {Precision.FP32: 0.02, Precision.BF16: 0.02, Precision.INT8: 0.05}
+MIN_ORDER = 0.95
 # How many times as fast as bf16 float32 must be to be chosen: where they take about as long, chance
 # must not decide between two runs.
 FP32_GAIN = 1.5
 # How many times as fast torch must be to be chosen: it takes seconds to start.
 TORCH_GAIN = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How near the outputs in a precision are to float32's on the samples; None: not measured.
+
+    Attributes:
+        cosine: the least of a sample text's two vectors.
+        difference: the greatest of a sample pair's two scores; see measure.max_difference.
+        agreement: see measure.agreement for texts, and measure.order for pairs.
+    """
+
+    cosine: float | None = None
+    difference: float | None = None
+    agreement: float | None = None
+
+    def shortfall(self, precision: str) -> str:
+        """What is not near enough, with its bound; "" if all is."""
+        name, lacks = Precision(precision), []
+        if self.difference is None:
+            least = MIN_AGREEMENT.get(name, 0.0)
+            among = "of the nearest sample texts must be those of float32"
+        else:
+            least, among = MIN_ORDER, "of any two sample pairs must be in the order of float32"
+        if self.difference is not None and self.difference > MAX_DIFFERENCE[name]:
+            lacks.append(
+                f"its scores must differ from float32's by at most {MAX_DIFFERENCE[name]}, got "
+                f"{precision} {self.difference:.4f}"
+            )
+        if self.cosine is not None and self.cosine < MIN_COSINE[name]:
+            lacks.append(
+                f"its cosine to float32 must be at least {MIN_COSINE[name]}, got "
+                f"{precision} {self.cosine:.4f}"
+            )
+        if self.agreement is not None and self.agreement < least:
+            lacks.append(f"at least {least} {among}, got {self.agreement:.4f}")
+        return ", and ".join(lacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +89,10 @@ class Graph:
         packed: whether it packs the texts of a batch, and computes little padding.
         fingerprints, description: of the model.
         cosines: to float32 vectors, by precision; the least over the sample texts.
-        agreements: with float32's nearest sample texts, by precision; see measure.agreement.
+        agreements: with float32's nearest sample texts, or with its order of sample pairs, by
+            precision; see measure.agreement and measure.order.
+        differences: of the scores of sample pairs to float32's, by precision; the greatest, see
+            measure.max_difference.
         token_budget: tokens of the batch that it runs fastest.
         speeds: tokens per second by precision, and of torch as "torch fp32".
         refused: why the model cannot be compiled; "" if it is.
@@ -74,12 +118,19 @@ class Graph:
     torch: str = ""
     route: str | None = None
     format: int = FORMAT
+    differences: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it scores pairs, and encodes no single texts."""
+        return self.description.tokens.pairs
 
     def matches(self, source: Source, int8: bool, checksums: Checksums) -> bool:
         """Whether it was compiled from this model as it is now, by the installed version."""
-        about = (source.starter, source.layers, source.route, int8)
+        about = (source.starter, source.layers, source.route, source.pairs, int8)
         wanted = (FORMAT, version("openvino"), *about)
-        present = (self.format, self.openvino, self.starter, self.layers, self.route, self.int8)
+        built = (self.starter, self.layers, self.route, self.pairs, self.int8)
+        present = (self.format, self.openvino, *built)
         outdated = self.refused and self.torch != version("torch")  # another version may trace it
         return wanted == present and not outdated and source.files(checksums) == self.files
 
@@ -89,9 +140,15 @@ class Graph:
         return all(checksums.of(self.folder / name) == digest for name, digest in written)
 
     def is_accurate(self, precision: Precision) -> bool:
-        """Whether its vectors in a precision were measured, and are near enough to float32's."""
-        agrees = self.agreements.get(precision, 1.0) >= MIN_AGREEMENT.get(precision, 0.0)
-        return agrees and self.cosines.get(precision, -1.0) >= MIN_COSINE[precision]
+        """Whether its outputs in a precision were measured, and are near enough to float32's."""
+        accuracy = self.accuracy(precision)
+        return accuracy is not None and not accuracy.shortfall(precision)
+
+    def accuracy(self, precision: Precision) -> Accuracy | None:
+        """As measured in a precision; None where it was not."""
+        measured = (self.cosines, self.differences, self.agreements)
+        accuracy = Accuracy(*(values.get(precision) for values in measured))
+        return None if accuracy == Accuracy() else accuracy
 
     def choose_precision(self, precision: Precision) -> Precision:
         """The precision to compute in. Raises ModelError where it is not accurate enough."""
@@ -108,21 +165,15 @@ class Graph:
         for choice in choices:
             if self.is_accurate(choice):
                 return choice
-        if choices[0] not in self.cosines:
+        accuracy = self.accuracy(choices[0])
+        if accuracy is None:
             raise ModelError(
                 f"openvino in {choices[0]} was not measured: the processor that compiled "
                 f"{self.folder} does not have it; choose another precision"
             )
-        measured = ", ".join(f"{name} {value:.4f}" for name, value in self.cosines.items())
-        least = f"its cosine to float32 must be at least {MIN_COSINE[choices[0]]}, got {measured}"
-        if (agreement := self.agreements.get(choices[0])) is not None:
-            least += (
-                f", and at least {MIN_AGREEMENT[choices[0]]} of the nearest sample texts must be "
-                f"those of float32, got {agreement:.4f}"
-            )
         raise ModelError(
-            f"openvino in {choices[0]} is not accurate enough for this model: {least}; choose "
-            "another precision, or torch"
+            f"openvino in {choices[0]} is not accurate enough for this model: "
+            f"{accuracy.shortfall(choices[0])}; choose another precision, or torch"
         )
 
     @property
@@ -146,6 +197,7 @@ class Graph:
             self.choose_precision(precision),
             max_tokens,
             packs=self.packed,
+            pairs=self.pairs,
             token_budget=self.token_budget,
             kernels=kernels_folder(self.folder),
         )

@@ -1,4 +1,4 @@
-"""The model behind an encoder: what it is, what runs it, and its torch module.
+"""The model behind an encoder or a cross-encoder: what it is, what runs it, and its torch module.
 
 Each part is loaded when it is first needed: torch takes seconds, and a compiled graph answers
 without it.
@@ -17,19 +17,22 @@ from trainer.model.static import static_place
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import compile, measure, store
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.graph import FP32_GAIN, MIN_COSINE, Graph
+from trainer.runtimes.graph import FP32_GAIN, Graph
 from trainer.runtimes.runtime import PROBE_WIDTH, Runtime, speeds
 from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:
     from trainer.model.folder import Model
+    from trainer.model.pairs import PairModel
     from trainer.runtimes.torch_runtime import TorchRuntime
 
 
 class ModelHandle:
     """A model in memory, which torch runs; or the model of a source, run as `config` says."""
 
-    def __init__(self, config: RuntimeConfig, model: "Model | None", source: Source | None):
+    def __init__(
+        self, config: RuntimeConfig, model: "Model | PairModel | None", source: Source | None
+    ):
         """Either `model` or `source` is None. Raises ModelError."""
         self.config = config
         self.source = source
@@ -53,16 +56,14 @@ class ModelHandle:
         return self._precision is Precision.INT8
 
     @property
-    def model(self) -> "Model":
+    def model(self) -> "Model | PairModel":
         """All parts, as torch modules."""
         with self._lock:
             if self._model is None:
-                from trainer.model.loading import read
-
                 assert self.source is not None
                 if self._tries_openvino:
                     self._files = store.file_checksums(self.source)
-                self._model = read(self.source)
+                self._model = _read(self.source)
             return self._model
 
     @cached_property
@@ -83,7 +84,7 @@ class ModelHandle:
         if self._process != os.getpid():
             if self._runtime is not None or self._torch is not None:
                 raise ModelError(
-                    "the encoder was loaded before this process was forked, and its threads "
+                    "the model was loaded before this process was forked, and its threads "
                     "belong to the parent; load it in the worker itself, or start workers by "
                     "multiprocessing's spawn"
                 )
@@ -174,16 +175,16 @@ class ModelHandle:
             return fast
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
-        vectors, exact_vectors = (measure.sample_vectors(run, tokens) for run in (fast, exact))
-        cosine = measure.min_cosine(vectors, exact_vectors)
-        if cosine >= MIN_COSINE[fast.precision]:
+        outputs, exact_outputs = (measure.sample_vectors(run, tokens) for run in (fast, exact))
+        accuracy = measure.accuracy(fast.precision, outputs, exact_outputs, pairs=tokens.pairs)
+        shortfall = accuracy.shortfall(fast.precision)
+        if not shortfall:
             width = min(PROBE_WIDTH, self.description.tokens.max_tokens)
             rates = speeds({"fast": fast, "exact": exact}, width)
             return exact if rates["exact"] > FP32_GAIN * rates["fast"] else fast
         warnings.warn(
-            f"torch in {fast.precision} is not accurate enough for this model: its cosine to "
-            f"float32 must be at least {MIN_COSINE[fast.precision]}, got {cosine:.4f}; torch runs "
-            "it in float32",
+            f"torch in {fast.precision} is not accurate enough for this model: {shortfall}; torch "
+            "runs it in float32",
             RuntimeChoiceWarning,
             stacklevel=4,
         )
@@ -202,6 +203,17 @@ def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     if table is None:
         return ModelHandle(config, None, source)
     return StaticHandle(config if source.route is None else RuntimeConfig(), source, table)
+
+
+def _read(source: Source) -> "Model | PairModel":
+    """All parts of a model, by torch. Raises ModelError."""
+    if source.pairs:
+        from trainer.model.pairs import read_pairs
+
+        return read_pairs(source)
+    from trainer.model.loading import read
+
+    return read(source)
 
 
 def _tries_openvino(config: RuntimeConfig, source: Source) -> bool:

@@ -1,6 +1,6 @@
 """How accurate and how fast a runtime is, measured on sample texts against float32."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from trainer.errors import ModelError
-from trainer.model.tokens import Ids, TokenIds
+from trainer.model.tokens import Ids, Text, TokenIds
 from trainer.runtimes.config import Precision, cpu_has_native_bf16
-from trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Graph
+from trainer.runtimes.graph import GRAPH, MIN_AGREEMENT, Accuracy, Graph
 from trainer.runtimes.openvino_runtime import BUDGETS, OpenVINORuntime
 from trainer.runtimes.runtime import (
     PROBE_WIDTH,
@@ -28,6 +28,8 @@ BATCH_TOKENS = 512
 LINES_PER_SAMPLE = (1, 2, 4)
 # Neighbours of a sample text that are compared: as many as a page of hits has.
 NEAREST = 10
+# Characters of a line that asks, where pairs are scored; the longer ones are paragraphs.
+ASKS = 80
 
 
 @cache
@@ -42,16 +44,25 @@ def sample_ids(tokens: TokenIds) -> list[Ids]:
     samples = [
         " ".join(lines[i : i + count]) for count in LINES_PER_SAMPLE for i in range(len(lines))
     ]
-    return tokens(samples)
+    return tokens(_as_read(samples, tokens))
+
+
+def _as_read(samples: Sequence[str], tokens: TokenIds) -> Sequence[Text]:
+    """The samples; where pairs are read, each behind a line that asks, often of its subject."""
+    if not tokens.pairs:
+        return samples
+    asks = [line for line in sample_texts() if len(line) <= ASKS]
+    return [(asks[i * len(asks) // len(samples)], text) for i, text in enumerate(samples)]
 
 
 def sample_vectors(runtime: Runtime, tokens: TokenIds) -> Vectors:
-    """Unit rows (n + 1, dim) of the sample texts and of all joined, in batches of several shapes.
+    """Unit rows (n + 1, dim) of the sample texts and of all joined, in batches of several shapes;
+    or the scores (n + 1, 1) of as many pairs.
 
     The last is some 3,700 tokens, or as long as the network takes: errors that occur in long texts
     alone are seen as well.
     """
-    ids = tokens([*sample_texts(), " ".join(sample_texts())])
+    ids = tokens(_as_read([*sample_texts(), " ".join(sample_texts())], tokens))
     rows: dict[int, Vectors] = {}
     for batch in token_budget_batches([len(row) for row in ids], BATCH_TOKENS):
         padded = tokens.pad([ids[i] for i in batch], multiple=runtime.multiple)
@@ -75,33 +86,65 @@ def agreement(vectors: Vectors, exact: Vectors) -> float:
     return float(np.mean(shared))
 
 
+def max_difference(scores: Vectors, exact: Vectors) -> float:
+    """The greatest difference of two runtimes' scores of the same pairs; infinite for NaN.
+
+    As a fraction of the range of `exact` where that is above 1: logits have no scale of their own.
+    """
+    differences = np.nan_to_num(np.abs(scores - exact), nan=np.inf)
+    return float(differences.max() / max(1.0, np.ptp(exact)))
+
+
+def order(scores: Vectors, exact: Vectors) -> float:
+    """The share of two pairs with different scores in `exact` that are in the same order, 0–1."""
+    above = exact > exact.T
+    return float((scores > scores.T)[above].mean()) if above.any() else 1.0
+
+
+def accuracy(precision: Precision, outputs: Vectors, exact: Vectors, *, pairs: bool) -> Accuracy:
+    """How near a runtime's outputs for the samples are to those in float32."""
+    if pairs:
+        return Accuracy(None, max_difference(outputs, exact), order(outputs, exact))
+    agrees = agreement(outputs, exact) if precision in MIN_AGREEMENT else None
+    return Accuracy(min_cosine(outputs, exact), None, agrees)
+
+
 def with_measurements(
     graph: Graph, exact: Vectors, rivals: Mapping[str, Runtime] | None = None
 ) -> Graph:
     """The graph with its accuracy and speed in each precision, and its fastest batch size.
 
-    exact: float32 vectors of the sample texts. rivals: by name, what else could run the model; they
+    exact: float32 outputs for the samples. rivals: by name, what else could run the model; they
     are timed as well. A graph that does not run gets the reason, `refused`.
     """
     tokens = TokenIds(graph.description.tokens)
     precisions = [Precision.INT8] if graph.int8 else [Precision.FP32]
     if cpu_has_native_bf16() and not graph.int8:
         precisions.append(Precision.BF16)
-    cosines, agreements = {}, {}
+    measured: dict[str, Accuracy] = {}
     width = min(PROBE_WIDTH, tokens.max_tokens)
     timed: dict[str, Runtime] = {}
     try:
         for precision in precisions:
             runtime = OpenVINORuntime(
-                graph.folder / GRAPH, precision, tokens.max_tokens, packs=graph.packed
+                graph.folder / GRAPH,
+                precision,
+                tokens.max_tokens,
+                packs=graph.packed,
+                pairs=graph.pairs,
             )
             timed[precision.value] = runtime
-            vectors = sample_vectors(runtime, tokens)
-            cosines[precision.value] = min_cosine(vectors, exact)
-            if precision in MIN_AGREEMENT:
-                agreements[precision.value] = agreement(vectors, exact)
+            outputs = sample_vectors(runtime, tokens)
+            measured[precision.value] = accuracy(precision, outputs, exact, pairs=graph.pairs)
         budget = fastest_budget(runtime, BUDGETS, width)
         rates = speeds(timed | dict(rivals or {}), width)
     except ModelError as error:  # a graph that works for the traced example alone
         return replace(graph, refused=str(error))
-    return replace(graph, cosines=cosines, agreements=agreements, token_budget=budget, speeds=rates)
+    return replace(
+        graph,
+        cosines={n: a.cosine for n, a in measured.items() if a.cosine is not None},
+        agreements={n: a.agreement for n, a in measured.items() if a.agreement is not None},
+        differences={n: a.difference for n, a in measured.items() if a.difference is not None},
+        token_budget=budget,
+        speeds=rates,
+    )

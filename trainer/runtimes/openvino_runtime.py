@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -51,9 +52,15 @@ def core() -> Any:
 
     Each Core gives the signals of its thread a stack. One that is freed while another is in use, or
     by another thread, leaves signals without a stack: the next Ctrl-C is a segmentation fault
-    (openvino 2026.4).
+    (openvino 2026.4). A forked process does not have its parent's threads and would wait for them
+    for ever, also with a Core of its own: ModelError is raised there.
     """
-    process = os.getpid()  # a forked process does not have its parent's threads
+    process = os.getpid()
+    if _CORES and process not in _CORES:
+        raise ModelError(
+            "openvino has run in the process that this one was forked from, and its threads are "
+            "not here; start workers by multiprocessing's spawn, or choose torch"
+        )
     # The processor's plug-in, which sets the stack, is loaded later: if two threads create a Core
     # at once, the one that is freed has not set a stack.
     return _CORES.get(process) or _CORES.setdefault(process, import_openvino().Core())
@@ -64,7 +71,8 @@ _CORES: dict[int, Any] = {}
 
 def graph_inputs(batch: Padded, packed: bool) -> list[NDArray[np.int64]]:
     """The inputs of a graph of trainer.runtimes.graph, in their order."""
-    plain = [batch.ids, batch.mask, np.array(batch.prompt_tokens, np.int64)]
+    third = np.array(batch.prompt_tokens, np.int64) if batch.types is None else batch.types
+    plain = [batch.ids, batch.mask, third]
     return [*plain, *batch.packing()] if packed else plain
 
 
@@ -81,15 +89,17 @@ class OpenVINORuntime:
         max_tokens: int,
         *,
         packs: bool,
+        pairs: bool = False,
         token_budget: int = BUDGETS[0],
         kernels: Path | None = None,
     ):
         """graph: the .xml file, its weights beside it. kernels: a folder to keep kernels in.
 
-        max_tokens: the widest batch it takes. packs: whether it was traced for packed texts.
+        max_tokens: the widest batch it takes. packs: whether it was traced for packed texts. pairs:
+        whether it takes the types of a batch.
         """
         self.precision = precision
-        self.packs = packs
+        self.packs, self._pairs = packs, pairs
         self.token_budget = token_budget
         self._widths = [width for width in SINGLE_WIDTHS if width <= max_tokens]
         self._graph, self._kernels = graph, kernels
@@ -110,9 +120,8 @@ class OpenVINORuntime:
             model: Any = str(self._graph)
             if width is not None:
                 model = openvino.read_model(model)
-                row = [1, width]
-                shapes = [row, row, [], *([row, row] if self.packs else [])]
-                model.reshape(dict(zip(model.inputs, shapes, strict=True)))
+                rows = [port for port in model.inputs if len(port.partial_shape)]
+                model.reshape({port: [1, width] for port in rows})
             with self._kernel_cache() as cache:
                 try:
                     compiled = openvino.compile_model(model, "CPU", settings | cache)
@@ -143,8 +152,10 @@ class OpenVINORuntime:
             yield cache
 
     def run(self, batch: Padded) -> Vectors:
-        """Unit rows (B, dim) float32."""
+        """Unit rows (B, dim) float32; of pairs, scores (B, 1)."""
         rows, width = batch.ids.shape
+        if self._pairs and batch.types is None:  # to measure its speed
+            batch = replace(batch, types=np.zeros_like(batch.ids))
         try:
             with self._lock:
                 request, batch = self._request_for(batch)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ModelError, first_line
-from trainer.model.tokens import Ids, Padded
+from trainer.model.tokens import Padded
 from trainer.runtimes.openvino_runtime import core, graph_inputs, import_openvino
 
 Channels = NDArray[np.int64]
@@ -37,11 +37,12 @@ ELEMENTWISE = frozenset(
 )
 
 
-def quantize(graph: Path, samples: Sequence[Ids], packed: bool, *, split: bool) -> Any:
+def quantize(graph: Path, samples: Sequence[Padded], packed: bool, *, split: bool) -> Any:
     """An openvino.Model of the graph with its matrix products in int8.
 
-    packed: whether the graph takes packed texts. split: split the outliers of narrowing products
-    off; those that cannot be split, or all of them without it, stay as they are.
+    samples: batches of one row. packed: whether the graph takes packed texts. split: split the
+    outliers of narrowing products off; those that cannot be split, or all of them without it, stay
+    as they are.
     SmoothQuant (Xiao et al., arXiv 2211.10438) and bias correction; activations are scaled by what
     the samples show. Raises ModelError for a graph that nncf does not take.
     """
@@ -50,9 +51,8 @@ def quantize(graph: Path, samples: Sequence[Ids], packed: bool, *, split: bool) 
 
     nncf.set_log_level(logging.ERROR)
 
-    def inputs(row: Ids) -> list[Any]:
-        ids = row[None].astype(np.int64)
-        return graph_inputs(Padded(ids, np.ones_like(ids)), packed)
+    def inputs(row: Padded) -> list[Any]:
+        return graph_inputs(row, packed)
 
     try:
         products = narrowing(model)

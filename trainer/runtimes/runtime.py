@@ -14,13 +14,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.tokens import Padded
+from trainer.model.tokens import Ids, Padded, TokenIds
 from trainer.runtimes.config import Precision
 
 Vectors = NDArray[np.float32]
 Item = TypeVar("Item")
 END = object()
 
+# The least length of a text in a batch, relative to the longest: at worst half is padding.
+MIN_LENGTH_RATIO = 0.5
 # Batch sizes are measured on rows of PROBE_WIDTH tokens, in PROBE_ROUNDS rounds.
 PROBE_WIDTH, PROBE_ROUNDS = 128, 3
 # Runtimes are compared on a batch of this many tokens.
@@ -51,7 +53,19 @@ class Runtime(Protocol):
         """Whether it computes little padding, however much a batch has."""
 
     def run(self, batch: Padded) -> Vectors:
-        """Unit rows (B, dim) float32."""
+        """Unit rows (B, dim) float32; of pairs, scores (B, 1)."""
+
+
+def run_batches(
+    runtime: Runtime, tokens: TokenIds, ids: Sequence[Ids], prompt_tokens: int = 0
+) -> Iterator[tuple[list[int], Vectors]]:
+    """Positions in `ids` and what the runtime computes of them, a batch at a time."""
+    # One row is a batch, whatever the budget, which may have to be measured first.
+    budget = runtime.token_budget if len(ids) > 1 else 1
+    min_ratio = 0.0 if runtime.packs else MIN_LENGTH_RATIO
+    for batch in token_budget_batches([len(row) for row in ids], budget, min_ratio):
+        rows = [ids[i] for i in batch]
+        yield batch, runtime.run(tokens.pad(rows, prompt_tokens, runtime.multiple))
 
 
 def token_budget_batches(

@@ -5,7 +5,6 @@ multiplies bfloat16 natively, and cost accuracy nothing that a ranking sees (cos
 long as pooling stays in float32.
 """
 
-import copy
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from trainer.errors import ModelError
 from trainer.model.modules import Batch, SentenceModule
+from trainer.model.pairs import PairModule
 from trainer.model.tokens import Padded
 from trainer.runtimes.config import Precision, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.runtime import PROBE_WIDTH, Vectors, fastest_budget
@@ -62,7 +62,7 @@ def pick_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 class TorchRuntime:
-    """Runs a SentenceModule for inference in one precision on one device.
+    """Runs a SentenceModule or a PairModule for inference in one precision on one device.
 
     `module` stays as it is: BF16 and FP16 work on a copy of its transformer, so that the float32
     weights are the ones that are saved and fingerprinted.
@@ -74,7 +74,7 @@ class TorchRuntime:
 
     def __init__(
         self,
-        module: SentenceModule,
+        module: SentenceModule | PairModule,
         precision: Precision,
         device: str | None = None,
         max_tokens: int = PROBE_WIDTH,
@@ -94,16 +94,13 @@ class TorchRuntime:
         return token_budget(self.device)
 
     @cached_property
-    def _running(self) -> SentenceModule:
-        module = self._module
-        if self.precision is not Precision.FP32:
-            transformer = copy.deepcopy(module.transformer).to(DTYPES[self.precision])
-            head: Any = list(module.head)
-            module = SentenceModule(transformer, module.pooling, head, module.mix)
-        return module
+    def _running(self) -> SentenceModule | PairModule:
+        if self.precision is Precision.FP32:
+            return self._module
+        return self._module.lowered(DTYPES[self.precision])
 
     def run(self, batch: Padded) -> Vectors:
-        """Unit rows (B, dim) float32."""
+        """Unit rows (B, dim) float32; of pairs, scores (B, 1)."""
         with self._lock, torch.inference_mode():
             module = self._running
             if module.training or module.transformer.training:
@@ -111,13 +108,8 @@ class TorchRuntime:
             if self._replay.takes(batch):
                 vectors = self._replay.run(module, batch)
             else:
-                vectors = unit_rows(module, Batch.of(batch, self.device))
+                vectors = module.output(Batch.of(batch, self.device))
             return np.asarray(vectors.cpu().numpy(), dtype=np.float32)
-
-
-def unit_rows(module: SentenceModule, batch: Batch) -> torch.Tensor:
-    """(B, dim) float32, of length 1 also where the model does not end in Normalize."""
-    return torch.nn.functional.normalize(module(batch).float(), dim=-1)
 
 
 class Replay:
@@ -134,11 +126,10 @@ class Replay:
 
     def takes(self, batch: Padded) -> bool:
         """Whether this batch is one short question, on CUDA."""
-        return (
-            self.device.type == "cuda" and len(batch.ids) == 1 and batch.ids.size <= REPLAY_TOKENS
-        )
+        single = len(batch.ids) == 1 and batch.ids.size <= REPLAY_TOKENS and batch.types is None
+        return self.device.type == "cuda" and single
 
-    def run(self, module: SentenceModule, batch: Padded) -> torch.Tensor:
+    def run(self, module: SentenceModule | PairModule, batch: Padded) -> torch.Tensor:
         """Unit rows (1, dim) float32, on the device."""
         width = -(-batch.ids.shape[1] // REPLAY_STEP) * REPLAY_STEP
         wide = Batch.of(batch.widened(width), self.device)
@@ -151,15 +142,17 @@ class Replay:
         graph.replay()
         return vectors
 
-    def _recorded(self, module: SentenceModule, batch: Batch) -> tuple[Any, Batch, torch.Tensor]:
+    def _recorded(
+        self, module: SentenceModule | PairModule, batch: Batch
+    ) -> tuple[Any, Batch, torch.Tensor]:
         inputs = Batch(batch.ids.clone(), batch.mask.clone(), batch.prompt_tokens)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries choose their kernels before the recording
             for _ in range(3):
-                unit_rows(module, inputs)
+                module.output(inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            vectors = unit_rows(module, inputs)
+            vectors = module.output(inputs)
         return graph, inputs, vectors

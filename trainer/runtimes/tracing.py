@@ -10,9 +10,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from trainer.model.modules import Batch, SentenceModule
 from trainer.model.network import quiet
+from trainer.model.pairs import PairModule
 from trainer.model.tokens import Padded
 from trainer.runtimes.openvino_runtime import graph_inputs, import_openvino
-from trainer.runtimes.torch_runtime import unit_rows
 
 
 class Traced(nn.Module):
@@ -23,7 +23,18 @@ class Traced(nn.Module):
         self.module = module
 
     def forward(self, ids: Tensor, mask: Tensor, prompt_tokens: Tensor) -> Tensor:
-        return unit_rows(self.module, Batch(ids, mask, prompt_tokens))
+        return self.module.output(Batch(ids, mask, prompt_tokens))
+
+
+class TracedPairs(nn.Module):
+    """The module with plain tensors for a Batch: ids, mask and types, each (B, T), to (B, 1)."""
+
+    def __init__(self, module: PairModule):
+        super().__init__()
+        self.module = module
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+        return self.module.output(Batch(ids, mask, types=types))
 
 
 class PackedTransformer(nn.Module):
@@ -87,11 +98,11 @@ class TracedPacked(nn.Module):
         return cast(Tensor, self.traced(ids, mask, prompt_tokens))
 
 
-def trace(module: SentenceModule, *, packed: bool) -> Any:
+def trace(module: SentenceModule | PairModule, *, packed: bool) -> Any:
     """An openvino.Model with float32 weights, for batches of any shape.
 
     packed: computes little padding; for networks whose layers mix tokens by attention under a mask,
-    and by nothing else.
+    and by nothing else. Not for pairs.
     Raises whatever torch or openvino raise for a network that cannot be traced. The caller must
     measure whether the graph computes the same: a branch that the example takes is always taken.
     """
@@ -99,8 +110,14 @@ def trace(module: SentenceModule, *, packed: bool) -> Any:
     ids = np.ones((3, 8), np.int64)
     mask = ids.copy()
     mask[1, 6:] = 0  # padding, so that nothing concludes that there is none
-    example = tuple(map(torch.from_numpy, graph_inputs(Padded(ids, mask), packed)))
-    wrapped = TracedPacked(module) if packed else Traced(module)
+    wrapped: nn.Module
+    if isinstance(module, PairModule):
+        types = np.tile(np.arange(8) // 4, (3, 1)) * mask
+        example, wrapped = graph_inputs(Padded(ids, mask, types=types), False), TracedPairs(module)
+    else:
+        example = graph_inputs(Padded(ids, mask), packed)
+        wrapped = TracedPacked(module) if packed else Traced(module)
     with warnings.catch_warnings(), quiet(), torch.inference_mode():
         warnings.simplefilter("ignore")  # on branches, which is checked, and on deprecated names
-        return openvino.convert_model(wrapped.eval(), example_input=example)
+        tensors = tuple(map(torch.from_numpy, example))
+        return openvino.convert_model(wrapped.eval(), example_input=tensors)

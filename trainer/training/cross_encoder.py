@@ -16,19 +16,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from trainer.cross_encoder import UNREADABLE, CrossEncoder
+from trainer.cross_encoder import CrossEncoder
 from trainer.errors import ConfigError, ModelError, TrainingError, first_line
 from trainer.model.durable import new_folder
 from trainer.model.layout import require_safetensors
 from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source
-from trainer.runtimes.config import cpu_has_native_bf16
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.torch_runtime import pick_device
 from trainer.training.data.examples import Examples, read_examples
 from trainer.training.data.positives import Kind
 
+# What transformers raises for a folder that it cannot read.
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError
+)  # fmt: skip
 _WARM_UP = 0.1  # share of the updates
 _HELD_OUT, _MOST_HELD_OUT = 0.02, 500  # share of the examples that judge the model, and most
 _MAX_NORM = 1.0  # of the gradient
@@ -123,7 +128,7 @@ def train_cross_encoder(
     device = pick_device(None)
     _fit(network.to(device), tokenizer, learn, config, report)
     _write(network.cpu(), tokenizer, Path(config.out))
-    scorer = CrossEncoder.load(config.out)
+    scorer = CrossEncoder.load(config.out, RuntimeConfig(RuntimeKind.TORCH, Precision.FP32))
     return Trained(scorer, *_judged(scorer, held_out), len(held_out))
 
 
@@ -138,7 +143,7 @@ def _network(config: CrossEncoderConfig) -> tuple[Any, Any]:
                 str(place.folder), num_labels=1, dtype=torch.float32
             )
             tokenizer = AutoTokenizer.from_pretrained(str(place.folder))
-    except UNREADABLE as error:
+    except _UNREADABLE as error:
         raise ModelError(
             f"{place.name} cannot become a cross-encoder: {first_line(error)}"
         ) from error

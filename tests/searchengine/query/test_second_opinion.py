@@ -108,15 +108,15 @@ def test_a_batch_answers_each_question(engine: SearchEngine, model: str) -> None
     assert engine.search_batch([QUESTION], 3, where="group = 99", cross_encoder=model) == [[]]
 
 
-def test_a_preferred_runtime_is_that_of_encoders(
-    engine: SearchEngine, model: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_runtime_and_precision_are_those_of_the_engine(
+    engine: SearchEngine, model: str, precision: str
 ) -> None:
-    """The variable names what runs encoders; a cross-encoder is run by torch all the same."""
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "openvino")
-    assert CrossEncoder.load(model).precision
-    runtime = RuntimeConfig(device="cpu")
+    runtime = RuntimeConfig("torch", precision)
     with SearchEngine.open(engine.collection.path, runtime=runtime) as other:
         hits = other.search(QUESTION, 3, mode="text", cross_encoder=model)
+        scorer = other.cross_encoders.of(model)
+    assert scorer is not None and scorer.runs_on == f"torch {precision}"
     assert all("cross_encoder" in hit.scores for hit in hits)
 
 

@@ -1,0 +1,312 @@
+"""Cross-encoders run by OpenVINO: the scores and the order of torch; stored, checked, refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults import in_child
+from tiny_model import write_cross_encoder, write_model2vec, write_plain
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, set_seed
+
+from searchengine import SearchEngine
+from searchengine.cli import cli
+from searchengine.encoders.cross_encoders import CrossEncoders
+from searchengine.errors import QueryError
+from trainer.cross_encoder import CrossEncoder
+from trainer.encoder import Encoder
+from trainer.errors import ModelError, RuntimeChoiceWarning
+from trainer.model.pairs import read_pairs
+from trainer.model.source import Source
+from trainer.model.tokens import TokenIds
+from trainer.runtimes import measure, store
+from trainer.runtimes.config import Precision, RuntimeConfig
+from trainer.runtimes.graph import Accuracy, Graph
+from trainer.runtimes.torch_runtime import TorchRuntime
+
+pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+
+TORCH, OPENVINO = RuntimeConfig("torch", "fp32", "cpu"), RuntimeConfig("openvino", "fp32")
+QUESTIONS = ["the dog sleeps", "a whale", "", "the cat \ud800 sings", "sea " * 80, "bird", "far"]
+TEXTS = ["a dog runs far", "whale in the sea " * 30, "old house", "", "new car", "   ", "near"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled cross-encoder to copy."""
+    folder = write_cross_encoder(tmp_path_factory.mktemp("kept") / "m")
+    CrossEncoder.load(folder, OPENVINO).start()
+    return folder
+
+
+@pytest.fixture
+def model(kept: Path, tmp_path: Path) -> Path:
+    """A compiled cross-encoder to change."""
+    return Path(shutil.copytree(kept, tmp_path / "m"))
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A cross-encoder that nothing was compiled of."""
+    return write_cross_encoder(tmp_path / "fresh")
+
+
+def found(folder: Path) -> Graph | None:
+    return store.find(replace(Source.find(folder), pairs=True))
+
+
+def compiled(folder: Path) -> Path:
+    """The folder of the one graph beside a model."""
+    (record,) = (folder / "compiled").glob("*/graph.json")
+    return record.parent
+
+
+def check_same(folder: Path) -> None:
+    """OpenVINO gives the scores of torch, and their order."""
+    fast, exact = CrossEncoder.load(folder, OPENVINO), CrossEncoder.load(folder, TORCH)
+    scores, expected = fast.score(QUESTIONS, TEXTS), exact.score(QUESTIONS, TEXTS)
+    assert (fast.runs_on, exact.runs_on) == ("openvino fp32", "torch fp32")
+    assert np.abs(scores - expected).max() < 2e-5
+    assert np.array_equal(np.argsort(scores), np.argsort(expected))
+    assert np.diff(np.sort(expected)).min() > 1e-4  # else the order would show nothing
+
+
+# --------------------------------------------------------------------------------- the same scores
+
+
+def test_a_graph_gives_what_torch_gives(kept: Path) -> None:
+    check_same(kept)
+    graph = found(kept)
+    assert graph is not None and graph.pairs and not graph.packed and not graph.cosines
+    assert graph.differences["fp32"] < 1e-5 and graph.agreements["fp32"] > 0.999
+
+
+def test_outputs_that_are_taken_as_they_are(fresh: Path) -> None:
+    config = json.loads((fresh / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (fresh / "config.json").write_text(json.dumps(config))
+    check_same(fresh)
+    assert CrossEncoder.load(fresh, OPENVINO).score(QUESTIONS, TEXTS).min() < 0
+
+
+def test_a_network_that_tells_no_text_from_another(tmp_path: Path) -> None:
+    folder = write_plain(tmp_path / "m")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    sizes = {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3}
+    config = DistilBertConfig(vocab_size=200, max_position_embeddings=48, num_labels=1, **sizes)
+    set_seed(0)
+    DistilBertForSequenceClassification(config).save_pretrained(folder)
+    check_same(folder)
+
+
+def test_single_pairs_asked_often_get_a_graph_of_their_own(kept: Path) -> None:
+    scorer = CrossEncoder.load(kept, OPENVINO)
+    runtime: Any = scorer._handle.runtime
+    before = scorer.score(["the dog"], ["sleeps"])
+    runtime._compile_single(16)
+    assert list(runtime._single) == [16]
+    assert scorer.score(["the dog"], ["sleeps"]) == pytest.approx(before, abs=1e-6)
+
+
+def test_bounds_by_hand() -> None:
+    exact = np.array([[0.1], [0.5], [0.5], [0.9]], np.float32)
+    scores = np.array([[0.15], [0.1], [0.5], [0.8]], np.float32)
+    assert measure.max_difference(scores, exact) == pytest.approx(0.4)
+    assert measure.max_difference(10 * scores, 10 * exact) == pytest.approx(4 / 8)  # of the range
+    assert measure.max_difference(np.full((4, 1), np.nan), exact) == np.inf
+    assert measure.order(scores, exact) == pytest.approx(4 / 5)  # the two equal ones do not count
+    assert measure.order(exact, exact) == measure.order(scores, np.ones((4, 1))) == 1
+    assert Accuracy(difference=0.02, agreement=0.95).shortfall("bf16") == ""
+    words = Accuracy(difference=0.06, agreement=0.94).shortfall("int8")
+    assert "at most 0.05, got int8 0.0600, and at least 0.95 of any two sample pairs" in words
+
+
+# -------------------------------------------------------------------------------- stored and found
+
+SCORE = """
+import sys
+from trainer.cross_encoder import CrossEncoder
+from trainer.runtimes.config import RuntimeConfig
+scorer = CrossEncoder.load(sys.argv[1], RuntimeConfig("openvino", "fp32"))
+print(scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist(), scorer.runs_on)
+print(sorted(name for name in ("torch", "transformers") if name in sys.modules))
+"""
+
+
+def test_what_is_compiled_is_found_without_torch(kept: Path) -> None:
+    scorer = CrossEncoder.load(kept, OPENVINO)
+    command = [sys.executable, "-c", SCORE, str(kept)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
+    assert done.stdout.splitlines() == [f"{expected} openvino fp32", "[]"]
+
+
+def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that comes second waits, and takes the graph of the first."""
+    other: list[Any] = []
+    real = store.sync_files
+
+    def start_another(folder: Path) -> None:  # under the lock, before the graph can be found
+        if not other:
+            command = [sys.executable, "-c", SCORE, str(fresh)]
+            other.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            read = fresh / "model.safetensors"
+            while str(read) not in Path(f"/proc/{other[0].pid}/maps").read_text():
+                assert other[0].poll() is None
+                time.sleep(0.01)
+        real(folder)
+
+    monkeypatch.setattr("trainer.runtimes.store.sync_files", start_another)
+    scorer = CrossEncoder.load(fresh, OPENVINO)
+    scores = scorer.score(["the dog", "a whale"], ["sleeps", "far"]).round(4).tolist()
+    state = (compiled(fresh) / "graph.json").stat()
+    output, _ = other[0].communicate(timeout=240)
+    assert output.splitlines()[0] == f"{scores} openvino fp32"
+    assert (compiled(fresh) / "graph.json").stat() == state
+
+
+def edit_record(place: Path) -> None:
+    record = json.loads((place / "graph.json").read_text())
+    (place / "graph.json").write_text(json.dumps(record | {"differences": {"fp32": 0.0}}))
+
+
+def flip_a_bit(place: Path) -> None:
+    content = bytearray((place / "graph.bin").read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / "graph.bin").write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [edit_record, flip_a_bit])
+def test_a_damaged_graph_is_not_found(model: Path, damage: Callable[[Path], None]) -> None:
+    assert found(model) is not None
+    damage(compiled(model))
+    assert found(model) is None
+
+
+def test_a_foreign_graph_is_compiled_again(model: Path, tmp_path: Path) -> None:
+    other = write_cross_encoder(tmp_path / "other", seed=1)
+    CrossEncoder.load(other, OPENVINO).start()
+    for name in ("graph.xml", "graph.bin"):
+        shutil.copy(compiled(other) / name, compiled(model) / name)
+    check_same(model)
+    assert found(model) is not None
+
+
+def test_the_graph_of_an_encoder_is_another_one(model: Path) -> None:
+    """transformers reads the network of a classifier without its output, too."""
+    pairs = found(model)
+    encoder = Encoder.load(model, runtime="openvino", precision="fp32")
+    assert encoder.encode(["the dog"]).shape == (1, 32)
+    texts = store.find(Source.find(model))
+    assert pairs is not None and found(model) == pairs
+    assert texts is not None and not texts.pairs and texts.folder != pairs.folder
+    check_same(model)
+
+
+# ----------------------------------------------------------------------------------------- refused
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of the runtime is free."""
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
+    monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
+
+
+def test_an_inaccurate_graph_is_refused_with_a_word(
+    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.runtimes.measure.max_difference", lambda *_: 0.03)
+    message = "openvino in fp32 is not accurate .* by at most 0.02, got fp32 0.0300"
+    scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
+    with pytest.warns(RuntimeChoiceWarning, match=message):
+        scores = scorer.score(QUESTIONS, TEXTS)
+    assert scorer.runs_on.startswith("torch") and scorer.runtime == "torch"
+    assert np.array_equal(scores, CrossEncoder.load(fresh, TORCH).score(QUESTIONS, TEXTS))
+    with pytest.raises(ModelError, match=message):
+        CrossEncoder.load(fresh, OPENVINO).start()
+    with pytest.raises(QueryError, match=f"cross_encoder: {message}"):
+        CrossEncoders(OPENVINO).of(fresh)
+
+
+def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path) -> None:
+    other = Source.find(write_cross_encoder(tmp_path / "other", seed=1))
+    graph, exact = found(kept), TorchRuntime(read_pairs(other).module, Precision.FP32, "cpu")
+    assert graph is not None and graph.is_accurate(Precision.FP32)
+    tokens = TokenIds(graph.description.tokens)
+    outputs = measure.sample_vectors(exact, tokens)
+    assert outputs.shape == (len(measure.sample_texts()) + 1, 1)
+    again = measure.with_measurements(graph, outputs)
+    assert again.differences["fp32"] > 0.1 and not again.is_accurate(Precision.FP32)
+
+
+def test_a_network_that_cannot_be_traced_runs_on_torch(
+    fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(module: object, *, packed: bool) -> None:
+        assert not packed
+        raise RuntimeError("an operation without a name")
+
+    monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
+    scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
+    with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
+        assert scorer.score(["a"], ["b"]).shape == (1,)
+
+
+# --------------------------------------------------------------------------- processes and commands
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_loads_its_own_and_waits_for_no_thread(kept: Path, free: None) -> None:
+    loaded = CrossEncoders(RuntimeConfig(precision="fp32"))
+    scorer = loaded.of(kept)
+    assert scorer is not None and scorer.runtime == "openvino"
+    expected = scorer.score(QUESTIONS, TEXTS)
+
+    def child(say: Callable[[Any], None]) -> None:
+        with pytest.raises(ModelError, match="loaded before this process was forked"):
+            scorer.score(QUESTIONS, TEXTS)
+        with pytest.warns(RuntimeChoiceWarning, match="openvino has run in the process that"):
+            own = loaded.of(kept)
+        assert own is not None and own.runtime == "torch"
+        say(float(np.abs(own.score(QUESTIONS, TEXTS) - expected).max()) < 2e-5)
+        for load in (
+            lambda: CrossEncoder.load(kept, OPENVINO).start(),
+            lambda: Encoder.load(kept, runtime="openvino", precision="fp32").encode(["a"]),
+        ):
+            with pytest.raises(ModelError, match="start workers by multiprocessing's spawn, or"):
+                load()
+        say("refused")
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, [True, "refused"])
+
+
+def test_the_command_line_compiles_it_once_and_says_so(tmp_path: Path, fresh: Path) -> None:
+    encoder = write_model2vec(tmp_path / "encoder")
+    with SearchEngine.create(tmp_path / "c", encoder, runtime=TORCH) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(TEXTS) if text.strip()])
+        expected = engine.search("far", 3, cross_encoder=str(fresh))
+    options = ["--cross-encoder", str(fresh), "--runtime", "openvino", "--precision", "fp32"]
+    command = ["search", str(tmp_path / "c"), "far", "-k", "3", "--json", *options]
+    runner = CliRunner()
+    first, second = (runner.invoke(cli, command) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    note = "Compiling the cross-encoder, once…"
+    assert note in first.stderr and note not in second.stderr
+    for result in (first, second):
+        hits = json.loads(result.stdout)
+        assert [hit["key"] for hit in hits] == [hit.key for hit in expected]
+        assert [h["score"] for h in hits] == pytest.approx([h.score for h in expected], abs=2e-5)
+    assert compiled(fresh).is_dir()
