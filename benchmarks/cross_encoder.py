@@ -7,10 +7,15 @@ with their abstracts as answers, and hard negatives mined among these; SciFact a
 biomedicine, and none of their texts is read. The collections are the default ones, asked in their
 mode (by vectors and words). Each question is scored once with the most candidates; with fewer it
 orders the first of them, which is what the search does. p-values are against the search without it.
+
+Times are those of whole questions, asked one by one, and of the cross-encoder's part. torch and
+OpenVINO take turns on each question, for every number of candidates; the encoder of the questions
+is the same for both.
 """
 
 import gzip
 import json
+import os
 import random
 import tempfile
 import time
@@ -23,14 +28,17 @@ import numpy as np
 from record import DATA, record, run_json, spread
 
 from searchengine import SearchEngine
+from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.evaluate.judgements import judged, read_beir
 from searchengine.evaluate.metrics import per_question
 from searchengine.evaluate.runs import ranked
 from searchengine.evaluate.significance import compare, interval
+from trainer.runtimes.config import RuntimeConfig
 
 SETS = ("scifact", "nfcorpus")
 CANDIDATES = (10, 20, 50)
 MEASURE = "ndcg@10"
+RUNTIMES = ("torch", "openvino")
 
 
 def train(data: Path, model: Path, examples: int, scratch: Path) -> dict[str, Any]:
@@ -47,10 +55,8 @@ def train(data: Path, model: Path, examples: int, scratch: Path) -> dict[str, An
     return figures
 
 
-def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, Any]:
-    """nDCG@10 by number of candidates, with intervals; milliseconds of single questions."""
-    if not collection.exists():
-        run_json("index", folder, collection)
+def evaluate(folder: Path, collection: Path, model: Path) -> dict[str, Any]:
+    """nDCG@10 by number of candidates, with intervals."""
     queries, qrels = read_beir(folder)
     queries = judged(queries, qrels)  # SciFact's file has those of training as well
     keys, questions = list(queries), list(queries.values())
@@ -71,17 +77,13 @@ def evaluate(folder: Path, collection: Path, model: Path, timed: int) -> dict[st
                     again = sorted(best[:n], key=lambda hit: -hit.score)
                     after[n][key] = ranked((hit.key, hit.score) for hit in again)
         scores = per_question(before, keys, qrels, [MEASURE])[MEASURE]
-        figures: dict[str, Any] = {
-            "without": row(scores) | {"ms": alone(engine, questions[:timed])}
-        }
+        figures: dict[str, Any] = {"without": row(scores)}
         for n in CANDIDATES:
             values = per_question(after[n], keys, qrels, [MEASURE])[MEASURE]
             difference = compare(values, scores)
-            options = {"cross_encoder": str(model), "candidates": n}
             figures[str(n)] = row(values) | {
                 "difference": difference.difference,
                 "p": difference.p,
-                "ms": alone(engine, questions[:timed], **options),
             }
     return figures
 
@@ -91,15 +93,31 @@ def row(values: Any) -> dict[str, Any]:
     return {MEASURE: float(np.mean(values)), "interval": interval(values)}
 
 
-def alone(engine: SearchEngine, questions: list[str], **options: Any) -> dict[str, float]:
-    """Milliseconds of questions asked one by one."""
-    engine.search(questions[0], **options)
-    times = []
-    for question in questions:
-        begin = time.perf_counter()
-        engine.search(question, **options)
-        times.append(1e3 * (time.perf_counter() - begin))
-    return spread(times)
+def times(folder: Path, collection: Path, model: Path, timed: int) -> dict[str, Any]:
+    """Milliseconds of questions asked one by one, by number of candidates and runtime."""
+    queries, qrels = read_beir(folder)
+    questions = list(judged(queries, qrels).values())[: timed + 1]
+    milliseconds: dict[str, list[float]] = {}
+    with SearchEngine.open(collection) as engine:
+        scorers = {name: CrossEncoders(RuntimeConfig(name)) for name in RUNTIMES}
+        runs = {name: scorers[name].of(model).runs_on for name in RUNTIMES}
+        for position, question in enumerate(questions):
+            for n in (0, *CANDIDATES):
+                options = {"cross_encoder": str(model), "candidates": n} if n else {}
+                # The one that begins changes from question to question.
+                for name in (RUNTIMES[::-1] if position % 2 else RUNTIMES) if n else ("none",):
+                    engine.cross_encoders = scorers.get(name, engine.cross_encoders)
+                    begin = time.perf_counter()
+                    hits = engine.search(question, **options)
+                    total = 1e3 * (time.perf_counter() - begin)
+                    if position:  # the first prepares
+                        setting = f"{n} {name}"
+                        milliseconds.setdefault(setting, []).append(total)
+                        if n:
+                            part = f"{setting}, cross-encoder"
+                            milliseconds.setdefault(part, []).append(1e3 * hits.timing.cross_encode)
+    spreads = {name: spread(each) for name, each in milliseconds.items()}
+    return {"runtimes": runs, "load": os.getloadavg(), "ms": spreads}
 
 
 @click.command()
@@ -107,8 +125,20 @@ def alone(engine: SearchEngine, questions: list[str], **options: Any) -> dict[st
 @click.option("--model", required=True, type=click.Path(path_type=Path), help="The cross-encoder.")
 @click.option("--examples", default=4000, show_default=True, help="Papers to learn from.")
 @click.option("--timed", default=40, show_default=True, help="Questions asked one by one.")
+@click.option("--times-only", is_flag=True, help="Leave nDCG@10 out.")
+@click.option(
+    "--set", "sets", type=click.Choice(SETS), multiple=True, default=SETS, show_default=True
+)
 @click.option("--built", type=click.Path(path_type=Path), help="Folder that keeps the collections.")
-def main(data: Path, model: Path, examples: int, timed: int, built: Path | None) -> None:
+def main(
+    data: Path,
+    model: Path,
+    examples: int,
+    timed: int,
+    times_only: bool,
+    sets: tuple[str, ...],
+    built: Path | None,
+) -> None:
     """Train where there is no model yet, then measure both sets."""
     figures: dict[str, Any] = {}
     with nullcontext(built) if built else tempfile.TemporaryDirectory() as place:
@@ -117,9 +147,12 @@ def main(data: Path, model: Path, examples: int, timed: int, built: Path | None)
         if not model.exists():
             figures["training"] = train(data, model, examples, folder) | {"examples": examples}
             click.echo(figures["training"])
-        for name in SETS:
-            collection = folder / f"{name}.index"
-            figures[name] = evaluate(data / "beir" / name, collection, model, timed)
+        for name in sets:
+            texts, collection = data / "beir" / name, folder / f"{name}.index"
+            if not collection.exists():
+                run_json("index", texts, collection)
+            figures[name] = {} if times_only else evaluate(texts, collection, model)
+            figures[name]["times"] = times(texts, collection, model, timed)
             for setting, each in figures[name].items():
                 click.echo(f"{name} {setting}: {each}")
     record("cross-encoder", figures)

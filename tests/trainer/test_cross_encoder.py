@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from trainer.errors import (
     RuntimeChoiceWarning,
     TrainingError,
 )
+from trainer.model.network import _check_weights
 from trainer.runtimes.config import RuntimeConfig
 from trainer.training.cross_encoder import CrossEncoderConfig, train_cross_encoder
 
@@ -98,6 +100,13 @@ def test_what_is_no_cross_encoder_is_refused(folder: Path, tmp_path: Path) -> No
     for source, message in cases.items():
         with pytest.raises(ModelError, match=message):
             CrossEncoder.load(source, FP32)
+        with pytest.raises(ModelError, match=message):
+            CrossEncoder.load(source, RuntimeConfig("openvino"))
+    network = SimpleNamespace(pooler="a classifier uses it")
+    with pytest.raises(ModelError, match="lacks 1 of the network's weights"):
+        _check_weights(network, ["pooler.dense.bias"], Path("m"), pools=True)
+    _check_weights(network, ["pooler.dense.bias"], Path("m"), pools=False)
+    assert network.pooler is None
 
 
 @pytest.fixture(scope="module")
