@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from faults import in_child
 from tiny_model import write_cross_encoder, write_model2vec, write_plain
-from transformers import DistilBertConfig, DistilBertForSequenceClassification, set_seed
+from transformers import RobertaConfig, RobertaForSequenceClassification, set_seed
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -28,7 +29,7 @@ from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.pairs import read_pairs
 from trainer.model.source import Source
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import measure, store
+from trainer.runtimes import measure, store, tracing
 from trainer.runtimes.config import Precision, RuntimeConfig
 from trainer.runtimes.graph import Accuracy, Graph
 from trainer.runtimes.torch_runtime import TorchRuntime
@@ -103,10 +104,13 @@ def test_a_network_that_tells_no_text_from_another(tmp_path: Path) -> None:
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["model_input_names"] = ["input_ids", "attention_mask"]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    sizes = {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3}
-    config = DistilBertConfig(vocab_size=200, max_position_embeddings=48, num_labels=1, **sizes)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = RobertaConfig(
+        vocab_size=200, num_attention_heads=4, max_position_embeddings=49, type_vocab_size=1,
+        pad_token_id=0, initializer_range=0.3, num_labels=1, **sizes,
+    )  # fmt: skip
     set_seed(0)
-    DistilBertForSequenceClassification(config).save_pretrained(folder)
+    RobertaForSequenceClassification(config).save_pretrained(folder)
     check_same(folder)
 
 
@@ -152,6 +156,25 @@ def test_what_is_compiled_is_found_without_torch(kept: Path) -> None:
     assert done.stdout.splitlines() == [f"{expected} openvino fp32", "[]"]
 
 
+def test_it_is_compiled_once_for_all_that_ask_at_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[object] = []
+    real = tracing.trace
+
+    def trace(module: Any, *, packed: bool) -> Any:
+        traced.append(module)
+        return real(module, packed=packed)
+
+    monkeypatch.setattr("trainer.runtimes.tracing.trace", trace)
+    scorers = [CrossEncoder.load(fresh, OPENVINO) for _ in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        scores = list(threads.map(lambda scorer: scorer.score(QUESTIONS, TEXTS), scorers))
+    assert len(traced) == 1 and compiled(fresh).is_dir()
+    assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
+
+
+@pytest.mark.long
 def test_two_processes_compile_at_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that comes second waits, and takes the graph of the first."""
     other: list[Any] = []
@@ -254,14 +277,17 @@ def test_a_graph_that_computes_something_else_is_seen(kept: Path, tmp_path: Path
 def test_a_network_that_cannot_be_traced_runs_on_torch(
     fresh: Path, free: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    traced: list[bool] = []
+
     def fail(module: object, *, packed: bool) -> None:
-        assert not packed
+        traced.append(packed)
         raise RuntimeError("an operation without a name")
 
     monkeypatch.setattr("trainer.runtimes.tracing.trace", fail)
     scorer = CrossEncoder.load(fresh, RuntimeConfig(precision="fp32"))
     with pytest.warns(RuntimeChoiceWarning, match=r"cannot run .*an operation without a name"):
         assert scorer.score(["a"], ["b"]).shape == (1,)
+    assert traced == [False]
 
 
 # --------------------------------------------------------------------------- processes and commands

@@ -44,8 +44,7 @@ def fingerprints(model: Model | PairModel) -> tuple[str, ...]:
         "max_tokens": model.max_tokens,
     }
     if isinstance(model, PairModel):
-        scores = {"sigmoid": model.module.sigmoid, "types": model.module.reads_types}
-        return (_digest(weights, tokens | present | scores),)
+        return (_digest(weights, tokens | present),)
     module = model.module
     first: dict[str, Any] = tokens | {
         "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],

@@ -212,7 +212,7 @@ def test_questions_go_to_a_question_encoder_if_the_server_has_one(
 
 def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_path: Path) -> None:
     model = str(write_cross_encoder(tmp_path / "cross"))
-    runtime = RuntimeConfig(device="cpu")
+    runtime = RuntimeConfig("torch", "fp32", "cpu")
     tools = Tools(path, runtime=runtime, cross_encoding=CrossEncoding(model, 2))
     server = Server(tools)
     try:

@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     folder = tmp_path_factory.mktemp("cross")
-    runtime = RuntimeConfig(device="cpu")
+    runtime = RuntimeConfig("torch", "fp32", "cpu")
     encoder = write_model2vec(folder / "encoder")
     with SearchEngine.create(folder / "c", encoder, runtime=runtime) as engine:
         engine.add(DOCUMENTS)
@@ -48,7 +48,7 @@ def expected(
     engine: SearchEngine, model: str, most: int, **options: Any
 ) -> list[tuple[str, float]]:
     """Keys and scores of the candidates, each scored alone."""
-    scorer = CrossEncoder.load(model, RuntimeConfig(device="cpu"))
+    scorer = CrossEncoder.load(model, RuntimeConfig("torch", "fp32", "cpu"))
     found = engine.search(QUESTION, most, **options)
     scored = [
         (hit.key, scorer.score([QUESTION], [f"{hit.title}\n{hit.passage}"])[0]) for hit in found
@@ -139,7 +139,8 @@ def test_what_cannot_be_answered(engine: SearchEngine, model: str, tmp_path: Pat
 
 
 def test_on_the_command_line(engine: SearchEngine, model: str) -> None:
-    arguments = ["search", str(engine.collection.path), QUESTION, "-k", "3", "--json"]
+    place = str(engine.collection.path)
+    arguments = ["search", place, QUESTION, "-k", "3", "--json", "--precision", "fp32"]
     result = CliRunner().invoke(cli, [*arguments, "--cross-encoder", model, "--candidates", "9"])
     assert result.exit_code == 0, result.output
     hits = json.loads(result.stdout)

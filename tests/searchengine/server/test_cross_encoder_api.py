@@ -16,7 +16,7 @@ from searchengine.query.cross_encoding import CrossEncoding
 from searchengine.server import settings as limits
 from trainer.runtimes.config import RuntimeConfig
 
-CPU = RuntimeConfig(device="cpu")
+CPU = RuntimeConfig("torch", "fp32", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_collections_share_one(serve: Serve, words: Path, model: str) -> None:
 def test_a_real_server(tmp_path: Path, model: str) -> None:
     """The command's options, and Client; the collection has no encoder, so words rank."""
     collection = vectors_collection(tmp_path / "v.index", 5)
-    options = ["--cross-encoder", model, "--candidates", 3, "--device", "cpu"]
+    options = ["--cross-encoder", model, "--candidates", 3, "--precision", "fp32"]
     with running(tmp_path, [collection], *options) as server:
         with Client(server.url, token=TOKEN) as client:
             plain = client.search("w1", 3, mode="text")
