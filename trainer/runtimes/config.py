@@ -54,7 +54,7 @@ TRAINING = (Precision.AUTO, Precision.FP32, Precision.BF16)
 
 @dataclass(frozen=True, slots=True, init=False)
 class RuntimeConfig:
-    """How to run an encoder.
+    """How to run an encoder or a cross-encoder.
 
     Attributes:
         runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else OpenVINO
