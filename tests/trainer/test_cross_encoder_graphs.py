@@ -133,7 +133,7 @@ def test_bounds_by_hand() -> None:
     assert measure.order(exact, exact) == measure.order(scores, np.ones((4, 1))) == 1
     assert Accuracy(difference=0.02, agreement=0.95).shortfall("bf16") == ""
     words = Accuracy(difference=0.06, agreement=0.94).shortfall("int8")
-    assert "at most 0.05, got int8 0.0600, and at least 0.95 of any two sample pairs" in words
+    assert "at most 0.02, got int8 0.0600, and at least 0.95 of any two sample pairs" in words
 
 
 # -------------------------------------------------------------------------------- stored and found

@@ -30,8 +30,7 @@ MIN_COSINE = {Precision.FP32: 0.999, Precision.BF16: 0.999, Precision.INT8: 0.99
 MIN_AGREEMENT = {Precision.INT8: 0.9}
 # The same for scores of pairs: the greatest difference to float32's, and the least share of any two
 # that must be in the same order.
-MAX_DIFFERENCE = {Precision.FP32: 0.02, Precision.BF16: 0.02, Precision.INT8: 0.05}
-MIN_ORDER = 0.95
+MAX_DIFFERENCE, MIN_ORDER = 0.02, 0.95
 # How many times as fast as bf16 float32 must be to be chosen: where they take about as long, chance
 # must not decide between two runs.
 FP32_GAIN = 1.5
@@ -61,9 +60,9 @@ class Accuracy:
             among = "of the nearest sample texts must be those of float32"
         else:
             least, among = MIN_ORDER, "of any two sample pairs must be in the order of float32"
-        if self.difference is not None and self.difference > MAX_DIFFERENCE[name]:
+        if self.difference is not None and self.difference > MAX_DIFFERENCE:
             lacks.append(
-                f"its scores must differ from float32's by at most {MAX_DIFFERENCE[name]}, got "
+                f"its scores must differ from float32's by at most {MAX_DIFFERENCE}, got "
                 f"{precision} {self.difference:.4f}"
             )
         if self.cosine is not None and self.cosine < MIN_COSINE[name]:
