@@ -61,6 +61,11 @@ class CrossEncoder:
         return self._handle.runs_on
 
     @property
+    def fingerprint(self) -> str:
+        """Of weights and tokenizer, see trainer.model.fingerprint."""
+        return self._handle.fingerprints[0]
+
+    @property
     def ready(self) -> bool:
         """Whether it scores at once; otherwise it is compiled first, in some seconds."""
         return self._handle.ready

@@ -19,6 +19,7 @@ from trainer.model.tokens import Tokenization
 
 # Where a model's configuration names what is applied to its output; after sentence-transformers.
 _SIGMOIDS = (None, "torch.nn.modules.activation.Sigmoid")
+_CLASSIFIER = "SequenceClassification"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
@@ -93,8 +94,7 @@ def check(source: Source) -> Any:
             "searchengine train-cross-encoder"
         )
     config, name = read_config(source.folder, source.trust_remote_code), source.name
-    kind = next(iter(config.architectures or ()), "model of unknown kind")
-    if "SequenceClassification" not in kind:
+    if _CLASSIFIER not in (kind := _kind(config)):
         raise ModelError(
             f"{name} is a {kind}, which scores no pairs; name a cross-encoder: a sequence "
             "classifier with one output"
@@ -109,6 +109,22 @@ def check(source: Source) -> Any:
             "cross-encoder whose activation is Sigmoid or Identity"
         )
     return config
+
+
+def is_classifier(source: Source) -> bool:
+    """Whether this is a sequence classifier, not an encoder. Raises ModelError."""
+    if source.starter is not None:
+        return False
+    return _CLASSIFIER in _kind(read_config(source.folder, source.trust_remote_code))
+
+
+def has_sigmoid(source: Source) -> bool:
+    """Whether the scores of a cross-encoder are its output after the sigmoid. Raises ModelError."""
+    return _activation(check(source)) in _SIGMOIDS
+
+
+def _kind(config: Any) -> str:
+    return str(next(iter(config.architectures or ()), "model of unknown kind"))
 
 
 def _activation(config: Any) -> str | None:

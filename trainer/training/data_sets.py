@@ -10,8 +10,7 @@ import torch
 from trainer.training.config import TrainConfig, parts
 from trainer.training.data.examples import Examples, read_examples
 from trainer.training.data.positives import Augment
-from trainer.training.objectives.fixed import FixedEncoder
-from trainer.training.teachers import load_fixed
+from trainer.training.teachers import Fixed, load_fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class DataSet:
     weight: float = 1.0
     loss_weight: float = 1.0
     prompts: Mapping[str, str] = field(default_factory=dict)
-    fixed: FixedEncoder | None = None
+    fixed: Fixed = None
 
 
 def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
@@ -36,7 +35,7 @@ def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
 
     A teacher of several is loaded once.
     """
-    known: dict[str, FixedEncoder | None] = {}
+    known: dict[str, Fixed] = {}
     found = []
     for part in parts(config):
         own = part.config

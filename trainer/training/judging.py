@@ -18,6 +18,7 @@ from trainer.training.data.holdout import Split, hold_out
 from trainer.training.data.positives import Drawn
 from trainer.training.data_sets import DataSet
 from trainer.training.objectives.fixed import FixedEncoder
+from trainer.training.teachers import Fixed
 
 Scores = Mapping[int, float]
 # People's score, of 5, from which a pair means the same (SimCSE, arXiv 2104.08821, section 5).
@@ -84,10 +85,10 @@ def _make_judge(
     config: TrainConfig,
     examples: Examples,
     measure: Measure | None,
-    fixed: FixedEncoder | None,
+    fixed: Fixed,
 ) -> tuple[Judge | None, Split]:
     """As `make_judge`, of one data set; fixed encodes the documents of a question encoder."""
-    teacher = fixed.encoder if fixed is not None and config.question_encoder else None
+    teacher = _of_documents(config, fixed)
     if measure is not None:
         if config.dev:
             raise ConfigError(f"dev files beside {measure.name}: choose one to judge the steps")
@@ -118,6 +119,13 @@ def _make_judge(
         return lambda encoder: Judgement(spearmans(encoder, held_pairs)), split
     known = None if teacher is None else Remembered(teacher)
     return lambda encoder: Judgement(top1_accuracy(encoder, split.rows, known)), split
+
+
+def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
+    """The encoder of the documents, where what is trained encodes questions alone."""
+    if config.question_encoder and isinstance(fixed, FixedEncoder):
+        return fixed.encoder
+    return None
 
 
 def _beside(teacher: Encoder | None, encoder: Encoder) -> Encoder:

@@ -34,6 +34,7 @@ from trainer.training.head import (
     sample_texts,
 )
 from trainer.training.judging import Judge, Measure, make_judge, measured_by
+from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
@@ -142,14 +143,15 @@ def run_training(
     learnt = [replace(d, examples=s.train) for d, s in zip(data, splits, strict=True)]
     plan = BatchPlan(config, learnt)
     fixed = data[0].fixed
-    training_model = TrainingModel(model, config, projection, fixed.dim if fixed else 0)
+    width = fixed.dim if isinstance(fixed, FixedEncoder) else 0
+    training_model = TrainingModel(model, config, projection, width)
     training_model = training_model.to(accelerator.device)
     make_embeddings_sparse(training_model)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
     judged = [each for each, split in zip(data, splits, strict=True) if split.rows]
     run.measure = measured_by(config, judged, measure)
-    beside = [each.fixed.encoder.fingerprint for each in data if each.fixed]
+    beside = [each.fixed.fingerprint for each in data if each.fixed]
     origin = checkpoint.Origin(
         digest(data, config.dev),
         " ".join([fingerprints(model)[0], *beside]),
@@ -223,7 +225,7 @@ def begin(
     of_vectors = [each for each in plan.data if each.config.learns_vectors]
     texts = sample_texts([each.examples for each in of_vectors or plan.data], config.seed)
     targets = None
-    if of_vectors and of_vectors[0].fixed is not None:
+    if of_vectors and isinstance(of_vectors[0].fixed, FixedEncoder):
         targets = teacher_targets(run.training_model, of_vectors[0].fixed, texts)
         processes.share(run.training_model)
     if starts_rotated(config, model, plan.data):

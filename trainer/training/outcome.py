@@ -20,6 +20,7 @@ from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
 from trainer.training.lengthening.attention import restore as restore_attention
+from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.settings.fields import card_lines
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.teachers import teacher_title
@@ -88,7 +89,7 @@ def finish(
         "best_step": run.best_step,
     }
     recipe = make_recipe(config, run, data, splits, model.matryoshka_dims) | {"chosen": reason}
-    if config.question_encoder and data[0].fixed is not None:
+    if config.question_encoder and isinstance(data[0].fixed, FixedEncoder):
         teacher = data[0].fixed.encoder
         recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
         model = replace(teacher.model, questions=model, classifier=None)

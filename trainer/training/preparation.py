@@ -27,6 +27,7 @@ from trainer.training.head import with_linear_head
 from trainer.training.lengthening.adapters import add_adapters
 from trainer.training.lengthening.attention import use as use_groups
 from trainer.training.lengthening.window import lengthened
+from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
 from trainer.training.processes import Processes, launched_count
 from trainer.training.settings.fields import Objective
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
@@ -66,10 +67,11 @@ def check_start(config: TrainConfig, resume: bool) -> None:
 def check_examples(data: Sequence[DataSet]) -> None:
     """Refuse settings that mean nothing for the examples of their data set."""
     for each in data:
-        _check_examples(each.config, each.examples)
+        _check_examples(each)
 
 
-def _check_examples(config: TrainConfig, examples: Examples) -> None:
+def _check_examples(data: DataSet) -> None:
+    config, examples = data.config, data.examples
     alone = examples.has(Kind.SENTENCE)
     same = alone and config.augment is Augment.NONE and config.head_only
     if same and config.objective is Objective.CONTRASTIVE:
@@ -79,7 +81,7 @@ def _check_examples(config: TrainConfig, examples: Examples) -> None:
     if config.objective is Objective.SIMILARITY:
         _check_scored_pairs(config, examples)
     if config.objective is Objective.DISTILLATION:
-        _check_candidates(config, examples)
+        _check_candidates(config, examples, isinstance(data.fixed, FixedCrossEncoder))
 
 
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
@@ -105,10 +107,13 @@ def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
         )
 
 
-def _check_candidates(config: TrainConfig, examples: Examples) -> None:
-    """Refuse examples without the candidates that the loss compares."""
+def _check_candidates(config: TrainConfig, examples: Examples, own_scores: bool) -> None:
+    """Refuse examples without the candidates that the loss compares.
+
+    own_scores: the teacher scores a row's own candidates alone.
+    """
     margins = config.distillation_loss is DistillationLoss.MARGIN_MSE
-    if config.teacher and not margins:
+    if config.teacher and not margins and not own_scores:
         return
     for kind, texts in examples:
         if kind is not Kind.TRIPLET and len(texts) < 4:  # anchor, positive, a negative, scores
@@ -182,7 +187,7 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
 def _read_base(config: TrainConfig, data: DataSet) -> Model:
     """The base with the layers that are kept; a question encoder has its teacher's prompts."""
     model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
-    if config.question_encoder and data.fixed is not None:
+    if config.question_encoder and isinstance(data.fixed, FixedEncoder):
         teacher = data.fixed.encoder.model
         model = replace(model, prompts=teacher.prompts, default_prompt=teacher.default_prompt)
     if config.kept_layers is not None:

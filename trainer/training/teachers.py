@@ -3,49 +3,62 @@
 import numpy as np
 import torch
 
+from trainer.cross_encoder import CrossEncoder
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, ModelError
+from trainer.model import pairs
 from trainer.model.folder import Model
-from trainer.runtimes.config import Precision, RuntimeKind
+from trainer.model.source import Source
+from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.objectives.classification import Classification
 from trainer.training.objectives.contrastive import Contrastive
 from trainer.training.objectives.distillation import Distillation
-from trainer.training.objectives.fixed import FixedEncoder
+from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
 from trainer.training.objectives.similarity import Similarity
 from trainer.training.posthoc import pca
 from trainer.training.processes import Processes
 from trainer.training.settings.objective import TeacherAxes
 from trainer.training.training_model import TrainingModel
 
+Fixed = FixedEncoder | FixedCrossEncoder | None
 AnyObjective = Contrastive | Classification | Similarity | Distillation
 
 
-def load_fixed(config: TrainConfig, device: torch.device) -> FixedEncoder | None:
+def load_fixed(config: TrainConfig, device: torch.device) -> Fixed:
     """The teacher or the guide that the configuration names. Raises ConfigError."""
     role, name = ("teacher", config.teacher) if config.teacher else ("guide", config.guide)
     if not name:
         return None
+    # Torch cuts batches by a fixed rule, not by a measured one: a resumed run gets the same.
+    precision = Precision.FP32 if config.precision == Precision.FP32 else Precision.AUTO
+    trust = config.trust_remote_code
+    runtime = RuntimeConfig(RuntimeKind.TORCH, precision, trust_remote_code=trust)
     try:
-        # Torch cuts batches by a fixed rule, not by a measured one: a resumed run gets the same.
+        place = Source.find(name, trust_remote_code=trust)
+        if config.teacher and pairs.is_classifier(place):
+            if config.learns_vectors:
+                raise ConfigError(
+                    f"teacher {name} is a cross-encoder, which has no vectors: learn its scores "
+                    "(distillation_loss kl or margin-mse)"
+                )
+            scorer = CrossEncoder.load(name, runtime)
+            return FixedCrossEncoder(scorer, pairs.has_sigmoid(place), device)
         encoder = Encoder.load(
-            name,
-            runtime=RuntimeKind.TORCH,
-            precision=Precision.FP32 if config.precision == Precision.FP32 else Precision.AUTO,
-            trust_remote_code=config.trust_remote_code,
+            name, runtime=RuntimeKind.TORCH, precision=precision, trust_remote_code=trust
         )
     except ModelError as error:
         raise ConfigError(f"{role} {name} cannot be loaded: {error}") from error
     return FixedEncoder(encoder, device)
 
 
-def check_widths(config: TrainConfig, teacher: FixedEncoder | None, model: Model) -> None:
+def check_widths(config: TrainConfig, teacher: Fixed, model: Model) -> None:
     """Refuse a teacher whose vectors this model cannot learn. Raises ConfigError.
 
     A wider teacher is projected to its strongest axes. One that is narrower has no target for the
     last dimensions; only cosines, of which the width is free, can be learnt from it.
     """
-    if not config.learns_vectors or teacher is None:
+    if not config.learns_vectors or not isinstance(teacher, FixedEncoder):
         return
     dim, width = model.module.dim, teacher.dim
     if width < dim or (config.teacher_axes is TeacherAxes.OWN and width != dim):
@@ -57,10 +70,12 @@ def check_widths(config: TrainConfig, teacher: FixedEncoder | None, model: Model
         )
 
 
-def teacher_title(config: TrainConfig, teacher: FixedEncoder | None, dim: int) -> str:
+def teacher_title(config: TrainConfig, teacher: Fixed, dim: int) -> str:
     """What is learnt from the teacher, in words, for the model card; "" without one."""
     if teacher is None or not config.teacher:
         return ""
+    if isinstance(teacher, FixedCrossEncoder):
+        return f"Teacher {config.teacher}, a cross-encoder: its scores were learnt"
     if not config.learns_vectors:
         return f"Teacher {config.teacher}, {teacher.dim} dimensions: its cosines were learnt"
     if config.teacher_axes is TeacherAxes.OWN:
@@ -93,7 +108,7 @@ def make_objective(
     training_model: TrainingModel,
     model: Model,
     processes: Processes,
-    fixed: FixedEncoder | None,
+    fixed: Fixed,
 ) -> AnyObjective:
     """The objective that the configuration names."""
     dims = model.matryoshka_dims
@@ -105,4 +120,5 @@ def make_objective(
         case Objective.DISTILLATION:
             return Distillation(config, dims, processes, fixed, training_model.axes)
         case _:
-            return Contrastive(training_model, config, dims, processes, fixed)
+            guide = fixed if isinstance(fixed, FixedEncoder) else None
+            return Contrastive(training_model, config, dims, processes, guide)

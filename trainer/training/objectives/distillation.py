@@ -12,7 +12,7 @@ from trainer.training.data.positives import Batch
 from trainer.training.losses.contrastive import PrefixScores, matryoshka
 from trainer.training.losses.cosines import cosines, nested_cosines, paired_cosines
 from trainer.training.losses.distillation import distillation, margin_mse, vector_distance
-from trainer.training.objectives.fixed import FixedEncoder
+from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
 from trainer.training.objectives.shared import drawn_prefixes, negative_counts
 from trainer.training.passes import View
 from trainer.training.processes import Processes
@@ -23,7 +23,8 @@ class Distillation:
     """The distance of every prefix to the teacher, which has no shorter ones: always the whole.
 
     A teacher's ranking is of all candidates of the batch; where the files give scores, of a row's
-    own. Vectors are compared with the first dimensions along the teacher's axes.
+    own, which is also what a cross-encoder scores. Vectors are compared with the first dimensions
+    along the teacher's axes.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Distillation:
         config: TrainConfig,
         dims: Sequence[int],
         processes: Processes,
-        teacher: FixedEncoder | None = None,
+        teacher: FixedEncoder | FixedCrossEncoder | None = None,
         axes: Tensor | None = None,
     ):
         """axes: (teacher's dim, dim), by which its vectors are multiplied; None leaves them."""
@@ -41,7 +42,7 @@ class Distillation:
         self.processes = processes
         self.teacher = teacher
         self.axes = axes
-        default = 1.0 if teacher is None else config.temperature
+        default = config.temperature if isinstance(teacher, FixedEncoder) else 1.0
         self.teacher_temperature = config.teacher_temperature or default
 
     def views(self, rows: Batch) -> list[View]:
@@ -65,7 +66,7 @@ class Distillation:
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         students = [v[0] for v in vectors]
         teachers = None
-        if self.teacher is not None:
+        if isinstance(self.teacher, FixedEncoder):
             teachers = [self.teacher(view.texts, view.role) for view in self.views(rows)]
         dims, weights = drawn_prefixes(self.dims, self.weights, self.config, step)
         if self.config.learns_vectors:
@@ -88,7 +89,10 @@ class Distillation:
         else:
             owners = [*range(len(rows)), *(i for i, row in enumerate(rows) for _ in row.negatives)]
             own = torch.tensor(owners, device=candidates.device)
-            if teachers is None:
+            if isinstance(self.teacher, FixedCrossEncoder):
+                texts = [row.positive for row in rows] + [t for row in rows for t in row.negatives]
+                scores = self.teacher([rows[i].anchor for i in owners], texts)
+            elif teachers is None:
                 scores = torch.tensor(flat_scores(rows), device=candidates.device)
             else:
                 queries, *others = self._gathered(teachers, rows)

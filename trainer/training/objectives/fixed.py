@@ -1,11 +1,15 @@
-"""An encoder that a run uses and does not change: a teacher, or a guide."""
+"""A model that a run uses and does not change: a teacher, or a guide."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from trainer.cross_encoder import CrossEncoder
 from trainer.encoder import Encoder, Role
+
+# Scores nearer to 0 or 1 are taken as this near, whose logits are -16 and 16.
+_NEAREST = 1e-7
 
 
 class FixedEncoder:
@@ -17,9 +21,28 @@ class FixedEncoder:
 
     def __init__(self, encoder: Encoder, device: torch.device):
         self.encoder = encoder
+        self.fingerprint = encoder.fingerprint
         self.dim = encoder.dim
         self._device = device
 
     def __call__(self, texts: Sequence[str], role: Role) -> Tensor:
         """Unit rows (n, dim) float32, with the encoder's own prompt for this role."""
         return torch.from_numpy(self.encoder.encode(texts, role=role)).to(self._device)
+
+
+class FixedCrossEncoder:
+    """Scores of pairs on the device of the run, before the sigmoid, without gradients."""
+
+    def __init__(self, scorer: CrossEncoder, sigmoid: bool, device: torch.device):
+        """sigmoid: whether `score` gives the output after it."""
+        self._scorer = scorer
+        self.fingerprint = scorer.fingerprint
+        self._sigmoid = sigmoid
+        self._device = device
+
+    def __call__(self, questions: Sequence[str], texts: Sequence[str]) -> Tensor:
+        """(n,) float32: of each question with its text."""
+        scores = torch.from_numpy(self._scorer.score(questions, texts))
+        if self._sigmoid:
+            scores = torch.logit(scores, _NEAREST)
+        return scores.to(self._device)

@@ -191,7 +191,8 @@ class TeacherSettings:
 
     teacher: str = text(
         "",
-        help="Model whose vectors or cosines are learnt; without one the files have scores",
+        help="Model whose vectors or cosines are learnt, or a [cross-encoder](cross-encoder.md): "
+        "its scores of a row's candidates; without one the files have scores",
         default_in_words="none",
         card=NO_LINE,
         objective=Objective.DISTILLATION,
