@@ -154,15 +154,19 @@ class Display:
         self._resume = resume
         self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("Training", total=None, loss="–")
+        self._before = console.status("Reading examples, and judging the base model")
         self._started = self._rotated = False
 
     def __enter__(self) -> "Display":
+        self._before.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._before.stop()
         self._bar.stop()
 
     def __call__(self, report: Report) -> None:
+        self._before.stop()
         self._bar.start()  # at the first report: an error in the input is shown without a bar
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
