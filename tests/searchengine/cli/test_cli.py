@@ -11,9 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 import pytest
@@ -368,15 +367,18 @@ def test_without_faiss_one_sentence_names_the_extra(folder: Path) -> None:
     assert "pip install 'searchengine[cpu]'" in one_sentence(done)
 
 
-@pytest.mark.parametrize("steps", [2, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_demo_leaves_a_model_and_a_collection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:
     import searchengine.cli.training.display  # noqa: F401  # it would keep the name patched here
 
-    monkeypatch.setattr(
-        "trainer.training.config.TrainConfig", partial(TrainConfig, max_steps=steps)
-    )
+    def small(**settings: Any) -> TrainConfig:
+        return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})
+
+    if short:
+        monkeypatch.setattr("trainer.training.config.TrainConfig", small)
+        monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)
