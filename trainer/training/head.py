@@ -59,7 +59,7 @@ def sample_texts(data: Sequence[Examples], seed: int) -> list[str]:
     ends = np.cumsum([len(examples) for examples in data])
     places = np.random.default_rng(seed).permutation(int(ends[-1]))
     found: dict[str, None] = {}
-    for place in places.tolist():
+    for place in map(int, places):
         number = int(np.searchsorted(ends, place, side="right"))
         example = data[number][place - int(ends[number])]  # from the end of its own
         found |= dict.fromkeys(texts_without_label(example))

@@ -45,7 +45,7 @@ def hold_out(examples: Examples, seed: int) -> Split:
     groups = _Groups(examples)
     held: set[int] = set()
     rows: list[Drawn] = []
-    for place in np.random.default_rng(seed).permutation(len(examples)).tolist():
+    for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
         group = groups.of(place, room)
         members = [examples[i] for i in group]
         taken = Counter(texts[1] for kind, texts in members if kind is Kind.LABELLED)
@@ -91,9 +91,12 @@ class _Groups:
         if self._seen[place]:
             return self._known.pop(place, [])
         group, waiting = {place}, [place]
+        followed: set[int] = set()  # texts: many members may share one
         while waiting:
             member = waiting.pop()
-            for text in self._hashes[self._starts[member] : self._starts[member + 1]]:
+            texts = self._hashes[self._starts[member] : self._starts[member + 1]].tolist()
+            for text in set(texts) - followed:
+                followed.add(text)
                 first, end = np.searchsorted(self._sorted, [text, text + 1])
                 linked = set(self._owners[first:end].tolist()) - group
                 # What is linked to a group that was too large is of that group.
