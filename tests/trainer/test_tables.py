@@ -67,7 +67,7 @@ def test_a_dataset_by_its_name_is_streamed(tmp_path: Path) -> None:
 def test_what_is_wrong_in_a_table_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "a.parquet"
     bad.write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match=r"a\.parquet: not a Parquet file, or damaged"):
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as a Parquet file"):
         read_examples([bad])
     with pytest.raises(DataError, match=r"none\.parquet: .*No such file"):
         read_examples([tmp_path / "none.parquet"])
@@ -84,6 +84,36 @@ def test_what_is_wrong_in_a_table_is_named(tmp_path: Path) -> None:
         (path / "state.json").unlink()
         with pytest.raises(DataError, match="cannot be read as a dataset"):
             read_examples([path])
+
+
+def test_columns_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
+    """Vectors or pictures beside the texts would take most of the time."""
+    rows = [*ROWS * 1024, {**ROWS[0], "day": 10**19 // 2}]  # a date that Python does not have
+    features = datasets.Features(
+        {name: datasets.Value("string") for name in ROWS[0]} | {"day": datasets.Value("date64")}
+    )
+    table = datasets.Dataset.from_list([{"day": 0, **row} for row in rows], features)
+    table.to_parquet(str(tmp_path / "a.parquet"))
+    table.save_to_disk(str(tmp_path / "a"))
+    for path in (tmp_path / "a.parquet", tmp_path / "a"):
+        assert len(read_examples([path])) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("hf:", "hf:: cannot be read as a dataset: expected hf:NAME"),
+        ("hf:{}/script", "cannot be read as a dataset: Dataset scripts are no longer supported"),
+        ("{}/deep.jsonl", r"deep\.jsonl:1: not a JSON object on one line: maximum recursion depth"),
+        ("{}/long" + 300 * "g", "cannot be read: File name too long"),
+    ],
+)
+def test_errors_of_any_type_are_named(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "script.py").touch()
+    (tmp_path / "deep.jsonl").write_text('{"text": ' + 100_000 * "[")
+    with pytest.raises(DataError, match=message):
+        read_examples([Path(name.format(tmp_path))])
 
 
 def test_examples_are_read_from_the_disk_and_leave_nothing(tmp_path: Path) -> None:

@@ -61,12 +61,15 @@ def read_file(
     path: Path, columns: Sequence[str] = (), reading: Reading = Reading.TEXTS
 ) -> Iterator[Example]:
     """The examples of one file, a row of which is in memory at a time. Raises DataError."""
-    header = _header(path)
-    if not header.first:
-        return
-    chosen = choose_columns(header, columns, reading)
-    for place, row in _rows(path):
-        yield read_row(place, row, chosen, reading)
+    try:
+        header = _header(path)
+        if not header.first:
+            return
+        chosen = choose_columns(header, columns, reading)
+        for place, row in _rows(path, chosen):
+            yield read_row(place, row, chosen, reading)
+    except OSError as error:  # also of asking what the path is: its name is too long, perhaps
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _header(path: Path) -> Header:
@@ -85,10 +88,13 @@ def _header(path: Path) -> Header:
     return Header(place, first, dict.fromkeys(origin, place) if place != str(path) else origin)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and columns of every row. Raises DataError."""
+def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:line") and columns of every row. Raises DataError.
+
+    columns: those that are needed, () for all; of a table only these are read.
+    """
     if is_table(path):
-        yield from table_rows(path)
+        yield from table_rows(path, columns)
         return
     read = _jsonl_rows if ".jsonl" in path.suffixes else _tsv_rows
     with open_text(path) as lines:
@@ -121,7 +127,7 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")

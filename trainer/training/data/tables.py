@@ -1,6 +1,6 @@
 """Rows of Parquet files and of Hugging Face datasets, a batch of them in memory at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ def is_table(path: Path) -> bool:
     return path.suffix == ".parquet" or _is_named(path) or _is_saved(path)
 
 
-def table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:row", from 1) and columns of every row. Raises DataError."""
-    rows = _of_parquet(path) if path.suffix == ".parquet" else _of_dataset(path)
+def table_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place ("file:row", from 1) and columns of every row. Raises DataError.
+
+    columns: those that are needed, () for all; a stream has the others as well.
+    """
+    read = _of_parquet if path.suffix == ".parquet" else _of_dataset
+    rows = read(path, list(columns))
     for number, row in enumerate(rows, 1):
         yield f"{path}:{number}", row
 
@@ -31,7 +35,7 @@ def _is_saved(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in names)
 
 
-def _of_parquet(path: Path) -> Iterator[dict[str, Any]]:
+def _of_parquet(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -41,13 +45,14 @@ def _of_parquet(path: Path) -> Iterator[dict[str, Any]]:
         # A group of rows, of which there may be one in a file, is not read as a whole.
         parts = {"pre_buffer": False, "buffer_size": _BYTES}
         with pyarrow.parquet.ParquetFile(path, **parts) as file:
-            for batch in file.iter_batches(_ROWS, use_threads=False):
+            batches = file.iter_batches(_ROWS, columns=columns or None, use_threads=False)
+            for batch in batches:
                 yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a Parquet file, or damaged ({error})") from error
+    except Exception as error:  # of any type: a text is not UTF-8, or a date is out of range
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 
 
-def _of_dataset(path: Path) -> Iterator[dict[str, Any]]:
+def _of_dataset(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     """Rows of a dataset, from the disk or as they come from the hub."""
     try:
         import datasets
@@ -57,15 +62,19 @@ def _of_dataset(path: Path) -> Iterator[dict[str, Any]]:
         if _is_named(path):
             name, _, rest = str(path).removeprefix(HUB).partition(":")
             split, _, subset = rest.partition(":")
+            if not name:
+                raise ValueError("expected hf:NAME")
             rows: Any = datasets.load_dataset(
                 name, subset or None, split=split or "train", streaming=True
             )
         else:
             rows = datasets.load_from_disk(str(path))
         if not isinstance(rows, dict):
-            yield from rows
+            # A stream is not known to have the same columns in every part.
+            select = columns and isinstance(rows, datasets.Dataset)
+            yield from rows.select_columns(columns) if select else rows
             return
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # of any type: of the format of its files, or of the connection
         raise DataError(f"{path}: cannot be read as a dataset: {error}") from error
     first = next(iter(rows))
     raise DataError(f"{path}: holds {', '.join(rows)}: name one of them, as {path / first}")
