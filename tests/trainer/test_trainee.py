@@ -115,7 +115,7 @@ def test_first_and_last_of_many_layers_skips_those_between() -> None:
         {"encoders": 2},
         {"queue_size": 12, "queue_momentum": 0.9},
         {"mlm_weight": 0.5},
-        {"mlm_weight": 0.5, "gradient_cache": True, "chunk_tokens": 24},
+        {"mlm_weight": 0.5, "gradient_cache": True, "chunk_tokens": 24, "accumulation": 2},
         {"augment": "next-sentence", "layers_per_step": 1},
         {"augment": "crop", "augment_share": 0.3, "fixed_dropout": True},
     ],

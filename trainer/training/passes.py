@@ -146,8 +146,9 @@ class Passes:
         A sparse gradient has a row for each token of all passes so far.
         """
         for table in self._sparse:
-            if table.grad is not None and table.grad._nnz() > len(table):
-                table.grad = table.grad.coalesce()
+            grad = table.grad  # dense where a language model has read the table as well
+            if grad is not None and grad.is_sparse and grad._nnz() > len(table):
+                table.grad = grad.coalesce()
 
     def _frozen(self, view: View) -> Tensor:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
