@@ -51,7 +51,7 @@ def test_an_epoch_has_each_data_set_as_often_as_it_weighs(
         for count, (_, weight) in zip(counts, sizes, strict=True)
     ]
     if not sum(expected):
-        with pytest.raises(ConfigError, match="expected 2 or more"):
+        with pytest.raises(ConfigError, match="0 batches of up to"):
             BatchPlan(run, data)
         return
     plan = BatchPlan(run, data)
@@ -68,6 +68,16 @@ def test_an_epoch_has_each_data_set_as_often_as_it_weighs(
         if weight == 1:  # each example once an epoch, but one that is left over
             times = [seen[f"{i} {row}"] for row in range(count)]
             assert max(times) <= 4 and 4 * count - sum(times) == 4 * (count % batch == 1)
+
+
+def test_a_data_set_without_a_batch_is_named() -> None:
+    run = settings(batch_size=4)
+    lone = Examples([(Kind.PAIR, ("a", "b")), (Kind.SENTENCE, ("c",))])
+    with pytest.raises(ConfigError, match=r"^data set 2: examples to train on: 2; expected 2 or m"):
+        BatchPlan(run, [DataSet(run, pairs(9)), DataSet(run, lone)])
+    assert BatchPlan(run, [DataSet(run, pairs(9)), DataSet(run, lone, weight=0)]).per_epoch == 2
+    with pytest.raises(ConfigError, match="^examples to train on: 1; expected 2 or more of one k"):
+        BatchPlan(run, [DataSet(run, pairs(1))])
 
 
 def test_a_share_of_a_data_set_is_another_one_in_the_next_epoch() -> None:
@@ -175,7 +185,9 @@ def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
     more = [f"{i % 5}\tthe {a} {b}\t{b} {a}" for i, (a, b) in enumerate(PAIRS)]
     (tmp_path / "scored.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *more]) + "\n")
     data = ({**first, "train": [tmp_path / "more.tsv"]}, second, third)
-    recipe = train(replace(several, data_sets=data, max_steps=2, learning_rate=1e-9)).recipe
+    run = replace(several, data_sets=data, max_steps=2, learning_rate=1e-9, rotate=True)
+    recipe = train(run).recipe
+    assert "The vectors were first rotated towards the teacher's" in recipe["summary"]
     assert recipe["judged_by"] == (
         "top-1 accuracy on held-out examples and spearman on held-out examples, "
         "mean over the data sets"
@@ -240,7 +252,13 @@ def test_files_of_a_resumed_run_may_have_moved(several: TrainConfig, tmp_path: P
     for data in moved:
         path = Path(data["train"][0])
         data["train"] = [str(path.rename(tmp_path / "elsewhere" / path.name))]
-    train(replace(several, data_sets=tuple(moved)), resume=True)
     changed = ({**moved[0], "weight": 3.0}, *moved[1:])
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="was made with data_sets .*: resume with the same conf"):
         train(replace(several, data_sets=changed), resume=True)
+    last = Path(moved[-1]["train"][0])
+    text = last.read_text()
+    last.write_text(text + "another sentence\n")
+    with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
+        train(replace(several, data_sets=tuple(moved)), resume=True)
+    last.write_text(text)
+    train(replace(several, data_sets=tuple(moved)), resume=True)

@@ -1,7 +1,7 @@
 """Which examples an update takes, and at what rate."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -83,10 +83,18 @@ class BatchPlan:
             for kind in Kind
             if each.examples.has(kind)
         ]
-        batches = sum(stream.per_epoch for _, stream in self._streams)
+        counts = Counter[int]()
+        for number, stream in self._streams:
+            counts[number] += stream.per_epoch
+        for number, each in enumerate(data):
+            if each.weight and not counts[number]:
+                of_which = f"data set {number + 1}: " if len(data) > 1 else ""
+                raise ConfigError(
+                    f"{of_which}examples to train on: {len(each.examples)}; expected 2 or more of "
+                    "one kind"
+                )
+        batches = counts.total()
         self.per_epoch = batches // config.accumulation
-        if not batches:
-            raise ConfigError(f"examples to train on: {self.examples}; expected 2 or more")
         if self.per_epoch == 0:
             raise ConfigError(
                 f"{self.examples} examples give {batches} batches of up to "

@@ -143,8 +143,8 @@ def measured_by(
     if measure is not None:
         return measure.name
     if config.data_sets and not config.dev:
-        names = dict.fromkeys(measured_by(each.config, [each]) for each in data)
-        return f"{' and '.join(names)}, mean over the data sets"
+        names = " and ".join(dict.fromkeys(measured_by(each.config, [each]) for each in data))
+        return f"{names}, mean over the data sets" if len(data) > 1 else names
     name = "spearman" if config.dev else "top-1 accuracy"
     if config.objective is Objective.CLASSIFICATION:
         name = "accuracy"

@@ -183,7 +183,9 @@ def summary(config: TrainConfig, dims: Sequence[int], data: Sequence[DataSet] = 
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    if config.rotate and config.learns_vectors and config.kept_layers != 0:
+    learnt = [each.config for each in data] or [config]
+    of_teacher = any(each.learns_vectors for each in learnt)
+    if config.rotate and of_teacher and config.kept_layers != 0:
         lines.append("The vectors were first rotated towards the teacher's")
     elif nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")

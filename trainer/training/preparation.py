@@ -1,5 +1,6 @@
 """Before the first update: early checks, device, model and optimizer."""
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,7 +87,7 @@ def _check_examples(data: DataSet) -> None:
 
 def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
     """Refuse all but pairs with one score, of which two or more differ."""
-    values: set[float] = set()
+    low, high = math.inf, -math.inf
     for _, (anchor, _, *rest) in examples:
         numbers = [float(number) for number in rest[-1].split()]
         if len(rest) > 1 or len(numbers) > 1:
@@ -95,14 +96,12 @@ def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
                 "objective similarity learns pairs with one score; set objective=distillation for "
                 "scores of candidates"
             )
-        values.update(numbers)
-    if len(values) == 1:
+        low, high = min(low, *numbers), max(high, *numbers)
+    if low == high:
+        raise DataError(f"all {len(examples)} pairs have the score {low:g}: expected different ones")
+    if config.similarity_loss is SimilarityLoss.MSE and not -1 <= low <= high <= 1:
         raise DataError(
-            f"all {len(examples)} pairs have the score {min(values):g}: expected different ones"
-        )
-    if config.similarity_loss is SimilarityLoss.MSE and not all(-1 <= v <= 1 for v in values):
-        raise DataError(
-            f"scores from {min(values):g} to {max(values):g}: similarity_loss mse compares them "
+            f"scores from {low:g} to {high:g}: similarity_loss mse compares them "
             "with cosines, −1 to 1; divide them, or learn their order with cosent"
         )
 
