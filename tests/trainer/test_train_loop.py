@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
@@ -274,6 +275,27 @@ def test_interrupted_checkpoint_leaves_the_older_one(
     assert found is not None and found.name == "step-0000005"
     monkeypatch.undo()
     assert train(config, resume=True).matryoshka_dims == (32, 8)
+
+
+@pytest.mark.parametrize(
+    "step, way", [(5, "make room and start"), (10, "step-0000005 was kept: m")]
+)
+def test_a_checkpoint_without_room_leaves_the_older_one(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, step: int, way: str
+) -> None:
+    real = checkpoint.save_file
+
+    def full(tensors: Any, path: Path) -> None:
+        if path.name == "best.safetensors" and f"step-{step:07d}" in str(path):
+            raise SafetensorError("no space left")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    said = f"the checkpoint of update {step} cannot be written to .*: no space left; {way}"
+    with pytest.raises(TrainingError, match=said):
+        train(config)
+    left = [entry.name for entry in checkpoint.folder_of(config.out).iterdir()]
+    assert left == ["step-0000005"] * (step > 5)
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(

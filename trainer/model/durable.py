@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from trainer.errors import ModelError
 
 
@@ -44,5 +46,5 @@ def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
                     (path / keep).rename(new / keep)
                 path.rename(Path(scratch) / "old")
             new.rename(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ModelError(f"the model cannot be written to {path}: {error}") from error

@@ -11,18 +11,18 @@ A folder is written under another name and renamed when complete, so a step-N is
 Random states are not stored: every update seeds them from (seed, N).
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.errors import ConfigError, TrainingError
-from trainer.model.durable import write_json
+from trainer.model.durable import sync_files, write_json
 from trainer.model.layout import read_object
 from trainer.model.saving import remove_folder
 from trainer.training.config import TrainConfig
@@ -115,22 +115,35 @@ def save(
     optimizer: Optimizer,
     best: Weights,
 ) -> None:
-    """Write the checkpoint of this step, then remove the older ones."""
+    """Write the checkpoint of this step, then remove the older ones.
+
+    Raises TrainingError where it cannot be written; the one before it then stays.
+    """
     folder = folder_of(config.out)
     done = folder / f"step-{progress.step:07d}"
     scratch = folder / f".{done.name}"
-    remove_folder(scratch)
-    scratch.mkdir(parents=True)
-    save_file(copy_weights(module), scratch / "weights.safetensors")
-    save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
-    save_file(best, scratch / "best.safetensors")
-    state = {"format": FORMAT, "config": config.to_dict(), "origin": asdict(origin)}
-    write_json(scratch / "state.json", {**state, "progress": progress.to_dict()})
-    for file in scratch.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    remove_folder(done)
-    scratch.rename(done)
+    try:
+        remove_folder(scratch)
+        scratch.mkdir(parents=True)
+        save_file(copy_weights(module), scratch / "weights.safetensors")
+        save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
+        save_file(best, scratch / "best.safetensors")
+        state = {"format": FORMAT, "config": config.to_dict(), "origin": asdict(origin)}
+        write_json(scratch / "state.json", {**state, "progress": progress.to_dict()})
+        sync_files(scratch)
+        remove_folder(done)
+        scratch.rename(done)
+    except (OSError, SafetensorError) as error:
+        kept = latest(config.out)
+        remove_folder(scratch)
+        raise TrainingError(
+            f"the checkpoint of update {progress.step} cannot be written to {folder}: {error}; "
+            + (
+                f"{kept.name} was kept: make room and resume"
+                if kept
+                else "make room and start again"
+            )
+        ) from error
     for old in folder.iterdir():
         if old != done:
             remove_folder(old)

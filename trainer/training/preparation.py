@@ -98,7 +98,9 @@ def _check_scored_pairs(config: TrainConfig, examples: Examples) -> None:
             )
         low, high = min(low, *numbers), max(high, *numbers)
     if low == high:
-        raise DataError(f"all {len(examples)} pairs have the score {low:g}: expected different ones")
+        raise DataError(
+            f"all {len(examples)} pairs have the score {low:g}: expected different ones"
+        )
     if config.similarity_loss is SimilarityLoss.MSE and not -1 <= low <= high <= 1:
         raise DataError(
             f"scores from {low:g} to {high:g}: similarity_loss mse compares them "
