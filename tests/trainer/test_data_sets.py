@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
 from trainer.errors import ConfigError
+from trainer.training import data_sets
 from trainer.training.batches import BatchPlan
 from trainer.training.config import Objective, TrainConfig, parts
 from trainer.training.data.examples import Examples
 from trainer.training.data.positives import Kind
-from trainer.training.data_sets import DataSet
+from trainer.training.data_sets import DataSet, read_data_sets
 from trainer.training.loop import train
 from trainer.training.passes import Passes
 from trainer.training.settings.objective import DistillationLoss
@@ -76,8 +77,18 @@ def test_a_data_set_without_a_batch_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^data set 2: examples to train on: 2; expected 2 or m"):
         BatchPlan(run, [DataSet(run, pairs(9)), DataSet(run, lone)])
     assert BatchPlan(run, [DataSet(run, pairs(9)), DataSet(run, lone, weight=0)]).per_epoch == 2
-    with pytest.raises(ConfigError, match="^examples to train on: 1; expected 2 or more of one k"):
+    with pytest.raises(ConfigError, match=r"^examples to train on: 1; expected 2 or more of one k"):
         BatchPlan(run, [DataSet(run, pairs(1))])
+
+
+def test_the_data_sets_take_turns_in_another_order_every_epoch() -> None:
+    run = settings(batch_size=4)
+    plan = BatchPlan(run, [DataSet(run, pairs(80, "a")), DataSet(run, pairs(80, "b"))])
+    turns = [
+        [number for step in range(40) for number, _ in plan.at(epoch * 40 + step)]
+        for epoch in range(2)
+    ]
+    assert turns[0] != turns[1] and turns[0] != sorted(turns[0])
 
 
 def test_a_share_of_a_data_set_is_another_one_in_the_next_epoch() -> None:
@@ -176,6 +187,54 @@ def test_a_run_learns_from_all_of_them_and_resumes(
         torch.testing.assert_close(weights(again)[name], value, rtol=0, atol=0)
 
 
+def test_a_data_set_behind_another_learns_as_one_alone(several: TrainConfig) -> None:
+    """By its own objective, prompts, batches and weight, not by those of the first."""
+    first, scored, _ = several.data_sets
+    run = replace(several, max_steps=1, dropout=0.0, eval_every=0, expects=(), prefix_weights=())
+
+    def first_loss(*sets: dict[str, Any], **more: Any) -> float:
+        trained = train(replace(run, data_sets=sets, **more))
+        return float(trained.model.history["losses"][0])
+
+    scored = {**scored, "batch_size": 32}  # all of them: the order does not matter
+    behind = first_loss({**first, "weight": 0}, {**scored, "loss_weight": 3})
+    alone = {name: value for name, value in scored.items() if name != "weight"}
+    plain = first_loss(hard_negative_weight=1.0, **alone)
+    assert behind == pytest.approx(3 * plain, rel=1e-5)
+    prompted = first_loss({**first, "weight": 0}, {**scored, "document_prompt": "the dog "})
+    assert prompted != pytest.approx(plain, rel=1e-3)
+
+
+def test_fixed_vectors_are_those_of_a_data_sets_own_prompt(several: TrainConfig) -> None:
+    """Where the head alone is trained, a text is encoded once for each prompt."""
+    first, *_ = several.data_sets
+    losses = []
+    for prompt in ("", "the dog "):
+        data = ({**first, "query_prompt": prompt},)
+        run = replace(several, data_sets=data, expects=(), head_only=True, rotate=True, max_steps=1)
+        losses.append(train(replace(run, eval_every=0)).model.history["losses"][0])
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+def test_every_data_set_has_its_teacher_and_each_is_loaded_once(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[str] = []
+
+    def load(own: TrainConfig, device: torch.device) -> Any:
+        loaded.append(own.teacher or own.guide)
+        return loaded[-1]
+
+    monkeypatch.setattr(data_sets, "load_fixed", load)
+    train_files = {"train": list(config.train)}
+    of_teacher = {**train_files, "objective": "distillation", "teacher": "b"}
+    parts_of_run = ({**train_files, "guide": "a"}, train_files, of_teacher, of_teacher)
+    found = read_data_sets(replace(config, train=(), data_sets=parts_of_run), torch.device("cpu"))
+    assert [each.fixed for each in found] == ["a", "", "b", "b"]
+    assert loaded == ["a", "", "b"]
+
+
 def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
     several: TrainConfig, tmp_path: Path
 ) -> None:
@@ -253,7 +312,7 @@ def test_files_of_a_resumed_run_may_have_moved(several: TrainConfig, tmp_path: P
         path = Path(data["train"][0])
         data["train"] = [str(path.rename(tmp_path / "elsewhere" / path.name))]
     changed = ({**moved[0], "weight": 3.0}, *moved[1:])
-    with pytest.raises(ConfigError, match="was made with data_sets .*: resume with the same conf"):
+    with pytest.raises(ConfigError, match=r"was made with data_sets .*: resume with the same con"):
         train(replace(several, data_sets=changed), resume=True)
     last = Path(moved[-1]["train"][0])
     text = last.read_text()

@@ -198,6 +198,15 @@ def test_seeds_and_epochs_change_order_and_paraphrases() -> None:
     assert len(pairs) > 60  # of 120 pairs; without fresh draws it would stay at 20
 
 
+def test_pairs_meet_others_in_every_epoch() -> None:
+    data = examples({Kind.PAIR: 40})
+    met = [
+        {frozenset(row.anchor for row in batch) for batch in epoch_batches(data, 4, 0, epoch)}
+        for epoch in range(3)
+    ]
+    assert not met[0] & met[1] and not met[1] & met[2]
+
+
 def test_no_text_twice_in_a_batch_where_avoidable() -> None:
     pairs = [(Kind.PAIR, (f"question {i % 8}", f"answer {i}")) for i in range(32)]
     for epoch in range(5):
