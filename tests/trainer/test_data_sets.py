@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
 from trainer.errors import ConfigError
-from trainer.training import data_sets
+from trainer.training import data_sets, judging
 from trainer.training.batches import BatchPlan
 from trainer.training.config import Objective, TrainConfig, parts
 from trainer.training.data.examples import Examples
+from trainer.training.data.holdout import Split
 from trainer.training.data.positives import Kind
 from trainer.training.data_sets import DataSet, read_data_sets
+from trainer.training.judging import Judgement
 from trainer.training.loop import train
 from trainer.training.passes import Passes
 from trainer.training.settings.objective import DistillationLoss
@@ -252,6 +254,17 @@ def test_the_steps_are_judged_by_the_mean_of_what_is_held_out(
         "mean over the data sets"
     )
     assert recipe["held_out"] == 34 + 24
+
+
+def test_a_mean_is_of_those_that_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = [{8: 0.25, 4: 1.0}, None, {8: 0.75, 4: 0.0}]
+    judges = [None if each is None else (lambda _, s=each: Judgement(s)) for each in scores]
+    left = iter([(judge, Split(pairs(2))) for judge in judges])
+    monkeypatch.setattr(judging, "_make_judge", lambda *_: next(left))
+    run = settings()
+    judge, splits = judging.make_judge(run, [DataSet(run, pairs(2))] * 3)
+    assert judge is not None and len(splits) == 3
+    assert judge(None).scores == {8: 0.5, 4: 0.5}  # type: ignore[arg-type]
 
 
 def test_a_loss_weight_scales_the_gradients(config: TrainConfig) -> None:  # noqa: F811

@@ -229,6 +229,9 @@ def test_a_fresh_row_is_looked_for_among_two_batches_of_repeats(repeats: int, se
 def test_digest_follows_the_texts() -> None:
     one, other = examples({Kind.PAIR: 3}), examples({Kind.PAIR: 4})
     assert one.digest() == examples({Kind.PAIR: 3}).digest() != other.digest()
+    *rest, (kind, texts) = list(one)
+    changed = Examples([*rest, (kind, (*texts[:-1], texts[-1] + "."))])
+    assert changed.digest() != one.digest() != Examples([(kind, texts), *rest]).digest()
 
 
 def test_digest_follows_the_files_beside_them(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_interrupted_checkpoint_leaves_the_older_one(
 
 
 @pytest.mark.parametrize(
-    "step, way", [(5, "make room and start"), (10, "step-0000005 was kept: m")]
+    "step, way", [(5, "mend this and start"), (10, "step-0000005 was kept: m")]
 )
 def test_a_checkpoint_without_room_leaves_the_older_one(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, step: int, way: str

@@ -139,9 +139,9 @@ def save(
         raise TrainingError(
             f"the checkpoint of update {progress.step} cannot be written to {folder}: {error}; "
             + (
-                f"{kept.name} was kept: make room and resume"
+                f"{kept.name} was kept: mend this and resume"
                 if kept
-                else "make room and start again"
+                else "mend this and start again"
             )
         ) from error
     for old in folder.iterdir():
