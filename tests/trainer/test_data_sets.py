@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.trainer.test_teacher_runs import sentences_of
 from tests.trainer.test_train_loop import base, config, interrupt_at, weights  # noqa: F401
 from trainer.errors import ConfigError
-from trainer.training import data_sets, judging
+from trainer.training import batches, data_sets, judging
 from trainer.training.batches import BatchPlan
 from trainer.training.config import Objective, TrainConfig, parts
 from trainer.training.data.examples import Examples
@@ -112,6 +112,20 @@ def test_every_batch_is_found_without_those_before_it(batch: int) -> None:
     anchors = [row.anchor for found in order for i, rows in found for row in rows if i == 0]
     assert len(set(anchors)) == len(anchors) == 20_000
     assert anchors != sorted(anchors)
+
+
+def test_fewer_long_rows_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And their batches are found by number as well."""
+    monkeypatch.setattr(batches, "BLOCK_BYTES", 40_000)
+    run = settings(batch_size=4)
+    rows = [(Kind.PAIR, (f"{i} {'long ' * 200}", f"positive {i}")) for i in range(200)]
+    data = [DataSet(run, Examples(rows))]
+    plan = BatchPlan(run, data)
+    order = [plan.at(step) for step in range(plan.per_epoch)]
+    ((_, stream),) = plan._streams
+    assert stream._at_once == 9  # of 4 rows of 1 kB
+    assert BatchPlan(run, data).at(30) == order[30]
+    assert len({row.anchor for found in order for _, batch in found for row in batch}) == 200
 
 
 @pytest.fixture

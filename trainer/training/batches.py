@@ -12,9 +12,9 @@ from trainer.training.config import TrainConfig
 from trainer.training.data.positives import Batch, Drawn, Kind, draw
 from trainer.training.data_sets import DataSet
 
-# Rows that are in memory at a time for each kind of a data set, and whole batches of them at least.
-# Within them rows change places, so that no text is twice in a batch.
-BLOCK_ROWS, BLOCK_BATCHES = 8192, 4
+# Rows, and bytes of them, that are in memory at a time for each kind of a data set; and batches, at
+# least. Within them rows change places, so that no text is twice in a batch.
+BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
 
 
 class Stream:
@@ -33,7 +33,8 @@ class Stream:
         self._places = data.examples.of_kind(kind)
         self._name = f"{name} {kind} {data.config.seed}"
         size = data.config.batch_size
-        self._at_once = max(BLOCK_BATCHES, BLOCK_ROWS // size)  # batches of a block
+        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, data.examples.mean_bytes)))
+        self._at_once = max(BLOCK_BATCHES, rows // size)  # batches of a block
         rest = len(self._places) % size
         self.per_pass = len(self._places) // size
         self.per_pass += rest > 1 or (rest == 1 and kind is Kind.TRIPLET)

@@ -91,6 +91,11 @@ class Examples(Sequence[Example]):
     def __iter__(self) -> Iterator[Example]:
         return (self[i] for i in range(len(self)))
 
+    @property
+    def mean_bytes(self) -> float:
+        """Of an example in the file."""
+        return float(self._ends[-1]) / max(1, len(self._kinds))
+
     def of_kind(self, kind: Kind) -> NDArray[np.int64]:
         """The places of all examples of a kind, in order."""
         kinds = self._kinds if self._rows is None else self._kinds[self._rows]
