@@ -21,9 +21,13 @@ class FixedEncoder:
 
     def __init__(self, encoder: Encoder, device: torch.device):
         self.encoder = encoder
-        self.fingerprint = encoder.fingerprint
         self.dim = encoder.dim
         self._device = device
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder."""
+        return self.encoder.fingerprint
 
     def __call__(self, texts: Sequence[str], role: Role) -> Tensor:
         """Unit rows (n, dim) float32, with the encoder's own prompt for this role."""
@@ -36,9 +40,13 @@ class FixedCrossEncoder:
     def __init__(self, scorer: CrossEncoder, sigmoid: bool, device: torch.device):
         """sigmoid: whether `score` gives the output after it."""
         self._scorer = scorer
-        self.fingerprint = scorer.fingerprint
         self._sigmoid = sigmoid
         self._device = device
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the cross-encoder."""
+        return self._scorer.fingerprint
 
     def __call__(self, questions: Sequence[str], texts: Sequence[str]) -> Tensor:
         """(n,) float32: of each question with its text."""
