@@ -425,6 +425,7 @@ def test_what_fails_for_a_moment_is_tried_again(
     assert encoder.runtime == "openvino"
 
 
+@pytest.mark.long
 def test_compiling_in_several_processes_at_once(fresh: Path) -> None:
     script = (
         "import sys\nfrom trainer.encoder import Encoder\n"

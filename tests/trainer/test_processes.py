@@ -64,8 +64,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-# Five that differ most; the others share their code.
-OFTEN = {"pairs", "cached", "queue", "left over", "ranking"}
+# Three that differ most; the others share their code.
+OFTEN = {"cached", "queue", "left over"}
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("scenario", "points"),
     [
-        *faults("add", 8, 1000),
-        *faults("create", 8, 40),
-        *faults("stream", 8, 50),
-        *faults("changes", 8, 150),
-        *faults("merge", 8, 400),
+        *faults("add", 5, 1000),
+        *faults("create", 4, 40),
+        *faults("stream", 4, 50),
+        *faults("changes", 5, 150),
+        *faults("merge", 5, 400),
         pytest.param("long", 80, marks=pytest.mark.long),
     ],
 )

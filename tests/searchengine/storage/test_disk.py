@@ -18,11 +18,11 @@ faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(
     ("scenario", "points", "error"),
     [
-        ("create", "8", ["ENOSPC"]),
-        ("changes", "16", ["ENOSPC"]),
-        ("stream", "8", ["ENOSPC"]),
-        ("changes", "10", ["EIO", "--once"]),
-        ("changes", "8", ["EROFS"]),
+        ("create", "4", ["ENOSPC"]),
+        ("changes", "8", ["ENOSPC"]),
+        ("stream", "5", ["ENOSPC"]),
+        ("changes", "6", ["EIO", "--once"]),
+        ("changes", "5", ["EROFS"]),
         ("adds", "6", ["EACCES"]),
         *(
             pytest.param(*case, marks=pytest.mark.long)

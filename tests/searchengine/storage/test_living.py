@@ -214,6 +214,6 @@ class Living(RuleBasedStateMachine):
 
 TestLiving = Living.TestCase
 TestLiving.settings = settings(
-    stateful_step_count=25,
+    stateful_step_count=16,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
