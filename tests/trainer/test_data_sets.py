@@ -102,7 +102,7 @@ def test_a_share_of_a_data_set_is_another_one_in_the_next_epoch() -> None:
 
 @pytest.mark.parametrize("batch", [4, 3000])
 def test_every_batch_is_found_without_those_before_it(batch: int) -> None:
-    """Also in the second block of rows, and for batches of which few fit in one."""
+    """Also in the second block of rows, and for large batches."""
     run = settings(batch_size=batch)
     data = [DataSet(run, pairs(20_000)), DataSet(run, pairs(30, "b"), 2.0)]
     plan = BatchPlan(run, data)
@@ -130,7 +130,7 @@ def test_fewer_long_rows_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def several(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
-    """Triplets, scored pairs, and sentences of which the base's own vectors are kept."""
+    """Triplets, scored pairs, and sentences that keep the base's vectors."""
     scored = tmp_path / "scored.tsv"
     rows = [
         f"{5 * (a == b)}\tthe {a} sleeps {c}\ta {b} sings {c}"

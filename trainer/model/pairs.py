@@ -17,7 +17,7 @@ from trainer.model.network import max_tokens, read_config, read_transformer
 from trainer.model.source import Source
 from trainer.model.tokens import Tokenization
 
-# Where a model's configuration names what is applied to its output; after sentence-transformers.
+# The activation's name in a model's configuration, as sentence-transformers writes it.
 _SIGMOIDS = (None, "torch.nn.modules.activation.Sigmoid")
 _CLASSIFIER = "SequenceClassification"
 _IDENTITY = "torch.nn.modules.linear.Identity"

@@ -35,7 +35,7 @@ def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
 
     A teacher of several is loaded once.
     """
-    known: dict[str, Fixed] = {}
+    known: dict[tuple[str, str], Fixed] = {}  # by teacher and guide
     found = []
     for part in parts(config):
         own = part.config
@@ -48,11 +48,11 @@ def read_data_sets(config: TrainConfig, device: torch.device) -> list[DataSet]:
             next_sentence=own.augment is Augment.NEXT_SENTENCE,
             folder=own.out.absolute().parent,
         )
-        name = own.teacher or own.guide
-        if name not in known:
-            known[name] = load_fixed(own, device)
+        names = own.teacher, own.guide
+        if names not in known:
+            known[names] = load_fixed(own, device)
         found.append(
-            DataSet(own, examples, part.weight, part.loss_weight, part.prompts, known[name])
+            DataSet(own, examples, part.weight, part.loss_weight, part.prompts, known[names])
         )
     return found
 

@@ -76,7 +76,7 @@ def make_judge(
 
 
 def _mean(judgements: Sequence[Judgement]) -> Judgement:
-    """The mean scores of several data sets, none of which has files of dev."""
+    """The mean scores over several data sets, without dev files."""
     scores = [judgement.scores for judgement in judgements]
     return Judgement({dim: sum(s[dim] for s in scores) / len(scores) for dim in scores[0]})
 
@@ -122,7 +122,7 @@ def _make_judge(
 
 
 def _of_documents(config: TrainConfig, fixed: Fixed) -> Encoder | None:
-    """The encoder of the documents, where what is trained encodes questions alone."""
+    """The encoder of the documents, if the run trains a question encoder."""
     if config.question_encoder and isinstance(fixed, FixedEncoder):
         return fixed.encoder
     return None

@@ -17,7 +17,7 @@ _INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
 def read_parquet(path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:row", from 1) and record of every row. Raises CorpusError."""
     try:
-        # A group of rows, of which there may be one in a file, is not read as a whole.
+        # Reads row groups piece by piece: a file may have only one.
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BYTES) as file:
             columns = _columns(file.schema_arrow)
             batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)

@@ -1,7 +1,7 @@
 """The examples of a run, on disk: memory does not grow with their texts.
 
-Every file is read once from its beginning to its end, and its examples are written to a temporary
-file, from which any of them can be read again. So an epoch is in random order over all of them,
+Before training, the examples of all files are copied to a temporary file, from which any of them
+can be read by its number. So an epoch is in random order over all of them,
 and a resumed run continues with the next batch, however large the files are.
 """
 

@@ -60,7 +60,7 @@ def sentences(path: Path) -> Iterator[str]:
 def read_file(
     path: Path, columns: Sequence[str] = (), reading: Reading = Reading.TEXTS
 ) -> Iterator[Example]:
-    """The examples of one file, a row of which is in memory at a time. Raises DataError."""
+    """The examples of one file, read row by row. Raises DataError."""
     try:
         header = _header(path)
         if not header.first:

@@ -42,7 +42,7 @@ def _of_parquet(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise _lacking(path, "pyarrow") from None
     try:
-        # A group of rows, of which there may be one in a file, is not read as a whole.
+        # Reads row groups piece by piece: a file may have only one.
         parts = {"pre_buffer": False, "buffer_size": _BYTES}
         with pyarrow.parquet.ParquetFile(path, **parts) as file:
             batches = file.iter_batches(_ROWS, columns=columns or None, use_threads=False)
