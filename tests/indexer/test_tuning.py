@@ -18,6 +18,7 @@ from conftest import WordLengths
 from indexer.config import SegmentConfig
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
+from indexer.tuning import grid
 from indexer.tuning.confidence import holds
 from indexer.tuning.tune import Goal, Tuning
 from searchengine import SearchEngine
@@ -48,6 +49,13 @@ def texts(count: int, seed: int) -> list[str]:
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
     numbered = enumerate(texts(count, seed))
     return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in numbered]
+
+
+@pytest.fixture(autouse=True)
+def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen matters nowhere here (test_tune.py has the whole grid)."""
+    monkeypatch.setattr(grid, "PREFIXES", (32,))
+    monkeypatch.setattr(grid, "EF_SEARCHES", (64, 128))
 
 
 @pytest.fixture
@@ -375,7 +383,7 @@ def test_what_was_changed_meanwhile_is_left_alone(
         measured = tuning_module.tune
 
         def slow(*arguments: Any, **named: Any) -> Tuning:
-            monkeypatch.undo()
+            monkeypatch.setattr(tuning_module, "tune", measured)
             other.tune(texts(150, 8), GOAL) if change == "tune" else other.add(documents(1, 4))
             return measured(*arguments, **named)
 

@@ -43,11 +43,11 @@ def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
         "--base",
         "base",
         "--set",
-        "checkpoint_every=1",
+        "checkpoint_every=2",
         "--set",
         "eval_every=5",
     ]
-    options += ["--set", "max_steps=60", "--set", "precision=fp32", "--set", "learning_rate=0.001"]
+    options += ["--set", "max_steps=40", "--set", "precision=fp32", "--set", "learning_rate=0.001"]
     options += ["--dev", "dev.tsv", "--set", "keep_last=true"]
     whole = run(folder, "train", *options, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
@@ -67,7 +67,7 @@ def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
     two = [Encoder.load(folder / name) for name in ("whole", "cut")]
     assert two[0].fingerprint == two[1].fingerprint != Encoder.load(folder / "base").fingerprint
     histories = [json.loads((folder / n / "training.json").read_text()) for n in ("whole", "cut")]
-    assert histories[0] == histories[1] and len(histories[0]["losses"]) == 60
+    assert histories[0] == histories[1] and len(histories[0]["losses"]) == 40
 
 
 def test_preset_settings_pictures_and_logs(folder: Path) -> None:

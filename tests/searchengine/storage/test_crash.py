@@ -45,7 +45,7 @@ def test_a_killed_writer_leaves_whole_commits(scenario: str, points: int) -> Non
         *faults("add", 16, 60),
         *faults("create", 16, 40),
         *faults("stream", 16, 40),
-        *faults("changes", 24, 120),
+        *faults("changes", 16, 120),
         *faults("merge", 16, 400),
         pytest.param("long", 60, marks=pytest.mark.long),
     ],

@@ -18,12 +18,12 @@ faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(
     ("scenario", "points", "error"),
     [
-        ("create", "4", ["ENOSPC"]),
-        ("changes", "8", ["ENOSPC"]),
-        ("stream", "5", ["ENOSPC"]),
+        ("create", "3", ["ENOSPC"]),
+        ("changes", "4", ["ENOSPC"]),
+        ("stream", "3", ["ENOSPC"]),
         ("changes", "6", ["EIO", "--once"]),
-        ("changes", "5", ["EROFS"]),
-        ("adds", "6", ["EACCES"]),
+        ("changes", "3", ["EROFS"]),
+        ("adds", "3", ["EACCES"]),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in (
@@ -46,7 +46,7 @@ def test_what_a_disk_refuses_is_refused_whole(scenario: str, points: str, error:
     assert tally["refused"] > 0
 
 
-few_and_many = pytest.mark.parametrize("points", [8, pytest.param(100, marks=pytest.mark.long)])
+few_and_many = pytest.mark.parametrize("points", [4, pytest.param(100, marks=pytest.mark.long)])
 
 
 @faults
