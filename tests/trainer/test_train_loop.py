@@ -487,3 +487,21 @@ def test_missing_packages_name_the_extra(
 def test_the_mean_is_weighted() -> None:
     assert mean({32: 0.9, 8: 0.5}, {}) == pytest.approx(0.7)
     assert mean({32: 0.9, 8: 0.5}, {32: 1, 8: 3}) == pytest.approx(0.6)
+
+
+def test_two_runs_do_not_write_to_one_folder(config: TrainConfig) -> None:
+    """Each would remove the other's checkpoints; a run that ended, or was killed, is in no way."""
+    refused: list[str] = []
+
+    def report(line: Report) -> None:
+        if line.step == 1:
+            with pytest.raises(ConfigError, match="another run is training into .*choose another"):
+                train(config)
+            refused.append("while it runs")
+
+    before = {*config.out.parent.iterdir()}
+    train(config, report)
+    assert refused == ["while it runs"]
+    assert {*config.out.parent.iterdir()} - before == {config.out}
+    config.out.with_name(f".{config.out.name}.lock").touch()  # left by a killed run
+    train(config)

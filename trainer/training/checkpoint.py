@@ -11,11 +11,14 @@ A folder is written under another name and renamed when complete, so a step-N is
 Random states are not stored: every update seeds them from (seed, N).
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -100,6 +103,29 @@ class Progress:
 
 def folder_of(out: Path) -> Path:
     return out / "checkpoint"
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep other runs from writing to `out`: each would remove the other's checkpoints.
+
+    The lock is a hidden file beside the folder; the system releases that of a killed process.
+    Raises ConfigError where another run holds it.
+    """
+    lock = FileLock(out.absolute().with_name(f".{out.absolute().name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(
+            f"another run is training into {out}: wait for it, or choose another `out`"
+        ) from None
+    try:
+        yield
+    finally:
+        if os.name != "nt":
+            # While locked: a process that opened it meanwhile sees that it is gone.
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def copy_weights(module: nn.Module) -> Weights:

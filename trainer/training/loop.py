@@ -10,7 +10,7 @@ as a run without interruption.
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,6 +39,7 @@ from trainer.training.outcome import Run, finish, mean, prefix_weights
 from trainer.training.passes import Passes
 from trainer.training.preparation import (
     check_examples,
+    check_place,
     check_start,
     load_base,
     make_accelerator,
@@ -46,7 +47,7 @@ from trainer.training.preparation import (
     make_optimizer,
     starts_rotated,
 )
-from trainer.training.processes import Processes
+from trainer.training.processes import Processes, launched_rank
 from trainer.training.teachers import make_objective, teacher_targets
 from trainer.training.training_model import TrainingModel
 from trainer.training.update import Ahead, update
@@ -106,9 +107,12 @@ def train(
     ModelError, or TrainingError for a loss that is not a number (the last checkpoint stays).
     The state of torch's random generators is restored afterwards.
     """
-    check_start(config, resume)
-    with kept_random_state():
-        return run_training(config, report, resume, measure)
+    check_place(config)
+    # Of several processes that train as one, the first alone writes.
+    with checkpoint.held(config.out) if launched_rank() == 0 else nullcontext():
+        check_start(config, resume)
+        with kept_random_state():
+            return run_training(config, report, resume, measure)
 
 
 @contextmanager

@@ -45,8 +45,8 @@ from trainer.training.training_model import (
 _TOKENIZED_AT_ONCE = 10_000
 
 
-def check_start(config: TrainConfig, resume: bool) -> None:
-    """Refuse a run that would fail, or destroy something, hours later."""
+def check_place(config: TrainConfig) -> None:
+    """Refuse an `out` that a model could not be written to hours later."""
     check_replaceable(config.out)
     try:
         config.out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,10 @@ def check_start(config: TrainConfig, resume: bool) -> None:
             f"out is {config.out}: nothing can be written there ({error.strerror}); name a folder "
             "that can be made"
         ) from error
+
+
+def check_start(config: TrainConfig, resume: bool) -> None:
+    """Refuse to begin a run where another one can be resumed."""
     unfinished = checkpoint.latest(config.out)
     if unfinished is not None and not resume:
         raise ConfigError(
