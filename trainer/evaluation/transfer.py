@@ -226,7 +226,7 @@ def _row(data: TransferData, encoded: Encoded, dim: int) -> TransferRow:
         chosen = best_c_by_folds(x, y)
     else:
         chosen = best_c(x, y, features(encoded, data.dev, dim), data.dev.labels)
-    predicted = _fit(x, y, chosen).predict(features(encoded, data.test, dim))
+    predicted = fitted(x, y, chosen).predict(features(encoded, data.test, dim))
     return _scored(data.task, dim, predicted, data.test.labels, chosen)
 
 
@@ -254,13 +254,13 @@ def nested_folds(
     for t, v in combinations(range(folds), 2):
         seen = (fold != t) & (fold != v)
         for i, c in enumerate(cs):
-            model = _fit(x[seen], y[seen], c)
+            model = fitted(x[seen], y[seen], c)
             right[t, v, i] = (model.predict(x[fold == v]) == y[fold == v]).sum()
             right[v, t, i] = (model.predict(x[fold == t]) == y[fold == t]).sum()
     chosen = right.sum(axis=1).argmax(axis=1)  # (folds,) places in cs
     predicted = np.empty_like(y)
     for t in range(folds):
-        model = _fit(x[fold != t], y[fold != t], cs[chosen[t]])
+        model = fitted(x[fold != t], y[fold != t], cs[chosen[t]])
         predicted[fold == t] = model.predict(x[fold == t])
     return predicted, cs[sorted(chosen)[(folds - 1) // 2]]
 
@@ -271,7 +271,7 @@ def best_c_by_folds(x: Features, y: Labels, cs: Sequence[float] = CS, folds: int
     right = np.zeros(len(cs), dtype=int)
     for v in range(folds):
         for i, c in enumerate(cs):
-            model = _fit(x[fold != v], y[fold != v], c)
+            model = fitted(x[fold != v], y[fold != v], c)
             right[i] += (model.predict(x[fold == v]) == y[fold == v]).sum()
     return cs[int(right.argmax())]
 
@@ -280,7 +280,7 @@ def best_c(
     x: Features, y: Labels, dev_x: Features, dev_y: Labels, cs: Sequence[float] = CS
 ) -> float:
     """The C whose model of x has most right answers on the dev rows."""
-    right = [int((_fit(x, y, c).predict(dev_x) == dev_y).sum()) for c in cs]
+    right = [int((fitted(x, y, c).predict(dev_x) == dev_y).sum()) for c in cs]
     return cs[int(np.argmax(right))]
 
 
@@ -295,7 +295,8 @@ def _folds(x: Features, y: Labels, folds: int) -> NDArray[np.int64]:
     return fold
 
 
-def _fit(x: Features, y: Labels, c: float) -> Any:
+def fitted(x: Features, y: Labels, c: float) -> Any:
+    """A logistic regression of scikit-learn."""
     return _logistic_regression()(C=c, solver="lbfgs", max_iter=MAX_ITERATIONS).fit(x, y)
 
 
