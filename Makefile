@@ -3,6 +3,8 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training.md
+# Where images forbid compiled modules, each process that the tests start would compile all anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup setup-demo demo test test-long test-integrations check check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
