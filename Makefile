@@ -41,7 +41,7 @@ demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
 test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long

@@ -51,6 +51,20 @@ def shared_data() -> Path:
     return SHARED
 
 
+def use_small_grid(patch: pytest.MonkeyPatch) -> None:
+    """Have a tuning try few configs, where it does not matter which one is chosen."""
+    from indexer.tuning import grid
+
+    patch.setattr(grid, "PREFIXES", (32,))
+    patch.setattr(grid, "EF_SEARCHES", (64, 128))
+
+
+@pytest.fixture
+def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings of this process try few configs."""
+    use_small_grid(monkeypatch)
+
+
 class WordLengths:
     """An encoder a human can compute: entry i counts the words of i + 1 letters, scaled to 1.
 

@@ -63,15 +63,19 @@ def compile_library(folder: Path) -> Path:
     return library
 
 
+def environment() -> dict[str, str]:
+    """Of a process to start with the library loaded, and with one thread."""
+    library = str(compile_library(Path(tempfile.mkdtemp(prefix="faults-"))))
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **one, "LD_PRELOAD": library, _LOADED: library}
+
+
 def under_faults() -> None:
     """Start this process anew with the library loaded; returns at once when it is."""
     if _LOADED in os.environ:
         shutil.rmtree(Path(os.environ[_LOADED]).parent, ignore_errors=True)
         return
-    library = str(compile_library(Path(tempfile.mkdtemp(prefix="faults-"))))
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    environment = {**os.environ, **one, "LD_PRELOAD": library, _LOADED: library}
-    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    os.execve(sys.executable, [sys.executable, *sys.argv], environment())
 
 
 def campaign(*arguments: str, seconds: int = 600) -> dict[str, Any]:
@@ -84,7 +88,11 @@ def campaign(*arguments: str, seconds: int = 600) -> dict[str, Any]:
         options[options.index("--points") + 1] = os.environ["FAULT_POINTS"]
     driver = str(SOURCE.with_name("campaign.py"))
     done = subprocess.run(
-        [sys.executable, driver, *options], capture_output=True, text=True, timeout=seconds
+        [sys.executable, driver, *options],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=environment(),  # else it would import everything twice
     )
     if not done.stdout:
         raise AssertionError(f"{options} ended with status {done.returncode}: {done.stderr}")

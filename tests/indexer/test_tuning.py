@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, use_small_grid
 
 from indexer.config import SegmentConfig
 from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
-from indexer.tuning import grid
 from indexer.tuning.confidence import holds
 from indexer.tuning.tune import Goal, Tuning
 from searchengine import SearchEngine
@@ -35,6 +34,9 @@ from searchengine.maintenance.tuning import (
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.store import Store
 
+# Which config is chosen does not matter here: test_tune.py has the whole grid.
+pytestmark = pytest.mark.usefixtures("small_grid")
+
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)
 CONFIG = SegmentConfig(prefix=4, shortlist=20)
@@ -49,13 +51,6 @@ def texts(count: int, seed: int) -> list[str]:
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
     numbered = enumerate(texts(count, seed))
     return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in numbered]
-
-
-@pytest.fixture(autouse=True)
-def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is chosen matters nowhere here (test_tune.py has the whole grid)."""
-    monkeypatch.setattr(grid, "PREFIXES", (32,))
-    monkeypatch.setattr(grid, "EF_SEARCHES", (64, 128))
 
 
 @pytest.fixture
@@ -311,6 +306,7 @@ def test_threads_search_while_one_tunes(engine: SearchEngine) -> None:
 def _tune_and_die(path: Path) -> None:
     """Killed when all new segments lie complete on disk, before the commit."""
     Changes.count_commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    use_small_grid(pytest.MonkeyPatch())
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
         engine.tune(texts(150, 9), GOAL)
 
@@ -339,6 +335,7 @@ def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
 
 
 def _tune(path: Path, seed: int, results: Any) -> None:
+    use_small_grid(pytest.MonkeyPatch())
     with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
         try:
             engine.tune(texts(150, seed), GOAL)

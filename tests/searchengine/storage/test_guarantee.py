@@ -17,6 +17,8 @@ from searchengine.maintenance.guarantee import Guarantee
 from searchengine.maintenance.tuning import described
 from searchengine.storage.documents.store import Store
 
+pytestmark = pytest.mark.usefixtures("small_grid")
+
 WIDTH = 48
 GOAL = Goal(recall=0.8, confidence=0.9)
 
