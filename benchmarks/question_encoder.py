@@ -10,10 +10,11 @@ without any text of the sets below, on one thread. Then, with documents by the s
   three as a share of the starter's.
 - titles of papers that were not trained on, which must find their abstracts among others: MRR. This
   chose the settings; the three sets did not.
-- milliseconds to encode a question alone, each side in turn; ratios are of the same question.
+- milliseconds to encode a question alone, and, with --sentences, from its text to the hits in a
+  warm collection of so many sentences; each side in turn, ratios are of the same question.
 
-FOLDER keeps the vectors of documents and what was trained; remove it to do it again. --seeds trains
-that many of each kind.
+FOLDER keeps the vectors of documents, what was trained and the collection; remove it to do it
+again. --seeds trains that many of each kind.
 """
 
 import gzip
@@ -27,10 +28,11 @@ from typing import Any
 
 import click
 import numpy as np
-from encoding import Judged, Vectors
+from encoding import Judged, Vectors, mixed
 from record import DATA, record
 from sides import in_turn, percentiles, times
 
+from searchengine import SearchEngine
 from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 from trainer.training.loop import Report, train
@@ -53,6 +55,7 @@ SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--set", "changes", multiple=True, metavar="KIND:NAME=VALUE", help="Other settings.")
 @click.option("--only", multiple=True, type=click.Choice([*PRESETS]), help="Kinds to train.")
+@click.option("--sentences", default=0, show_default=True, help="Of a collection to ask.")
 @click.option("--tests/--no-tests", default=True, help="The three sets; leave out for choosing.")
 def main(
     data: Path,
@@ -61,6 +64,7 @@ def main(
     seeds: int,
     changes: tuple[str, ...],
     only: tuple[str, ...],
+    sentences: int,
     tests: bool,
 ) -> None:
     """Train, measure and record."""
@@ -101,8 +105,14 @@ def main(
             click.echo(f"{kind} {own} {rows[-1]}", err=True)
         figures[kind] = {"settings": own, "seeds": rows}
     if tests:
-        figures["one question"] = latencies(sides, sets)
-        click.echo(json.dumps(figures["one question"], indent=2), err=True)
+        questions = [text for judged in sets.values() for text in judged.questions.values()]
+        random.Random(0).shuffle(questions)
+        figures["one question"] = latencies(
+            {name: side.encode for name, side in sides.items()}, questions
+        )
+        if sentences:
+            figures[f"among {sentences} sentences"] = asked(data, work, sides, questions, sentences)
+        click.echo(json.dumps(figures, indent=2), err=True)
         record("question encoder", figures)
 
 
@@ -183,21 +193,40 @@ def reciprocal(questions: Vectors, documents: Vectors) -> float:
     return round(float((1 / ranks).mean()), 4)
 
 
-def latencies(sides: dict[str, Encoder], sets: dict[str, Judged]) -> dict[str, Any]:
+def latencies(sides: dict[str, Callable[..., Any]], questions: list[str]) -> dict[str, Any]:
     """Milliseconds of one question, in turn, and each side's share of the full encoder's."""
-    questions = [text for judged in sets.values() for text in judged.questions.values()]
-    random.Random(0).shuffle(questions)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn, question in enumerate(questions[:600]):
         for name in in_turn([*sides], turn):
             start = time.perf_counter()
-            sides[name].encode([question], role="query")
+            sides[name]([question], role="query")
             seconds[name].append(time.perf_counter() - start)
     timed = {name: each[100:] for name, each in seconds.items()}  # the first ones compile
     return {
         name: percentiles(each) | {"share": times(each, timed[FULL])}
         for name, each in timed.items()
     }
+
+
+def asked(
+    data: Path, work: Path, sides: dict[str, Encoder], questions: list[str], count: int
+) -> dict[str, Any]:
+    """As `latencies`, of whole questions to one collection, by vectors."""
+    path = work / "sentences.index"
+    if not path.exists():
+        with SearchEngine.create(path, "starter") as engine:
+            texts = mixed(data, count)
+            engine.add({"_id": str(i), "text": text} for i, text in enumerate(texts))
+            engine.tune()
+    engines = {
+        name: SearchEngine.open(path, query_encoder=None if name == FULL else side)
+        for name, side in sides.items()
+    }
+
+    def searching(engine: SearchEngine) -> Callable[..., Any]:
+        return lambda texts, role: engine.search(texts[0], 10, mode="vector")
+
+    return latencies({name: searching(engine) for name, engine in engines.items()}, questions)
 
 
 if __name__ == "__main__":
