@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from tiny_model import write_sentence_transformer
-from transformers import BertModel
+from transformers import AutoTokenizer, BertModel
 
 TOPICS = "dog cat whale bird man woman child sea house tree car music".split()
 NOISE = "the a on in under over near far".split()
@@ -25,6 +25,31 @@ def write_bag_of_words(folder: Path) -> Path:
         model.embeddings.token_type_embeddings.weight.zero_()
     model.save_pretrained(folder)
     return folder
+
+
+def write_axes(folder: Path) -> Path:
+    """The same, each word of TOPICS and NOISE with an axis of its own."""
+    model = BertModel.from_pretrained(write_bag_of_words(folder), add_pooling_layer=False)
+    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+    with torch.no_grad():
+        words = model.embeddings.word_embeddings.weight
+        for axis, word in enumerate(TOPICS + NOISE):
+            words[vocabulary[word]] = torch.eye(words.shape[1])[axis]
+    model.save_pretrained(folder)
+    return folder
+
+
+def titled(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Documents of one sentence, mostly NOISE, each word more or less often; titles of TOPICS."""
+    rng = random.Random(seed)
+    rows = []
+    for document in documents(count, seed):
+        words = document["title"].split()
+        for word in NOISE:
+            words += [word] * rng.randrange(12)
+        rng.shuffle(words)
+        rows.append(document | {"text": " ".join(words)})
+    return rows
 
 
 def documents(count: int, seed: int = 0, titles: bool = True) -> list[dict[str, Any]]:

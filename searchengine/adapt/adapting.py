@@ -7,27 +7,38 @@
    are whitened first, or no map at all.
 3. The held-out questions are searched among all documents, before and after. The map is offered if
    it is better beyond doubt: it becomes a layer of a model folder, for `reindex`.
+
+Or, with only="rotation", an orthogonal map that changes no score (searchengine.adapt.rotation).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from indexer.building.build import Progress
 from indexer.segment import SegmentConfig
-from searchengine.adapt.judging import Corpus, Row, judge, objection, rows_of
+from searchengine.adapt import rotation
+from searchengine.adapt.judging import (
+    MIN_GAIN,
+    Corpus,
+    Outcome,
+    Row,
+    best,
+    held_out,
+    judge,
+    objection,
+)
+from searchengine.adapt.material import Material, check_questions, read_material
 from searchengine.adapt.negatives import hard_negatives
-from searchengine.adapt.questions import Kind, Part, Question, Split, clicked, read_clicks
-from searchengine.adapt.sample import Asked, Sample, read_sample
+from searchengine.adapt.questions import Part, Question, read_clicks
 from searchengine.encoders.none import NoEncoder
-from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
-from searchengine.ingest.passages import PassageReader
-from searchengine.ingest.settings import CollectionSettings
+from searchengine.evaluate.significance import Values
 from searchengine.maintenance.reindexing import current, settings_for
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import Encoder
@@ -39,8 +50,6 @@ STRENGTHS = ((0, 0.0), (50, 4e-4), (100, 1.2e-3), (200, 4e-3))
 """Updates and learning rate of the maps that the validation questions choose from."""
 RIDGE = 0.1
 """Of the whitening that maps begin with, or not; see trainer.training.posthoc.whitening."""
-MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
-"""Fewer questions cannot show anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class Adaptation:
         sentence: the result, and why.
         rows: the held-out questions by kind, then all; () if no map was better in validation.
         documents: number of documents that questions were made of.
-        pairs: number of pairs of training.
+        pairs: number of pairs of training; of the rotation, of questions.
         out: the folder of the adapted encoder; None if it is not offered.
         applied: whether the collection was encoded by it.
     """
@@ -70,44 +79,13 @@ class Adaptation:
         return asdict(self) | {"out": None if self.out is None else str(self.out)}
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What is trained on and judged by.
-
-    Attributes:
-        sample: the encoded documents.
-        asked: the questions, those from clicks last.
-        vectors: (q, D), the questions.
-        parts: document id → part.
-    """
-
-    sample: Sample
-    asked: tuple[Asked, ...]
-    vectors: Vectors
-    parts: dict[int, Part]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A trained map and its judgement.
-
-    Attributes:
-        change: the map; None if no map was better in validation.
-        rows: the held-out questions; () without a map.
-        pairs: number of pairs of training.
-    """
-
-    change: LinearMap | None
-    rows: tuple[Row, ...]
-    pairs: int
-
-
 def adapt(
     engine: SearchEngine,
     out: str | Path,
     *,
     log: str | Path | None = None,
     documents: int = DOCUMENTS,
+    only: Literal["rotation"] | None = None,
     apply: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
@@ -122,6 +100,8 @@ def adapt(
         out: a new folder for the adapted encoder.
         log: a file of questions and the documents chosen for them (questions.read_clicks).
         documents: number of documents to make questions of; of more, a sample.
+        only: "rotation" leaves every full-width score as it is, and learns which dimensions come
+            first (searchengine.adapt.rotation); None: a linear map.
         apply: reindex at once if it is offered.
         seed: of the parts, the sentences and the training.
         progress: progress callback: step, number just done, total.
@@ -130,34 +110,40 @@ def adapt(
         CollectionError: no encoder, one that cannot be trained, or `out` exists; another process
             is reindexing, or has reindexed meanwhile (EncoderMismatch).
         CorpusError: `log` cannot be read.
-        QueryError: too few questions in a part.
+        QueryError: too few questions in a part, or another value of `only`.
     """
     out, report = Path(out).absolute(), progress or (lambda *_: None)
     if out.exists():
         raise CollectionError(f"{out} exists; name a new folder for the adapted encoder")
     if documents < 1:
         raise QueryError(f"documents must be at least 1, got {documents}")
+    if only not in (None, "rotation"):
+        raise QueryError(f"only must be 'rotation' or None, got {only!r}")
     clicks = {} if log is None else read_clicks(Path(log))
     encoder = _trainable(engine)
     if apply:
         _check_no_reindex(engine)
     with engine.local.reading() as snapshot:
+        config = settings_for(encoder, snapshot.settings).config
+        if only is not None and (reason := rotation.needless(snapshot, config)) is not None:
+            return Adaptation(False, _sentence(reason, (), only), (), 0, 0)
         material = read_material(snapshot, encoder, clicks, documents, seed, report)
         check_questions(material, engine.local.path)
-        config = settings_for(encoder, snapshot.settings).config
-        dims = encoder.matryoshka_dims
-        outcome = train_and_judge(material, snapshot, config, dims, seed, report)
-    reason = objection(outcome.rows) if outcome.rows else "no map was better in validation"
+        if only is None:
+            dims = encoder.matryoshka_dims
+            outcome = train_and_judge(material, snapshot, config, dims, seed, report)
+        else:
+            outcome = rotation.train_and_judge(material, snapshot, config, seed, report)
     result = Adaptation(
-        reason is None,
-        _sentence(reason, outcome.rows),
+        outcome.reason is None,
+        _sentence(outcome.reason, outcome.rows, only),
         outcome.rows,
         len(np.unique(material.sample.documents)),
         outcome.pairs,
     )
-    if outcome.change is None or reason is not None:
+    if outcome.change is None or outcome.reason is not None:
         return result
-    baked(encoder, outcome.change).save(out)
+    baked(encoder, outcome.change, None if only is None else (config.prefix,)).save(out)
     if apply:
         engine.refresh()  # raises if another process has changed the encoder
         engine.reindex(out, progress=progress)
@@ -197,59 +183,6 @@ def _check_no_reindex(engine: SearchEngine) -> None:
             )
 
 
-def read_material(
-    snapshot: Snapshot,
-    encoder: TextEncoder,
-    clicks: Mapping[str, Sequence[str]],
-    documents: int,
-    seed: int,
-    progress: Progress,
-) -> Material:
-    """Encode a sample of documents and all questions; arguments as for `adapt`."""
-    store, split = snapshot.store, Split(snapshot.store, seed)
-    reader = PassageReader(encoder, CollectionSettings.from_stored(snapshot.settings).passages)
-
-    def report(done: int, total: int) -> None:
-        progress("Encoding", done, total)
-
-    sample = read_sample(store, split, documents, reader, seed, report)
-    ids = store.ids_of({key for keys in clicks.values() for key in keys})
-    logged = clicked(clicks, ids, split.parts)
-    questions = [*(each.question for each in sample.asked), *logged]
-    texts = [question.text for question in questions]
-    vectors = (
-        encoder.encode(texts, role="query") if texts else np.empty((0, encoder.dim), np.float32)
-    )
-    asked = list(sample.asked)
-    for question, vector in zip(logged, vectors[len(asked) :], strict=True):
-        asked.append(Asked(question, _nearest(snapshot, question, vector)))
-    return Material(sample, tuple(asked), vectors, split.parts)
-
-
-def _nearest(snapshot: Snapshot, question: Question, vector: Vectors) -> Vectors:
-    """The stored passage of each document of a question that is nearest to it, (p, D)."""
-    nearest = []
-    for document in question.documents:
-        ids = [passage.id for passage in snapshot.store.passages_of([document])]
-        if ids:
-            rows = snapshot.vectors(np.array(ids, np.int64))
-            nearest.append(rows[(rows @ vector).argmax()])
-    return np.stack(nearest) if nearest else np.empty((0, len(vector)), np.float32)
-
-
-def check_questions(material: Material, path: Path | str) -> None:
-    """Raise QueryError if there are no texts, or a part has too few questions."""
-    if not len(material.sample.vectors):
-        raise QueryError(f"{path} has no document with a text, so there is nothing to learn from")
-    for part, least in MIN_QUESTIONS.items():
-        count = sum(asked.question.part is part for asked in material.asked)
-        if count < least:
-            raise QueryError(
-                f"{path} has {count} questions for {part}, adapt needs {least}: from titles and "
-                "sentences of documents with text, and from --log; add documents, or a log"
-            )
-
-
 def train_and_judge(
     material: Material,
     snapshot: Snapshot,
@@ -258,39 +191,20 @@ def train_and_judge(
     seed: int,
     progress: Progress,
 ) -> Outcome:
-    """Train maps of several strengths, choose one in validation, and judge it.
+    """Train maps of several strengths, choose one in validation, and judge it by nDCG@10.
 
     config: of the index. dims: the prefix lengths that are trained, the full width first.
     """
+
+    def score(
+        corpus: Corpus, questions: Sequence[Question], vectors: Vectors, change: LinearMap | None
+    ) -> Values:
+        return judge(corpus, questions, vectors, config, change)
+
     maps, pairs = _train(material, dims, seed, progress)
-    chosen = _choose(material, maps, config, progress)
-    if chosen is None:
-        return Outcome(None, (), pairs)
-    held_out, vectors = _of_part(material, Part.HELD_OUT)
-    made = np.array([question.kind is not Kind.CLICK for question in held_out])
-    before, after = np.zeros((2, len(held_out)))
-    for of_kind, sample in ((made, material.sample), (~made, None)):
-        if not of_kind.any():
-            continue
-        corpus = Corpus.of_collection(snapshot, sample)
-        questions = [held_out[i] for i in np.flatnonzero(of_kind)]
-        for scores, change in ((before, None), (after, chosen)):
-            scores[of_kind] = judge(corpus, questions, vectors[of_kind], config, change)
-            progress("Judging", len(questions), 2 * len(held_out))
-    return Outcome(chosen, rows_of(held_out, before, after), pairs)
-
-
-def _of_part(
-    material: Material, part: Part, sampled: Collection[int] | None = None
-) -> tuple[list[Question], Vectors]:
-    """The questions of a part, and their vectors; `sampled`: only those about these documents."""
-    places = [
-        i
-        for i, asked in enumerate(material.asked)
-        if asked.question.part is part
-        and (sampled is None or all(j in sampled for j in asked.question.documents))
-    ]
-    return [material.asked[i].question for i in places], material.vectors[places]
+    chosen = best(material, maps, score, progress)
+    rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
+    return Outcome(chosen, rows, pairs, objection(rows, MIN_GAIN))
 
 
 def _train(
@@ -306,10 +220,8 @@ def _train(
     anchors = material.vectors[[i for i, *_ in training]]
     positives = np.stack([positive for *_, positive in training])
     related = [asked.question.documents for _, asked, _ in training]
-    sample, parts = material.sample, material.parts
-    of_training = np.array([parts[i] is Part.TRAINING for i in sample.documents.tolist()], bool)
-    passages = sample.vectors[of_training]
-    negatives = hard_negatives(anchors, positives, related, passages, sample.documents[of_training])
+    passages, documents = material.training_passages()
+    negatives = hard_negatives(anchors, positives, related, passages, documents)
     whitened = whitening(np.concatenate([passages, anchors]), anchors.shape[1], ridge=RIDGE)
     updates = 2 * sum(steps for steps, _ in STRENGTHS)
 
@@ -333,31 +245,16 @@ def _train(
     return maps, len(training)
 
 
-def _choose(
-    material: Material, maps: Sequence[LinearMap], config: SegmentConfig, progress: Progress
-) -> LinearMap | None:
-    """The map with the best mean on the validation questions; None if none beats no map."""
-    sampled = set(material.sample.documents.tolist())
-    questions, vectors = _of_part(material, Part.VALIDATION, sampled)
-    corpus = Corpus.of_sample(material.sample)
-    choices: list[LinearMap | None] = [None, *maps]
-    means = []
-    for change in choices:
-        means.append(judge(corpus, questions, vectors, config, change).mean())
-        progress("Validating", 1, len(choices))
-    return choices[int(np.argmax(means))]
-
-
-def _sentence(reason: str | None, rows: Sequence[Row]) -> str:
-    result = "the adapted encoder is better beyond doubt" if reason is None else reason
+def _sentence(reason: str | None, rows: Sequence[Row], only: str | None) -> str:
     if not rows:
-        return f"Adapting does not help: {result}"
-    total = rows[-1]
+        return f"Adapting does not help: {reason}"
+    total, measure = rows[-1], "nDCG@10" if only is None else rotation.MEASURE
     figures = (
-        f"nDCG@10 of {total.questions} held-out questions {total.before:.3f} → {total.after:.3f}, "
-        f"{total.comparison.difference:+.3f} [{total.comparison.low:+.3f}, "
+        f"{measure} of {total.questions} held-out questions {total.before:.3f} → "
+        f"{total.after:.3f}, {total.comparison.difference:+.3f} [{total.comparison.low:+.3f}, "
         f"{total.comparison.high:+.3f}], p {total.comparison.p:.4f}"
     )
     if reason is None:
-        return f"The adapted encoder is better beyond doubt: {figures}"
-    return f"Adapting does not help: {result}: {figures}"
+        subject = "adapted encoder" if only is None else "learnt rotation"
+        return f"The {subject} is better beyond doubt: {figures}"
+    return f"Adapting does not help: {reason}: {figures}"

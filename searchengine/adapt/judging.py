@@ -1,16 +1,20 @@
-"""nDCG@10 of questions before and after a map of the vectors, and whether the map is offered."""
+"""Questions before and after a map of the vectors, and whether the map is offered."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from indexer.arrays import BLOCK_ROWS
+from indexer.building.build import Progress
 from indexer.segment import Segment, SegmentConfig
-from searchengine.adapt.questions import Question
+from searchengine.adapt.material import Material, of_part
+from searchengine.adapt.questions import Kind, Part, Question
 from searchengine.adapt.sample import Sample
 from searchengine.encoders.protocol import Vectors
 from searchengine.evaluate.metrics import MAIN, per_question
@@ -25,6 +29,7 @@ only resemble those of users: on Cranfield a gain of 0.036 (from 0.010) came wit
 LOSS_P = 0.05
 """A kind of question that loses with a p-value below this is a reason not to offer the map."""
 ALL = "all"
+NO_MAP = "no map was better in validation"
 _FIRST = 10  # documents that nDCG@10 sees
 _BATCH = 256  # questions searched at a time
 
@@ -66,6 +71,60 @@ class Corpus:
         return cls(documents, blocks)
 
 
+Score = Callable[[Corpus, Sequence[Question], Vectors, LinearMap | None], Values]
+"""A number for each question, (q,): corpus, questions, their vectors (q, D), and a map of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A trained map and its judgement.
+
+    Attributes:
+        change: the map; None if no map was better in validation.
+        rows: the held-out questions; () without a map.
+        pairs: number of pairs of training; of the rotation, of questions.
+        reason: why the map is not offered, as a clause; None if it is better beyond doubt.
+    """
+
+    change: LinearMap | None
+    rows: tuple["Row", ...]
+    pairs: int
+    reason: str | None
+
+
+def best(
+    material: Material, maps: Sequence[LinearMap], score: Score, progress: Progress
+) -> LinearMap | None:
+    """The map with the best mean on the validation questions; None if none beats no map."""
+    sampled = set(material.sample.documents.tolist())
+    questions, vectors = of_part(material, Part.VALIDATION, sampled)
+    corpus = Corpus.of_sample(material.sample)
+    choices: list[LinearMap | None] = [None, *maps]
+    means = []
+    for change in choices:
+        means.append(score(corpus, questions, vectors, change).mean())
+        progress("Validating", 1, len(choices))
+    return choices[int(np.argmax(means))]
+
+
+def held_out(
+    material: Material, snapshot: Snapshot, change: LinearMap, score: Score, progress: Progress
+) -> tuple["Row", ...]:
+    """The held-out questions before and after a map, among all documents of the collection."""
+    questions, vectors = of_part(material, Part.HELD_OUT)
+    made = np.array([question.kind is not Kind.CLICK for question in questions])
+    before, after = np.zeros((2, len(questions)))
+    for of_kind, sample in ((made, material.sample), (~made, None)):
+        if not of_kind.any():
+            continue
+        corpus = Corpus.of_collection(snapshot, sample)
+        asked = [questions[i] for i in np.flatnonzero(of_kind)]
+        for scores, applied in ((before, None), (after, change)):
+            scores[of_kind] = score(corpus, asked, vectors[of_kind], applied)
+            progress("Judging", len(asked), 2 * len(questions))
+    return rows_of(questions, before, after)
+
+
 def judge(
     corpus: Corpus,
     questions: Sequence[Question],
@@ -77,17 +136,27 @@ def judge(
 
     vectors: (q, D), the questions. change: applied to questions and corpus.
     """
-    apply = (lambda rows: rows) if change is None else change
     run, qrels = {}, {}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        blocks = (apply(block) for block in corpus.blocks())
-        with Segment.build(Path(folder) / "judged", blocks, config) as segment:
-            for start in range(0, len(questions), _BATCH):
-                batch = apply(vectors[start : start + _BATCH])
-                for i, ranking in enumerate(_ranked(segment, batch, corpus.documents), start):
-                    run[str(i)] = {str(document): 0.0 for document in ranking}
-                    qrels[str(i)] = {str(document): 1 for document in questions[i].documents}
+    with indexed(corpus, vectors, config, change) as (segment, batches):
+        rankings = (_ranked(segment, batch, corpus.documents) for batch in batches)
+        for i, ranking in enumerate(chain.from_iterable(rankings)):
+            run[str(i)] = {str(document): 0.0 for document in ranking}
+            qrels[str(i)] = {str(document): 1 for document in questions[i].documents}
     return per_question(run, list(run), qrels, [MAIN])[MAIN]
+
+
+@contextmanager
+def indexed(
+    corpus: Corpus, vectors: Vectors, config: SegmentConfig, change: LinearMap | None
+) -> Iterator[tuple[Segment, Iterator[Vectors]]]:
+    """An index of the corpus, and the questions (q, D) in batches; the map is applied to both."""
+    apply = (lambda rows: rows) if change is None else change
+    batches = (apply(vectors[i : i + _BATCH]) for i in range(0, len(vectors), _BATCH))
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        Segment.build(Path(folder) / "judged", map(apply, corpus.blocks()), config) as segment,
+    ):
+        yield segment, batches
 
 
 def _ranked(segment: Segment, vectors: Vectors, documents: Ids) -> list[list[int]]:
@@ -108,7 +177,7 @@ class Row:
     Attributes:
         kind: title, sentence, click or all.
         questions: their number.
-        before, after: mean nDCG@10.
+        before, after: mean nDCG@10, or of the rotation the mean share of the nearest.
         comparison: of the paired differences.
     """
 
@@ -148,12 +217,17 @@ def rows_of(questions: Sequence[Question], before: Values, after: Values) -> tup
     )
 
 
-def objection(rows: Sequence[Row]) -> str | None:
-    """Why a map is not offered, as a clause; None if it is better beyond doubt."""
+def objection(rows: Sequence[Row], min_gain: float = MIN_GAIN) -> str | None:
+    """Why a map is not offered, as a clause; None if it is better beyond doubt.
+
+    min_gain: the 95 % interval of the mean difference has to be above.
+    """
+    if not rows:
+        return NO_MAP
     *kinds, total = rows
     for row in kinds:
         if row.comparison.difference < 0 and row.comparison.p < LOSS_P:
             return f"questions of the kind {row.kind} lost"
-    if total.comparison.p >= MAX_P or total.comparison.low <= MIN_GAIN:
+    if total.comparison.p >= MAX_P or total.comparison.low <= min_gain:
         return "the gain is not beyond doubt"
     return None

@@ -61,7 +61,8 @@ class CollectionSettings:
             config: index config, or some of its fields. By default a flat coarse
                 stage over the first 128 dimensions (or a multiple of 8, of narrower vectors),
                 rotated, and a shortlist that each segment measures. The rotation "blocks" uses the
-                prefix lengths that the encoder was trained for.
+                prefix lengths that the encoder was trained for, and is the default for one whose
+                prefix was learnt by a rotation.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
             tokenizer: see searchengine.storage.documents.lexical; None: the languages of the first
@@ -76,8 +77,9 @@ class CollectionSettings:
             fields = {"prefix": default_prefix(encoder.dim), **(config or {})}
             if not fields.get("stages"):  # which name the rows that they keep of the shortlist
                 fields.setdefault("shortlist", 0)
-            if fields.get("rotation") == RotationKind.BLOCKS and not fields.get("blocks"):
-                fields["blocks"] = _trained_blocks(encoder)
+            fields.setdefault("rotation", default_rotation(encoder))
+            if fields["rotation"] == RotationKind.BLOCKS and not fields.get("blocks"):
+                fields["blocks"] = _required_blocks(encoder)
             config = SegmentConfig(**fields)
         for name, width in (("prefix", config.prefix), *(("stage", w) for w, _ in config.stages)):
             if width > encoder.dim:
@@ -169,10 +171,20 @@ def default_prefix(dim: int) -> int:
     return widest - widest % _LANES or widest
 
 
-def _trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
-    """The shorter prefix lengths that an encoder was trained for, ascending."""
+def default_rotation(encoder: TextEncoder) -> RotationKind:
+    """The rotation of a collection that names none: one that keeps what the encoder has learnt."""
+    return RotationKind.BLOCKS if getattr(encoder, "keeps_prefix", False) else RotationKind.PCA
+
+
+def trained_blocks(encoder: TextEncoder) -> tuple[int, ...]:
+    """The shorter prefix lengths that an encoder was trained for, ascending; () for none."""
     trained: tuple[int, ...] = getattr(encoder, "matryoshka_dims", ())
-    blocks = tuple(sorted(width for width in trained if width < encoder.dim))
+    return tuple(sorted(width for width in trained if width < encoder.dim))
+
+
+def _required_blocks(encoder: TextEncoder) -> tuple[int, ...]:
+    """`trained_blocks`; raises CollectionError for none."""
+    blocks = trained_blocks(encoder)
     if not blocks:
         raise CollectionError(
             f"the rotation blocks needs an encoder trained for several prefix lengths, got one for "

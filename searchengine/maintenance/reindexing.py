@@ -27,7 +27,12 @@ from searchengine.encoders.loading import check_built_by
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import CollectionSettings, default_prefix
+from searchengine.ingest.settings import (
+    CollectionSettings,
+    default_prefix,
+    default_rotation,
+    trained_blocks,
+)
 from searchengine.maintenance.blocks import Block, Blocks, check_text
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending, terms
@@ -64,7 +69,7 @@ def settings_for(
     Args:
         encoder: the other encoder.
         stored: the present settings. What follows from the width of the vectors is chosen again,
-            and so is an operating point that was tuned.
+            and so are an operating point that was tuned and a rotation that does not suit.
         passages: as for SearchEngine.create; None: as they are, cut where the encoder can.
 
     Raises CollectionError as CollectionSettings.for_encoder.
@@ -84,9 +89,16 @@ def settings_for(
     config["bounds"] = min(config["bounds"], encoder.dim)
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
-    if config["rotation"] == RotationKind.BLOCKS:
-        config["blocks"] = []
+    config["rotation"], config["blocks"] = _rotation(before.config.rotation, encoder), []
     return CollectionSettings.for_encoder(encoder, config, passages, before.tokenizer)
+
+
+def _rotation(before: RotationKind, encoder: TextEncoder) -> RotationKind:
+    """The present rotation, unless it would undo what the encoder has learnt, or cannot be."""
+    suits = default_rotation(encoder)
+    if before is RotationKind.BLOCKS:
+        return before if trained_blocks(encoder) else suits
+    return before if before is RotationKind.IDENTITY or suits is RotationKind.PCA else suits
 
 
 def current(store: Store) -> Work | None:

@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from trainer.encoder import Encoder
+from trainer.encoder import ROTATION, Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.model.modules import Dense, HeadLayer, Normalize, SentenceModule
 from trainer.runtimes.config import Precision
 from trainer.training.head import IDENTITY
 from trainer.training.losses.contrastive import info_nce, matryoshka
+from trainer.training.losses.distillation import distillation
 
 Rows = NDArray[np.float32]
 # Directions in which the vectors vary less than this share of the strongest are rounding.
@@ -211,6 +213,59 @@ def adapter(
     return LinearMap("adapter", weight.detach().numpy())
 
 
+def rotation(
+    questions: ArrayLike,
+    documents: ArrayLike,
+    prefix: int,
+    *,
+    seed: int = 0,
+    steps: int = 100,
+    batch_size: int = 128,
+    candidates: int = 4096,
+    learning_rate: float = 1e-3,
+    temperature: float = 0.1,
+    report: Callable[[int, float], None] | None = None,
+) -> LinearMap:
+    """An orthogonal map, at full width, whose first dimensions rank documents as all of them do.
+
+    Full-width cosines stay. The first `prefix` dimensions begin as the strongest axes of documents
+    (n, D) and take `steps` updates of Adam with a learning rate that falls to 0. The loss is the KL
+    divergence of a question's ranking of `candidates` documents by the prefix from that by all
+    dimensions (distillation); QR keeps the basis orthonormal. Within the prefix, and behind it, the
+    strongest axes of the documents come first. questions: (m, D). report: called with each update's
+    number, from 1, and its loss. The same seed gives the same map.
+    """
+    q, d = vectors_of(questions), vectors_of(documents)
+    dim = d.shape[1]
+    if q.shape[1] != dim:
+        raise DataError(f"questions {q.shape} and documents {d.shape}: expected the same width")
+    if not 1 <= prefix < dim:
+        raise ConfigError(f"prefix {prefix}: expected 1 to {dim - 1}, less than the vectors' width")
+    if steps < 0 or batch_size < 1 or candidates < 2:
+        raise ConfigError(
+            f"{steps} steps of {batch_size} questions and {candidates} candidates: expected 0 or "
+            "more, of 1 or more and 2 or more"
+        )
+    x, y = (torch.from_numpy(unit(rows)) for rows in (q, d))
+    free = nn.Parameter(torch.from_numpy(pca(d, prefix).weight.T.copy()))  # (D, prefix)
+    optimizer = torch.optim.Adam([free], lr=learning_rate)
+    of_questions = row_batches(len(x), batch_size, steps, seed)
+    of_documents = row_batches(len(y), candidates, steps, seed + 1)
+    for step, (i, j) in enumerate(zip(of_questions, of_documents, strict=True), 1):
+        optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
+        basis = torch.linalg.qr(free).Q
+        student, others = (functional.normalize(rows @ basis) for rows in (x[i], y[j]))
+        loss = distillation(student @ others.T, x[i] @ y[j].T, temperature=temperature)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if report is not None:
+            report(step, loss.item())
+    whole, _ = np.linalg.qr(free.detach().numpy().astype(np.float64), mode="complete")
+    axes = [_axes(d @ part)[1] @ part.T for part in np.split(whole, [prefix], axis=1)]
+    return LinearMap(ROTATION, np.concatenate(axes).astype(np.float32))
+
+
 def _no_negatives(anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
     """(B, B + N): −inf where candidate j is no negative for anchor i, else 0.
 
@@ -239,11 +294,13 @@ def row_batches(rows: int, size: int, steps: int, seed: int) -> Iterator[Tensor]
         order = order[size:]
 
 
-def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
+def baked(encoder: Encoder, reduction: LinearMap, dims: Sequence[int] | None = None) -> Encoder:
     """An encoder that gives what the map gives for the vectors of `encoder`; saves as any other.
 
     A Dense layer and Normalize behind the unit rows of a copy. A classifier, which reads the old
-    vectors, is left behind. Raises ConfigError for a map of vectors of another width.
+    vectors, is left behind. dims: the shorter prefix lengths that the map was trained for,
+    descending; None: those of the encoder. Raises ConfigError for a map of vectors of another
+    width.
     """
     width, dim = reduction.weight.shape
     if dim != encoder.dim:
@@ -257,6 +314,7 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
         if reduction.bias is not None:
             dense.linear.bias.copy_(torch.from_numpy(reduction.bias))
     model, old = encoder.model, copy.deepcopy(encoder.module)
+    shorter = encoder.matryoshka_dims if dims is None else dims
     layers = cast(list[HeadLayer], list(old.head))
     if not layers or not isinstance(layers[-1], Normalize):
         layers.append(Normalize())  # what encode does with the rows of such a model
@@ -264,7 +322,7 @@ def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
     reduced = replace(
         model,
         module=module.eval(),
-        matryoshka_dims=(width, *(d for d in encoder.matryoshka_dims if d < width)),
+        matryoshka_dims=(width, *(d for d in shorter if d < width)),
         recipe={**model.recipe, "posthoc": {"map": reduction.name, "width": width}},
         classifier=None,
     )

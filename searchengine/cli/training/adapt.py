@@ -1,7 +1,7 @@
 """searchengine adapt."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -28,6 +28,12 @@ FILES = click.Path(path_type=Path)
     type=click.IntRange(1),
     help="Number of documents to make questions of [default: 10,000].",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["rotation"]),
+    help="Learn only which dimensions come first: scores stay, shortlists find more of the nearest "
+    "passages.",
+)
 @click.option("--apply", is_flag=True, help="Change to the adapted encoder if it is better.")
 @click.option("--seed", default=0, help="Seed of all random choices.")
 @runs
@@ -38,6 +44,7 @@ def adapt(
     out: Path | None,
     log: Path | None,
     documents: int | None,
+    only: Literal["rotation"] | None,
     apply: bool,
     seed: int,
     runtime: Any,
@@ -70,6 +77,7 @@ def adapt(
                 path.with_name(f"{path.stem}.adapted") if out is None else out,
                 log=log,
                 documents=documents or DOCUMENTS,
+                only=only,
                 apply=apply,
                 seed=seed,
                 progress=progress,
@@ -77,7 +85,9 @@ def adapt(
     if as_json:
         show_json({"collection": str(collection), **result.as_dict()})
         return
-    note(f"{result.documents:,} documents, {result.pairs:,} pairs of training")
+    if result.pairs:
+        learnt = "pairs" if only is None else "questions"
+        note(f"{result.documents:,} documents, {result.pairs:,} {learnt} of training")
     if result.rows:
         show_rows([row.as_cells() for row in result.rows])
     say(result.sentence)

@@ -132,7 +132,7 @@ def test_the_model_encodes_what_the_map_makes_of_the_vectors(
     maps: list[LinearMap] = []
     baked = adapting.baked
     monkeypatch.setattr(
-        adapting, "baked", lambda encoder, change: maps.append(change) or baked(encoder, change)
+        adapting, "baked", lambda encoder, change, _: maps.append(change) or baked(encoder, change)
     )
     adapt(engine, tmp_path / "out")
     texts = ["the dog sleeps", "A red whale near the sea."]
@@ -186,10 +186,11 @@ def test_no_map_if_validation_says_so(material: Material, snapshot: Snapshot) ->
     sample = replace(
         material.sample, vectors=rows[[places[i] for i in material.sample.documents.tolist()]]
     )
-    found = adapting._choose(
+    config = adapting.SegmentConfig(prefix=64)
+    found = judging.best(
         replace(material, sample=sample, asked=asked, vectors=vectors),
         [LinearMap("same", np.eye(COUNT, dtype=np.float32))],
-        adapting.SegmentConfig(prefix=64),
+        lambda corpus, *rest: judging.judge(corpus, *rest[:2], config, rest[2]),
         no_progress,
     )
     assert found is None
@@ -210,7 +211,7 @@ def test_what_does_not_help_writes_nothing(
 def test_what_is_not_beyond_doubt_is_not_written(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "MIN_GAIN", 1.0)
+    monkeypatch.setattr(adapting, "MIN_GAIN", 1.0)
     result = adapt(engine, tmp_path / "out", apply=True)
     assert result.rows and not result.offered and not result.applied and result.out is None
     assert result.sentence.startswith("Adapting does not help: the gain is not beyond doubt: nDCG")

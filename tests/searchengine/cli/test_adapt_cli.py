@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from adapting import documents, write_bag_of_words
+from adapting import documents, titled, write_axes, write_bag_of_words
 from command_line import run, run_json
 
-from searchengine.adapt import adapting
+from searchengine.adapt import adapting, rotation
 
 
 @pytest.fixture
@@ -52,12 +52,29 @@ def test_what_does_not_help_says_so(collection: Path, monkeypatch: pytest.Monkey
     assert run_json("info", collection)["encoder"].endswith("model")
 
 
+def test_only_the_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "STRENGTHS", ((60, 3e-3),))
+    corpus, collection = tmp_path / "c.jsonl", tmp_path / "c.index"
+    corpus.write_text("\n".join(json.dumps(document) for document in titled(160)))
+    options = ("--encoder", write_axes(tmp_path / "model"), "--prefix", "8", "--shortlist", "25")
+    assert run("index", corpus, collection, *options).returncode == 0
+    done = run("adapt", collection, "--only", "rotation")
+    assert done.returncode == 0, done.stderr
+    assert "The learnt rotation is better beyond doubt: share of the 10 nearest" in done.stdout
+    out = collection.with_suffix(".adapted")
+    assert f"Change to it: searchengine reindex {collection} --encoder {out}" in done.stderr
+    assert " questions of training" in done.stderr
+    assert run("reindex", collection, "--encoder", out).returncode == 0
+    assert run_json("info", collection)["encoder"] == str(out)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--log", "gone.jsonl"], "gone.jsonl: "),
         (["--documents", "40"], "questions for training, adapt needs 50"),
         (["--documents", "0"], "0 is not in the range x>=1"),
+        (["--only", "prefix"], "'prefix' is not 'rotation'"),
     ],
 )
 def test_bad_input_is_one_sentence(collection: Path, options: list[str], message: str) -> None:

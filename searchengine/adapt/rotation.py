@@ -1,0 +1,105 @@
+"""Which dimensions come first: a rotation learnt on a collection, and judged by its shortlists.
+
+An orthogonal map behind the encoder leaves every full-width score as it was, and decides what the
+prefix holds by which an index chooses its shortlist. The index's own rotation keeps the most energy
+of the documents (PCA). The one learnt here begins there, and is trained so that the prefix ranks
+documents for questions as the full width does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from indexer.building.build import Progress
+from indexer.config import RotationKind
+from indexer.segment import SegmentConfig
+from indexer.tuning.points import recalls
+from searchengine.adapt.judging import Corpus, Outcome, best, held_out, indexed, objection
+from searchengine.adapt.material import Material, of_part
+from searchengine.adapt.questions import Part, Question
+from searchengine.encoders.protocol import Vectors
+from searchengine.evaluate.significance import Values
+from searchengine.storage.snapshot import Snapshot
+from trainer.training import posthoc
+from trainer.training.posthoc import LinearMap
+
+NEIGHBOURS, SHORTLIST = 10, 25
+"""The rotation is judged by the share of a question's nearest passages that its shortlist holds.
+The shortlist is short because a longer one finds nearly all of them by any rotation."""
+MEASURE = f"share of the {NEIGHBOURS} nearest passages in a shortlist of {SHORTLIST}"
+MIN_GAIN = 0.005
+"""The interval of the difference in this share has to be above."""
+STRENGTHS = ((100, 1e-3), (300, 1e-3))
+"""Updates and learning rate of the rotations that the validation questions choose from."""
+
+
+def needless(snapshot: Snapshot, config: SegmentConfig) -> str | None:
+    """Why no rotation changes what a collection finds, as a clause; None if one may.
+
+    config: of its index.
+    """
+    dim = int(snapshot.settings["encoder"]["dim"])
+    if config.prefix >= dim:
+        return f"the prefix of the index has all {dim} dimensions"
+    segments = snapshot.segments.values()
+    if segments and all(segment.config.shortlist >= segment.rows for segment in segments):
+        return (
+            f"all {snapshot.rows:,} passages are scored at full width, so the prefix decides "
+            "nothing"
+        )
+    return None
+
+
+def train_and_judge(
+    material: Material, snapshot: Snapshot, config: SegmentConfig, seed: int, progress: Progress
+) -> Outcome:
+    """Train rotations of several strengths, choose one in validation, and judge it.
+
+    config: of the index, whose prefix is trained. The judgement scans all prefixes, whatever the
+    structure of the index: it concerns the rotation alone.
+    """
+    before = replace(config.scanned(), shortlist=SHORTLIST, stages=(), bounds=0)
+    after = before
+    if config.rotation is not RotationKind.IDENTITY:  # as a reindex chooses it
+        after = replace(before, rotation=RotationKind.BLOCKS, blocks=(config.prefix,))
+
+    def score(
+        corpus: Corpus, _: Sequence[Question], vectors: Vectors, change: LinearMap | None
+    ) -> Values:
+        return agreement(corpus, vectors, before if change is None else after, change)
+
+    _, questions = of_part(material, Part.TRAINING)
+    passages, _ = material.training_passages()
+    updates = sum(steps for steps, _ in STRENGTHS)
+    maps = [
+        posthoc.rotation(
+            questions,
+            passages,
+            config.prefix,
+            seed=seed,
+            steps=steps,
+            learning_rate=rate,
+            report=lambda *_: progress("Training", 1, updates),
+        )
+        for steps, rate in STRENGTHS
+    ]
+    chosen = best(material, maps, score, progress)
+    rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
+    return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
+
+
+def agreement(
+    corpus: Corpus, vectors: Vectors, config: SegmentConfig, change: LinearMap | None = None
+) -> Values:
+    """The share of each question's NEIGHBOURS nearest passages that an index finds, (q,).
+
+    vectors: (q, D), the questions. config: with the length of the shortlist. change: applied to
+    questions and corpus.
+    """
+    with indexed(corpus, vectors, config, change) as (segment, batches):
+        shares = [
+            recalls(segment.search(batch, NEIGHBOURS).rows, segment.exact(batch, NEIGHBOURS).rows)
+            for batch in batches
+        ]
+    return np.concatenate(shares)
