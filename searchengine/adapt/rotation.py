@@ -59,10 +59,7 @@ def train_and_judge(
     config: of the index, whose prefix is trained. The judgement scans all prefixes, whatever the
     structure of the index: it concerns the rotation alone.
     """
-    before = replace(config.scanned(), shortlist=SHORTLIST, stages=(), bounds=0)
-    after = before
-    if config.rotation is not RotationKind.IDENTITY:  # as a reindex chooses it
-        after = replace(before, rotation=RotationKind.BLOCKS, blocks=(config.prefix,))
+    before, after = scanned(config), scanned(kept(config))
 
     def score(
         corpus: Corpus, _: Sequence[Question], vectors: Vectors, change: LinearMap | None
@@ -87,6 +84,18 @@ def train_and_judge(
     chosen = best(material, maps, score, progress)
     rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
     return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
+
+
+def scanned(config: SegmentConfig) -> SegmentConfig:
+    """The config of the judgement: all prefixes are scanned for a shortlist of SHORTLIST."""
+    return replace(config.scanned(), shortlist=SHORTLIST, stages=(), bounds=0)
+
+
+def kept(config: SegmentConfig) -> SegmentConfig:
+    """The config of an index that keeps a learnt prefix, as a reindex chooses it."""
+    if config.rotation is RotationKind.IDENTITY:
+        return config
+    return replace(config, rotation=RotationKind.BLOCKS, blocks=(config.prefix,))
 
 
 def agreement(

@@ -150,7 +150,7 @@ def test_the_rotation_of_the_index_would_undo_it(material: Material, snapshot: S
 def test_the_share_by_hand() -> None:
     # Thirty rows near the third axis, thirty near the first; a prefix of two sees only the first.
     near = np.arange(30)[:, None] * [0, 0.01, 0, 0]
-    rows = unit(np.concatenate([near + [0, 0, 1, 0], near + [1, 0, 0, 0]]))
+    rows = unit(np.concatenate([np.eye(4)[2] + near, np.eye(4)[0] + near]))
     corpus = Corpus.of_sample(Sample(rows, np.arange(60), ()))
     question = np.array([[0.6, 0, 0.8, 0], [0.8, 0, 0.6, 0]], np.float32)
     config = SegmentConfig(prefix=2, rotation="identity", storage="float32", shortlist=25)
