@@ -169,6 +169,12 @@ def _trainable(engine: SearchEngine) -> Encoder:
             f"{path} is encoded by {encoder.source}, a static model, which cannot be adapted; "
             f"change to the encoder of a network: searchengine reindex {path} --encoder MODEL"
         )
+    if encoder.model.questions is not None:
+        raise CollectionError(
+            f"{path} is encoded by {encoder.source}, a Router with a network for questions, which "
+            "cannot be adapted; change to the encoder of its documents: searchengine reindex "
+            f"{path} --encoder MODEL"
+        )
     return encoder
 
 

@@ -300,13 +300,18 @@ def baked(encoder: Encoder, reduction: LinearMap, dims: Sequence[int] | None = N
     A Dense layer and Normalize behind the unit rows of a copy. A classifier, which reads the old
     vectors, is left behind. dims: the shorter prefix lengths that the map was trained for,
     descending; None: those of the encoder. Raises ConfigError for a map of vectors of another
-    width.
+    width, and for a Router, whose questions another network encodes.
     """
     width, dim = reduction.weight.shape
     if dim != encoder.dim:
         raise ConfigError(
             f"the map takes vectors {dim} wide, but {encoder.source} gives {encoder.dim}: fit it "
             "on the vectors of this encoder"
+        )
+    if encoder.model.questions is not None:
+        raise ConfigError(
+            f"{encoder.source} is a Router, and its network for questions would lack the map: give "
+            "the encoder of its documents, and train one for questions for the result"
         )
     dense = Dense(dim, width, reduction.bias is not None, IDENTITY)
     with torch.no_grad():

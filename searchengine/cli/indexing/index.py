@@ -57,7 +57,9 @@ COMMIT_EVERY = 5000
 @click.option("--structure", type=choice(BUILDABLE), help="Index structure [default: flat].")
 @click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
 @click.option(
-    "--rotation", type=choice(RotationKind), help="Rotation of the vectors [default: pca]."
+    "--rotation",
+    type=choice(RotationKind),
+    help="Rotation of the vectors [default: pca, or blocks if the encoder learnt one].",
 )
 @SHORTLIST
 @click.option(

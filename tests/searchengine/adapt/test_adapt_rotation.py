@@ -22,6 +22,7 @@ from searchengine.maintenance.reindexing import settings_for
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import ROTATION, Encoder
+from trainer.training import posthoc
 from trainer.training.posthoc import LinearMap, baked, unit
 
 PREFIX = 8
@@ -172,6 +173,32 @@ def test_training_and_choice_see_no_held_out_question(
     assert true.reason is None and other.reason is not None
 
 
+def test_training_sees_no_other_part(
+    material: Material, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+    learn = posthoc.rotation
+
+    def recorded(*given: object, **options: object) -> LinearMap:
+        seen.extend(given[:2])  # type: ignore[arg-type]
+        return learn(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(posthoc, "rotation", recorded)
+    judged(material, snapshot)
+    of_questions = [each.question.part is Part.TRAINING for each in material.asked]
+    of_passages = [material.parts[i] is Part.TRAINING for i in material.sample.documents.tolist()]
+    assert np.array_equal(seen[0], material.vectors[of_questions])
+    assert np.array_equal(seen[1], material.sample.vectors[of_passages])
+    assert 0.5 < np.mean(of_questions) < 0.8 and 0.5 < np.mean(of_passages) < 0.8
+
+
+def test_a_small_gain_is_not_offered(
+    material: Material, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "MIN_GAIN", 0.9)
+    assert judged(material, snapshot).reason == "the gain is not beyond doubt"
+
+
 def test_what_does_not_help_writes_nothing(model: Path, tmp_path: Path) -> None:
     """Sixteen dimensions hold nearly all that these questions ask for."""
     with SearchEngine.create(tmp_path / "c", model, CONFIG | {"prefix": 16}) as engine:
@@ -214,14 +241,15 @@ def test_the_rotation_of_a_collection_follows_the_encoder(
     """A learnt prefix is kept; an encoder without one needs no blocks."""
     encoder = Encoder.load(model)
     adapted = baked(encoder, LinearMap(ROTATION, np.eye(32, dtype=np.float32)[::-1].copy()), (8,))
-    first = CollectionSettings.for_encoder(encoder, {"rotation": before})
+    first = CollectionSettings.for_encoder(encoder, {"rotation": before, "prefix": 8})
     then = settings_for(adapted, stored(first, encoder))
+    assert then.config == rotation.kept(first.config)  # what is judged
     assert then.config == replace(
         first.config, rotation=learnt, blocks=(8,) if learnt == "blocks" else ()
     )
     assert settings_for(encoder, stored(then, adapted)).config.rotation == plain
     if before == "pca":
-        assert CollectionSettings.for_encoder(adapted).config == then.config
+        assert CollectionSettings.for_encoder(adapted, {"prefix": 8}).config == then.config
 
 
 def test_an_encoder_trained_for_prefixes_keeps_the_rotation_of_its_collection(model: Path) -> None:

@@ -23,6 +23,7 @@ from searchengine.adapt.questions import Kind, Part
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
 from searchengine.storage.snapshot import Snapshot
 from trainer.encoder import Encoder
+from trainer.errors import ConfigError
 from trainer.training.posthoc import LinearMap, unit
 
 COUNT = 160
@@ -345,6 +346,17 @@ def test_a_static_model_is_refused(tmp_path: Path) -> None:
 
     message = refused(tmp_path, write_model2vec(tmp_path / "static"), documents(3))
     assert "cannot be adapted" in message and "static model" in message
+
+
+def test_a_router_is_refused(model: Path, tmp_path: Path) -> None:
+    """The map would be missing in its network for questions."""
+    encoder = Encoder.load(model)
+    both = Encoder(replace(encoder.model, questions=encoder.model), "both")
+    both.save(tmp_path / "router")
+    message = refused(tmp_path, tmp_path / "router", documents(3))
+    assert "a Router with a network for questions, which cannot be adapted" in message
+    with pytest.raises(ConfigError, match="its network for questions would lack the map"):
+        adapting.baked(both, LinearMap("same", np.eye(32, dtype=np.float32)))
 
 
 def test_a_pending_reindex_is_refused(engine: SearchEngine, tmp_path: Path) -> None:
