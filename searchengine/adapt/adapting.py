@@ -208,7 +208,7 @@ def train_and_judge(
         return judge(corpus, questions, vectors, config, change)
 
     maps, pairs = _train(material, dims, seed, progress)
-    chosen = best(material, maps, score, progress)
+    chosen = best(material, Corpus.of_sample(material.sample), maps, score, progress)
     rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
     return Outcome(chosen, rows, pairs, objection(rows, MIN_GAIN))
 

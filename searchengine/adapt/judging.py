@@ -93,12 +93,18 @@ class Outcome:
 
 
 def best(
-    material: Material, maps: Sequence[LinearMap], score: Score, progress: Progress
+    material: Material,
+    corpus: Corpus,
+    maps: Sequence[LinearMap],
+    score: Score,
+    progress: Progress,
 ) -> LinearMap | None:
-    """The map with the best mean on the validation questions; None if none beats no map."""
+    """The map with the best mean on the validation questions; None if none beats no map.
+
+    corpus: what is searched; the documents of the sample, as they are there, are among it.
+    """
     sampled = set(material.sample.documents.tolist())
     questions, vectors = of_part(material, Part.VALIDATION, sampled)
-    corpus = Corpus.of_sample(material.sample)
     choices: list[LinearMap | None] = [None, *maps]
     means = []
     for change in choices:

@@ -81,7 +81,9 @@ def train_and_judge(
         )
         for steps, rate in STRENGTHS
     ]
-    chosen = best(material, maps, score, progress)
+    # Among all documents: of fewer, a shortlist of the same length holds more by any rotation.
+    corpus = Corpus.of_collection(snapshot, material.sample)
+    chosen = best(material, corpus, maps, score, progress)
     rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
     return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
 

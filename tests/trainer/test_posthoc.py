@@ -21,6 +21,7 @@ from tiny_model import WIDTH, write_sentence_transformer
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.training.losses.contrastive import info_nce, matryoshka
+from trainer.training.losses.distillation import distillation
 from trainer.training.posthoc import (
     LinearMap,
     adapter,
@@ -403,6 +404,21 @@ def test_a_rotation_learns_what_questions_ask_for() -> None:
     energy = np.square(d @ found.weight.T).sum(axis=0)
     assert (np.diff(energy[:4]) <= 1e-3).all() and (np.diff(energy[4:]) <= 1e-3).all()
     assert energy[4:].max() > energy[:4].max()
+
+
+def test_the_loss_of_a_rotation_is_that_of_its_orthonormal_prefix() -> None:
+    q, d = vectors(300, 24, 1) * np.linspace(0.2, 3, 24, dtype=np.float32), vectors(400, 24)
+    losses: list[float] = []
+    found = rotation(
+        *(q, d, 6),
+        steps=30,
+        batch_size=300,
+        learning_rate=0.03,
+        report=lambda _, loss: losses.append(loss),
+    )
+    ours, full = (torch.from_numpy(gram_of(f(q), f(d))) for f in (found.first(6), found))
+    expected = distillation(ours, full, temperature=0.1).item()
+    assert losses[-1] == pytest.approx(expected, rel=0.1) and expected < losses[0] / 5
 
 
 def test_a_rotation_without_updates_is_the_pca() -> None:

@@ -193,6 +193,23 @@ def test_training_sees_no_other_part(
     assert 0.5 < np.mean(of_questions) < 0.8 and 0.5 < np.mean(of_passages) < 0.8
 
 
+def test_choice_and_judgement_search_the_whole_collection(
+    snapshot: Snapshot, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    agreement = rotation.agreement
+
+    def recorded(corpus: Corpus, *rest: object) -> np.ndarray:
+        sizes.append(len(np.unique(corpus.documents)))
+        return agreement(corpus, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rotation, "agreement", recorded)
+    part = read_material(snapshot, Encoder.load(model), {}, 80, 0, no_progress)
+    assert len(np.unique(part.sample.documents)) < 100
+    judged(part, snapshot)
+    assert len(sizes) >= 2 and set(sizes) == {160}
+
+
 def test_a_small_gain_is_not_offered(
     material: Material, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

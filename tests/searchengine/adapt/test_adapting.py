@@ -190,6 +190,7 @@ def test_no_map_if_validation_says_so(material: Material, snapshot: Snapshot) ->
     config = adapting.SegmentConfig(prefix=64)
     found = judging.best(
         replace(material, sample=sample, asked=asked, vectors=vectors),
+        judging.Corpus.of_sample(sample),
         [LinearMap("same", np.eye(COUNT, dtype=np.float32))],
         lambda corpus, *rest: judging.judge(corpus, *rest[:2], config, rest[2]),
         no_progress,
