@@ -226,8 +226,10 @@ def _train(
     anchors = material.vectors[[i for i, *_ in training]]
     positives = np.stack([positive for *_, positive in training])
     related = [asked.question.documents for _, asked, _ in training]
-    passages, documents = material.training_passages()
-    negatives = hard_negatives(anchors, positives, related, passages, documents)
+    sample, parts = material.sample, material.parts
+    of_training = np.array([parts[i] is Part.TRAINING for i in sample.documents.tolist()], bool)
+    passages = sample.vectors[of_training]
+    negatives = hard_negatives(anchors, positives, related, passages, sample.documents[of_training])
     whitened = whitening(np.concatenate([passages, anchors]), anchors.shape[1], ridge=RIDGE)
     updates = 2 * sum(steps for steps, _ in STRENGTHS)
 

@@ -13,7 +13,6 @@ from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.storage.documents.tables import Ids
 from searchengine.storage.snapshot import Snapshot
 
 MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
@@ -35,12 +34,6 @@ class Material:
     asked: tuple[Asked, ...]
     vectors: Vectors
     parts: dict[int, Part]
-
-    def training_passages(self) -> tuple[Vectors, Ids]:
-        """The passages (n, D) of the training documents, and the ids (n,) of these."""
-        documents = self.sample.documents
-        chosen = np.array([self.parts[i] is Part.TRAINING for i in documents.tolist()], bool)
-        return self.sample.vectors[chosen], documents[chosen]
 
 
 def read_material(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from indexer.arrays import evenly
 from indexer.building.build import Progress
 from indexer.config import RotationKind
 from indexer.segment import SegmentConfig
@@ -28,6 +29,9 @@ NEIGHBOURS, SHORTLIST = 10, 25
 """The rotation is judged by the share of a question's nearest passages that its shortlist holds.
 The shortlist is short because a longer one finds nearly all of them by any rotation."""
 MEASURE = f"share of the {NEIGHBOURS} nearest passages in a shortlist of {SHORTLIST}"
+PASSAGES = 20_000
+"""Passages that are ranked in training, of more an even sample; `posthoc.rotation` begins by their
+strongest axes."""
 MIN_GAIN = 0.005
 """The interval of the difference in this share has to be above."""
 STRENGTHS = ((100, 1e-3), (300, 1e-3))
@@ -56,8 +60,10 @@ def train_and_judge(
 ) -> Outcome:
     """Train rotations of several strengths, choose one in validation, and judge it.
 
-    config: of the index, whose prefix is trained. The judgement scans all prefixes, whatever the
-    structure of the index: it concerns the rotation alone.
+    Passages of all documents are ranked in training, as the rotation of an index is fitted on all
+    that it stores: what is held out are questions. config: of the index, whose prefix is trained.
+    The judgement scans all prefixes, whatever the structure of the index: it concerns the rotation
+    alone.
     """
     before, after = scanned(config), scanned(kept(config))
 
@@ -67,7 +73,8 @@ def train_and_judge(
         return agreement(corpus, vectors, before if change is None else after, change)
 
     _, questions = of_part(material, Part.TRAINING)
-    passages, _ = material.training_passages()
+    corpus = Corpus.of_collection(snapshot, material.sample)
+    passages = _evenly(corpus)
     updates = sum(steps for steps, _ in STRENGTHS)
     maps = [
         posthoc.rotation(
@@ -82,10 +89,19 @@ def train_and_judge(
         for steps, rate in STRENGTHS
     ]
     # Among all documents: of fewer, a shortlist of the same length holds more by any rotation.
-    corpus = Corpus.of_collection(snapshot, material.sample)
     chosen = best(material, corpus, maps, score, progress)
     rows = () if chosen is None else held_out(material, snapshot, chosen, score, progress)
     return Outcome(chosen, rows, len(questions), objection(rows, MIN_GAIN))
+
+
+def _evenly(corpus: Corpus) -> Vectors:
+    """At most PASSAGES of the passages, evenly spread: (n, D)."""
+    chosen, kept, start = evenly(len(corpus.documents), PASSAGES), [], 0
+    for block in corpus.blocks():
+        inside = chosen[(chosen >= start) & (chosen < start + len(block))]
+        kept.append(block[inside - start])
+        start += len(block)
+    return np.concatenate(kept)
 
 
 def scanned(config: SegmentConfig) -> SegmentConfig:
