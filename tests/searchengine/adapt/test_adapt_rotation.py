@@ -174,39 +174,32 @@ def test_training_and_choice_see_no_held_out_question(
     assert true.reason is None and other.reason is not None
 
 
-def test_training_sees_the_questions_of_its_part_and_all_documents(
-    material: Material, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[np.ndarray] = []
-    learn = posthoc.rotation
-
-    def recorded(*given: object, **options: object) -> LinearMap:
-        seen.extend(given[:2])  # type: ignore[arg-type]
-        return learn(*given, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(posthoc, "rotation", recorded)
-    judged(material, snapshot)
-    of_questions = [each.question.part is Part.TRAINING for each in material.asked]
-    assert np.array_equal(seen[0], material.vectors[of_questions])
-    assert np.array_equal(seen[1], material.sample.vectors)
-    assert 0.5 < np.mean(of_questions) < 0.8
-
-
-def test_choice_and_judgement_search_the_whole_collection(
+def test_training_sees_its_questions_and_all_documents_and_so_does_the_judgement(
     snapshot: Snapshot, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    part = read_material(snapshot, Encoder.load(model), {}, 80, 0, no_progress)
+    assert len(np.unique(part.sample.documents)) < 100
     sizes: list[int] = []
-    agreement = rotation.agreement
+    seen: list[np.ndarray] = []
+    agreement, learn = rotation.agreement, posthoc.rotation
 
-    def recorded(corpus: Corpus, *rest: object) -> np.ndarray:
+    def judged_among(corpus: Corpus, *rest: object) -> np.ndarray:
         sizes.append(len(np.unique(corpus.documents)))
         return agreement(corpus, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rotation, "agreement", recorded)
-    part = read_material(snapshot, Encoder.load(model), {}, 80, 0, no_progress)
-    assert len(np.unique(part.sample.documents)) < 100
+    def trained_on(*given: object, **options: object) -> LinearMap:
+        seen.extend(given[:2])  # type: ignore[arg-type]
+        return learn(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rotation, "agreement", judged_among)
+    monkeypatch.setattr(posthoc, "rotation", trained_on)
     judged(part, snapshot)
     assert len(sizes) >= 2 and set(sizes) == {160}
+    of_training = [each.question.part is Part.TRAINING for each in part.asked]
+    assert np.array_equal(seen[0], part.vectors[of_training])
+    whole = Corpus.of_collection(snapshot, part.sample)
+    assert np.array_equal(seen[1], np.concatenate(list(whole.blocks())))
+    assert 0.5 < np.mean(of_training) < 0.8
 
 
 def test_of_many_passages_an_even_sample_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
