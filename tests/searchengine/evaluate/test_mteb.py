@@ -38,7 +38,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     folder = write_sentence_transformer(
         tmp_path_factory.mktemp("model") / "tiny", prompts=PROMPTS, default_prompt_name=None
     )
-    return Encoder.load(folder)
+    return Encoder.load(folder, precision="fp32")
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +186,7 @@ def test_the_command(encoder: Encoder, tmp_path: Path) -> None:
     folder = written(tmp_path)
     arguments = ["--retrieval", f"{folder / 'asked'}", "--retrieval", f"b={folder / 'asked'}"]
     arguments += ["--sts", f"{folder / 'scored.dev.tsv'}", "--encoder", encoder.source]
+    arguments += ["--precision", "fp32"]
     done = CliRunner().invoke(command, [*arguments, "--prefixes", "32,8", "--json"])
     assert done.exit_code == 0, done.output
     assert os.environ["HF_HUB_OFFLINE"] == "1"
