@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# Of the plugins that pip has brought along, each worker would load and rewrite all.
+PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/pytest -p xdist -p _hypothesis_pytestplugin
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training.md
@@ -41,10 +43,10 @@ demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
 test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
-	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
 
 # Their packages beside those of .venv, which pytest's plugins among them would disturb.
 .venv/integrations/installed: .venv/installed

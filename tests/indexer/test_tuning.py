@@ -362,7 +362,7 @@ def test_two_that_tune_at_once(path: Path) -> None:
         assert share_found(engine, texts(100, 11)) > 0.75
 
 
-@pytest.mark.parametrize("change", ["add", "tune", "writing"])
+@pytest.mark.parametrize("change", ["add", pytest.param("tune", marks=pytest.mark.long), "writing"])
 def test_what_was_changed_meanwhile_is_left_alone(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:

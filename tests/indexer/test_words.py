@@ -186,7 +186,9 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Postings, Texts]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("k", [1, 10, 300])
+@pytest.mark.parametrize(
+    "k", [1, pytest.param(10, marks=pytest.mark.long), pytest.param(300, marks=pytest.mark.long)]
+)
 def test_nothing_is_lost_by_what_is_left_out(
     windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch, kernel: str, k: int
 ) -> None:

@@ -49,7 +49,7 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
     )
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.0, pytest.param(0.5, marks=pytest.mark.long), 0.9])
 def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -> None:
     lines: list[Report] = []
     encoder = train(replace(config, label_weight=share), lines.append)

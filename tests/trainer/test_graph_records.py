@@ -76,7 +76,7 @@ def replaced(path: Path, content: bytes, *, in_place: bool) -> None:
 # ----------------------------------------------------------------------------------- by its content
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_new_weights_of_the_same_size_and_time_are_compiled_again(
     model: Path, tmp_path: Path, in_place: bool
 ) -> None:

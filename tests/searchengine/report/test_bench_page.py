@@ -190,7 +190,6 @@ BARE = {"ndcg": None, "cold_ms": None, "cold_reads": None, "batch_qps": None}
     [
         (),
         (exact(),),
-        (row("a"),),
         (exact(), row("a", (1.0,), **BARE)),
         (exact(), row("no hope", recall=0.0, recall_low=0.0, recall_high=0.0)),
         (exact(), row("peer", kind=Kind.PEER, theoretical=None, hot_bytes=None, shortlist=0)),

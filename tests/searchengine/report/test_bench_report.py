@@ -383,7 +383,10 @@ def disagreements(one: Results, two: Results) -> int:
     )
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.15])
+@pytest.mark.parametrize(
+    "noise",
+    [pytest.param(0.01, marks=pytest.mark.long), 0.05, pytest.param(0.15, marks=pytest.mark.long)],
+)
 def test_two_benches_agree_on_the_first_three_or_call_them_tied(noise: float) -> None:
     def bench(seed: int) -> Results:
         return plausible(seed, noise=noise, growth=False, busy=0.5)

@@ -18,7 +18,6 @@ faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(
     ("scenario", "points", "error"),
     [
-        ("create", "3", ["ENOSPC"]),
         ("changes", "4", ["ENOSPC"]),
         ("stream", "3", ["ENOSPC"]),
         ("changes", "6", ["EIO", "--once"]),
@@ -50,9 +49,20 @@ few_and_many = pytest.mark.parametrize("points", [4, pytest.param(100, marks=pyt
 
 
 @faults
-@few_and_many
 @pytest.mark.parametrize(
-    "name", ["vectors.faiss", "coarse.faiss", "rotation.npy", "manifest.json", "documents.db-wal"]
+    ("name", "points"),
+    [
+        ("vectors.faiss", 4),
+        ("manifest.json", 4),
+        ("documents.db-wal", 4),
+        *(
+            pytest.param(name, 100, marks=pytest.mark.long)
+            for name in (
+                *("vectors.faiss", "coarse.faiss", "rotation.npy"),
+                *("manifest.json", "documents.db-wal"),
+            )
+        ),
+    ],
 )
 def test_a_damaged_file_is_found_or_harmless(name: str, points: int) -> None:
     tally = campaign("damage", "--file", name, "--points", str(points))

@@ -375,7 +375,7 @@ def test_a_restored_backup_is_noticed(path: Path, tmp_path: Path) -> None:
         engine.verify()
 
 
-@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("writes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 def test_what_is_added_after_a_restore_is_found(path: Path, tmp_path: Path, writes: int) -> None:
     """With two writes both histories have a commit of the same number."""
     copy = tmp_path / "copy"
