@@ -505,3 +505,21 @@ def test_two_runs_do_not_write_to_one_folder(config: TrainConfig) -> None:
     assert {*config.out.parent.iterdir()} - before == {config.out}
     config.out.with_name(f".{config.out.name}.lock").touch()  # left by a killed run
     train(config)
+
+
+def test_a_second_run_by_another_name_of_the_folder_is_refused(config: TrainConfig) -> None:
+    config.out.mkdir()
+    link = config.out.with_name("link")
+    link.symlink_to(config.out, target_is_directory=True)
+    with (
+        checkpoint.held(link),
+        pytest.raises(ConfigError, match=r"another run is training into .*/out: wait"),
+    ):
+        train(config)
+
+
+def test_a_folder_that_cannot_be_locked_is_one_sentence(config: TrainConfig) -> None:
+    config.out.with_name(".out.lock").mkdir()
+    with pytest.raises(ConfigError, match=r"\.out\.lock cannot be locked \(.*\), so another run"):
+        train(config)
+    assert not config.out.exists()

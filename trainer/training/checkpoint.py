@@ -13,7 +13,7 @@ Random states are not stored: every update seeds them from (seed, N).
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -110,21 +110,29 @@ def held(out: Path) -> Iterator[None]:
     """Keep other runs from writing to `out`: each would remove the other's checkpoints.
 
     The lock is a hidden file beside the folder; the system releases that of a killed process.
-    Raises ConfigError where another run holds it.
+    Raises ConfigError where another run holds it, or the file cannot be locked.
     """
-    lock = FileLock(out.absolute().with_name(f".{out.absolute().name}.lock"))
+    folder = out.resolve()  # by whatever name a run has it
+    path = folder.with_name(f".{folder.name}.lock")
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(
             f"another run is training into {out}: wait for it, or choose another `out`"
         ) from None
+    except (OSError, NotImplementedError) as error:  # of another user, or a disk without locks
+        raise ConfigError(
+            f"{path} cannot be locked ({getattr(error, 'strerror', None) or error}), so another "
+            "run could train into the same folder: remove that file, or choose another `out`"
+        ) from error
     try:
         yield
     finally:
         if os.name != "nt":
             # While locked: a process that opened it meanwhile sees that it is gone.
-            Path(lock.lock_file).unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         lock.release()
 
 
