@@ -158,7 +158,8 @@ class Encoder:
     def keeps_prefix(self) -> bool:
         """Whether its prefix was learnt by `posthoc.rotation`, which a PCA by an index undoes."""
         fitted = self._description.recipe.get("posthoc")
-        return isinstance(fitted, Mapping) and fitted.get("map") == ROTATION
+        learnt = isinstance(fitted, Mapping) and fitted.get("map") == ROTATION
+        return learnt and len(self.matryoshka_dims) > 1
 
     @cached_property
     def aligned_to(self) -> tuple[str, ...]:

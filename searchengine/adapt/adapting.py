@@ -143,7 +143,7 @@ def adapt(
     )
     if outcome.change is None or outcome.reason is not None:
         return result
-    baked(encoder, outcome.change, None if only is None else (config.prefix,)).save(out)
+    baked(encoder, outcome.change).save(out)
     if apply:
         engine.refresh()  # raises if another process has changed the encoder
         engine.reindex(out, progress=progress)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_sentence_transformer
-from trainer.encoder import Encoder
+from trainer.encoder import ROTATION, Encoder
 from trainer.errors import ConfigError, ModelError
 from trainer.model.loading import keep_layers
 from trainer.training.config import TrainConfig
@@ -21,6 +21,7 @@ from trainer.training.data.positives import Drawn
 from trainer.training.judging import top1_accuracy
 from trainer.training.loop import Report, train
 from trainer.training.objectives.distillation import Distillation
+from trainer.training.posthoc import LinearMap, baked
 from trainer.training.presets import PRESETS, preset
 from trainer.training.processes import Processes
 
@@ -122,7 +123,7 @@ def test_both_networks_are_compiled_and_found_again(routed: Callable[[int], Path
 def test_static_questions_need_no_torch(routed: Callable[[int], Path]) -> None:
     program = """
 import sys
-from trainer.encoder import Encoder
+from trainer.encoder import ROTATION, Encoder
 encoder = Encoder.load(sys.argv[1], route="query", precision="bf16")  # of the other network
 assert encoder.encode(["a whale"], role="query").shape == (1, 32) and encoder.layers == 0
 assert not {"torch", "transformers", "openvino"} & set(sys.modules)
@@ -192,6 +193,18 @@ def test_the_teachers_vectors_of_questions_are_learnt(
     assert loaded.aligned_to == (teacher.fingerprint, *teacher.former_fingerprints)
     assert loaded.prompts == PROMPTS and loaded.recipe["config"]["teacher"] == str(base)
     assert "encodes questions only" in (config.out / "README.md").read_text()
+
+
+def test_the_documents_of_a_router_keep_a_learnt_prefix(
+    config: TrainConfig, base: Path, tmp_path: Path
+) -> None:
+    """An index by the Router must not undo it."""
+    same = LinearMap(ROTATION, np.eye(WIDTH, dtype=np.float32), dims=(8,))
+    teacher = str(tmp_path / "rotated")
+    baked(Encoder.load(base), same).save(teacher)
+    trained = train(replace(config, base=teacher, teacher=teacher, max_steps=1))
+    loaded = Encoder.load(config.out, **EXACT)
+    assert trained.keeps_prefix and loaded.keeps_prefix and loaded.matryoshka_dims == (WIDTH, 8)
 
 
 def _cosines(a: np.ndarray, b: np.ndarray, dim: int) -> float:

@@ -92,6 +92,8 @@ def finish(
     if config.question_encoder and isinstance(data[0].fixed, FixedEncoder):
         teacher = data[0].fixed.encoder
         recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
+        if "posthoc" in teacher.recipe:  # says which prefix the documents have
+            recipe["posthoc"] = teacher.recipe["posthoc"]
         model = replace(teacher.model, questions=model, classifier=None)
     return Encoder(replace(model, recipe=recipe, history=history), str(config.out.resolve()))
 

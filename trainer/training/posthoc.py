@@ -1,8 +1,8 @@
 """Shorter vectors from a network that is left as it is: linear maps, fitted on its vectors.
 
-What Matryoshka training is held against. PCA is the turn the index makes; whitening is that of Su
+What Matryoshka training is compared with. PCA is the rotation of the index; whitening is that of Su
 et al., arXiv 2103.15316; the adapter learns a linear map with the nested loss on frozen vectors of
-pairs, after Yoon et al., arXiv 2407.20243. What is not linear is in trainer.manifold.
+pairs, after Yoon et al., arXiv 2407.20243. Maps that are not linear are in benchmarks/manifold.py.
 
     reduce = whitening(vectors, width=64)                 # vectors (n, D) of training texts
     short = reduce(encoder.encode(["a whale"]))           # (1, 64) unit rows
@@ -51,12 +51,14 @@ class Reduction(Protocol):
 class LinearMap:
     """x ↦ W x + b, scaled to unit length.
 
-    weight: (width, D) float32. bias: (width,) float32, or None for none.
+    weight: (width, D) float32. bias: (width,) float32, or None for none. dims: the shorter prefix
+    lengths that it was trained for, descending; None: those of the encoder that it is applied to.
     """
 
     name: str
     weight: Rows
     bias: Rows | None = None
+    dims: tuple[int, ...] | None = None
 
     @property
     def width(self) -> int:
@@ -77,6 +79,7 @@ class LinearMap:
             f"{self.name}, {following.name}",
             following.weight @ self.weight,
             None if self.bias is None else following.weight @ self.bias,
+            following.dims,
         )
 
     def first(self, width: int) -> "LinearMap":
@@ -116,7 +119,7 @@ def check_width(width: int, most: int) -> None:
 def pca(vectors: ArrayLike, width: int, *, centred: bool = False) -> LinearMap:
     """The `width` strongest principal axes of vectors (n, D), the strongest first.
 
-    Uncentred, the axes of Σ x xᵀ: an orthogonal turn, so that at full width all cosines stay; what
+    Uncentred, the axes of Σ x xᵀ: a rotation, so that at full width all cosines stay; what
     `trainer.training.head` and the index do. centred: subtracts the mean and takes the axes of the
     covariance.
     """
@@ -263,7 +266,7 @@ def rotation(
             report(step, loss.item())
     whole, _ = np.linalg.qr(free.detach().numpy().astype(np.float64), mode="complete")
     axes = [_axes(d @ part)[1] @ part.T for part in np.split(whole, [prefix], axis=1)]
-    return LinearMap(ROTATION, np.concatenate(axes).astype(np.float32))
+    return LinearMap(ROTATION, np.concatenate(axes).astype(np.float32), dims=(prefix,))
 
 
 def _no_negatives(anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
@@ -294,13 +297,12 @@ def row_batches(rows: int, size: int, steps: int, seed: int) -> Iterator[Tensor]
         order = order[size:]
 
 
-def baked(encoder: Encoder, reduction: LinearMap, dims: Sequence[int] | None = None) -> Encoder:
+def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
     """An encoder that gives what the map gives for the vectors of `encoder`; saves as any other.
 
     A Dense layer and Normalize behind the unit rows of a copy. A classifier, which reads the old
-    vectors, is left behind. dims: the shorter prefix lengths that the map was trained for,
-    descending; None: those of the encoder. Raises ConfigError for a map of vectors of another
-    width, and for a Router, whose questions another network encodes.
+    vectors, is left behind. Raises ConfigError for a map of vectors of another width, and for a
+    Router, whose questions another network encodes.
     """
     width, dim = reduction.weight.shape
     if dim != encoder.dim:
@@ -319,7 +321,7 @@ def baked(encoder: Encoder, reduction: LinearMap, dims: Sequence[int] | None = N
         if reduction.bias is not None:
             dense.linear.bias.copy_(torch.from_numpy(reduction.bias))
     model, old = encoder.model, copy.deepcopy(encoder.module)
-    shorter = encoder.matryoshka_dims if dims is None else dims
+    shorter = encoder.matryoshka_dims if reduction.dims is None else reduction.dims
     layers = cast(list[HeadLayer], list(old.head))
     if not layers or not isinstance(layers[-1], Normalize):
         layers.append(Normalize())  # what encode does with the rows of such a model

@@ -258,7 +258,8 @@ def test_the_rotation_of_a_collection_follows_the_encoder(
 ) -> None:
     """A learnt prefix is kept; an encoder without one needs no blocks."""
     encoder = Encoder.load(model)
-    adapted = baked(encoder, LinearMap(ROTATION, np.eye(32, dtype=np.float32)[::-1].copy()), (8,))
+    reverse = np.eye(32, dtype=np.float32)[::-1].copy()
+    adapted = baked(encoder, LinearMap(ROTATION, reverse, dims=(8,)))
     first = CollectionSettings.for_encoder(encoder, {"rotation": before, "prefix": 8})
     then = settings_for(adapted, stored(first, encoder))
     assert then.config == rotation.kept(first.config)  # what is judged
@@ -276,3 +277,17 @@ def test_an_encoder_trained_for_prefixes_keeps_the_rotation_of_its_collection(mo
     for before in ("pca", "blocks"):
         first = CollectionSettings.for_encoder(trained, {"rotation": before})
         assert settings_for(trained, stored(first, trained)).config == first.config
+
+
+def test_a_collection_of_a_rotation_fitted_by_hand_keeps_its_prefix(model: Path) -> None:
+    """And one of its first dimensions alone, which have no shorter prefix, needs no blocks."""
+    encoder = Encoder.load(model)
+    vectors = encoder.encode([document["text"] for document in titled(60)])
+    found = posthoc.rotation(vectors[:20], vectors, PREFIX, steps=1)
+    whole, cut = (baked(encoder, each) for each in (found, found.first(PREFIX)))
+    assert whole.keeps_prefix and not cut.keeps_prefix
+    config = CollectionSettings.for_encoder(whole).config
+    assert (config.rotation, config.blocks) == ("blocks", (PREFIX,))
+    assert CollectionSettings.for_encoder(cut).config.rotation == "pca"
+    before = stored(CollectionSettings.for_encoder(encoder), encoder)
+    assert settings_for(cut, before).config.rotation == "pca"

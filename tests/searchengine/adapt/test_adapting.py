@@ -133,7 +133,7 @@ def test_the_model_encodes_what_the_map_makes_of_the_vectors(
     maps: list[LinearMap] = []
     baked = adapting.baked
     monkeypatch.setattr(
-        adapting, "baked", lambda encoder, change, _: maps.append(change) or baked(encoder, change)
+        adapting, "baked", lambda encoder, change: maps.append(change) or baked(encoder, change)
     )
     adapt(engine, tmp_path / "out")
     texts = ["the dog sleeps", "A red whale near the sea."]
