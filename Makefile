@@ -5,7 +5,7 @@ PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/pytest -p xdist -p _hypothesis
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
 GENERATED := README.md docs/cli.md docs/training.md
-# Where images forbid compiled modules, each process that the tests start would compile all anew.
+# Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup setup-demo demo test test-long test-integrations check check-generated generate docs bench bench-index bench-reports \
