@@ -5,6 +5,7 @@ Tests of signals, of start-up and of the exit code that a shell sees start `COMM
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from indexer.threads import threads
 from searchengine.cli import cli
 from trainer.encoder import Encoder
-from trainer.runtimes.config import RuntimeConfig
+from trainer.runtimes.config import VARIABLE, RuntimeConfig
 
 COMMAND = str(Path(sys.executable).with_name("searchengine"))
 Done = subprocess.CompletedProcess[str]
@@ -51,6 +52,8 @@ def shared_encoder(
     """Encoder.load; the packaged encoders stay loaded: each start measures bf16 for seconds."""
     if str(source) not in ("starter", "starter-768"):
         return _load(source, layers=layers, route=route, **options)
+    if options.get("precision", "auto") == "auto" and os.environ.get(VARIABLE) == "torch":
+        options["precision"] = "fp32"  # nothing is measured
     return _packaged(str(source), RuntimeConfig(**options), layers)
 
 
