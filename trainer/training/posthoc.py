@@ -10,10 +10,10 @@ pairs, after Yoon et al., arXiv 2407.20243. Maps that are not linear are in benc
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from trainer.training.losses.contrastive import info_nce, matryoshka
 from trainer.training.losses.distillation import distillation
 
 Rows = NDArray[np.float32]
+Batch = TypeVar("Batch")
 # Directions in which the vectors vary less than this share of the strongest are rounding.
 RELATIVE_RANK = 1e-9
 # Frozen vectors with a cosine above this belong to equal texts.
@@ -200,19 +201,17 @@ def adapter(
         raise ConfigError(f"{steps} steps of {batch_size} pairs: expected 0 or more of 2 or more")
     x, y, z = (torch.from_numpy(unit(rows)) for rows in (a, p, hard))
     weight = nn.Parameter(torch.from_numpy(pca(np.concatenate([a, p]), max(dims)).weight))
-    optimizer = torch.optim.Adam([weight], lr=learning_rate)
-    for step, batch in enumerate(row_batches(len(x), batch_size, steps, seed), 1):
-        optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
+
+    def loss(batch: Tensor) -> Tensor:
         last = z[batch][z[batch].any(dim=1)]
         bias = _no_negatives(x[batch], y[batch], last)
         nce = partial(info_nce, bias=bias, temperature=temperature)
         candidates = torch.cat([y[batch], last])
-        loss = matryoshka(nce, dims)(x[batch] @ weight.T, candidates @ weight.T)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if report is not None:
-            report(step, loss.item())
+        return matryoshka(nce, dims)(x[batch] @ weight.T, candidates @ weight.T)
+
+    descend(
+        [weight], row_batches(len(x), batch_size, steps, seed), loss, steps, learning_rate, report
+    )
     return LinearMap("adapter", weight.detach().numpy())
 
 
@@ -251,19 +250,17 @@ def rotation(
         )
     x, y = (torch.from_numpy(unit(rows)) for rows in (q, d))
     free = nn.Parameter(torch.from_numpy(pca(d, prefix).weight.T.copy()))  # (D, prefix)
-    optimizer = torch.optim.Adam([free], lr=learning_rate)
-    of_questions = row_batches(len(x), batch_size, steps, seed)
-    of_documents = row_batches(len(y), candidates, steps, seed + 1)
-    for step, (i, j) in enumerate(zip(of_questions, of_documents, strict=True), 1):
-        optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
+
+    def loss(batches: tuple[Tensor, Tensor]) -> Tensor:
+        i, j = batches
         basis = torch.linalg.qr(free).Q
         student, others = (functional.normalize(rows @ basis) for rows in (x[i], y[j]))
-        loss = distillation(student @ others.T, x[i] @ y[j].T, temperature=temperature)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if report is not None:
-            report(step, loss.item())
+        return distillation(student @ others.T, x[i] @ y[j].T, temperature=temperature)
+
+    of_questions = row_batches(len(x), batch_size, steps, seed)
+    of_documents = row_batches(len(y), candidates, steps, seed + 1)
+    batches = zip(of_questions, of_documents, strict=True)
+    descend([free], batches, loss, steps, learning_rate, report)
     whole, _ = np.linalg.qr(free.detach().numpy().astype(np.float64), mode="complete")
     axes = [_axes(d @ part)[1] @ part.T for part in np.split(whole, [prefix], axis=1)]
     return LinearMap(ROTATION, np.concatenate(axes).astype(np.float32), dims=(prefix,))
@@ -295,6 +292,29 @@ def row_batches(rows: int, size: int, steps: int, seed: int) -> Iterator[Tensor]
             order = torch.randperm(rows, generator=generator)
         yield order[:size]
         order = order[size:]
+
+
+def descend(
+    parameters: Iterable[nn.Parameter],
+    batches: Iterable[Batch],
+    loss: Callable[[Batch], Tensor],
+    steps: int,
+    learning_rate: float,
+    report: Callable[[int, float], None] | None,
+) -> None:
+    """Change parameters by an update of Adam for each of `steps` batches; its rate falls to 0.
+
+    report: called with each update's number, from 1, and its loss.
+    """
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
+    for step, batch in enumerate(batches, 1):
+        optimizer.param_groups[0]["lr"] = learning_rate * (1 - (step - 1) / steps)
+        value = loss(batch)
+        optimizer.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if report is not None:
+            report(step, value.item())
 
 
 def baked(encoder: Encoder, reduction: LinearMap) -> Encoder:
