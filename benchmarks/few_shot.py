@@ -99,15 +99,16 @@ def with_noise(rows: Labelled, share: float, labels: list[str], seed: int) -> La
     ]
 
 
-def frozen(encoder: Encoder, chosen: Labelled, dev: Labelled, tests: dict[str, Labelled]) -> Any:
-    """Accuracy × 100 of a logistic regression on frozen vectors, on each test set."""
+def features(encoder: Encoder, rows: Labelled) -> tuple[Any, Any]:
+    """The vectors (n, D) and the labels (n,)."""
+    return encoder.encode([text for text, _ in rows]), np.array([label for _, label in rows])
 
-    def read(rows: Labelled) -> tuple[Any, Any]:
-        return encoder.encode([text for text, _ in rows]), np.array([label for _, label in rows])
 
-    x, y = read(chosen)
-    model = fitted(x, y, best_c(x, y, *read(dev)))
-    return {name: 100 * float(model.score(*read(rows))) for name, rows in tests.items()}
+def frozen(encoder: Encoder, chosen: Labelled, dev: Labelled, tests: dict[str, Any]) -> Any:
+    """Accuracy × 100 of a logistic regression on frozen vectors. tests: features by test set."""
+    x, y = features(encoder, chosen)
+    model = fitted(x, y, best_c(x, y, *features(encoder, dev)))
+    return {name: 100 * float(model.score(*rows)) for name, rows in tests.items()}
 
 
 def write(rows: Labelled, path: Path) -> Path:
@@ -140,15 +141,13 @@ def main(
                 continue
             found: dict[str, list[float]] = {}
             classes = sorted({label for _, label in training})
-            tests = {"": test} | (
-                {f" → {other}": rows for other, rows in elsewhere.items()}
-                if name == "SST-2"
-                else {}
-            )
+            others = elsewhere if name == "SST-2" else {}
+            tests = {"": test} | {f" → {other}": rows for other, rows in others.items()}
+            encoded = {place: features(starter, rows) for place, rows in tests.items()}
             for seed in range(draws):
                 chosen, dev = sample(training, count, seed)
                 chosen = with_noise(chosen, noise, classes, seed)
-                for place, right in frozen(starter, chosen, dev, tests).items():
+                for place, right in frozen(starter, chosen, dev, encoded).items():
                     found.setdefault(FROZEN + place, []).append(round(right, 2))
                 for loss, settings in losses.items():
                     model = run(chosen, dev, {**settings, "seed": seed, "max_steps": STEPS[count]})

@@ -10,10 +10,10 @@ without any text of the sets below, on one thread. Then, with documents by the s
   three as a share of the starter's.
 - titles of papers that were not trained on, which must find their abstracts among others: MRR. This
   chose the settings; the three sets did not.
-- milliseconds to encode a question alone, and, with --sentences, from its text to the hits in a
-  warm collection of so many sentences; each side in turn, ratios are of the same question.
+- milliseconds to encode a question, and, with --sentences N, to search a collection of N sentences
+  with it. The encoders take turns, and a ratio compares their times for one question.
 
-FOLDER keeps the vectors of documents, what was trained and the collection; remove it to do it
+FOLDER stores the vectors of documents, the trained encoders and the collection. Remove it to start
 again. --seeds trains that many of each kind.
 """
 
@@ -23,6 +23,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,12 @@ SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--set", "changes", multiple=True, metavar="KIND:NAME=VALUE", help="Other settings.")
 @click.option("--only", multiple=True, type=click.Choice([*PRESETS]), help="Kinds to train.")
-@click.option("--sentences", default=0, show_default=True, help="Of a collection to ask.")
+@click.option(
+    "--sentences",
+    default=0,
+    show_default=True,
+    help="Size of a collection to search.",
+)
 @click.option("--tests/--no-tests", default=True, help="The three sets; leave out for choosing.")
 def main(
     data: Path,
@@ -108,7 +114,7 @@ def main(
         questions = [text for judged in sets.values() for text in judged.questions.values()]
         random.Random(0).shuffle(questions)
         figures["one question"] = latencies(
-            {name: side.encode for name, side in sides.items()}, questions
+            {name: encoding(side) for name, side in sides.items()}, questions
         )
         if sentences:
             figures[f"among {sentences} sentences"] = asked(data, work, sides, questions, sentences)
@@ -193,13 +199,23 @@ def reciprocal(questions: Vectors, documents: Vectors) -> float:
     return round(float((1 / ranks).mean()), 4)
 
 
-def latencies(sides: dict[str, Callable[..., Any]], questions: list[str]) -> dict[str, Any]:
+def encoding(encoder: Encoder) -> Callable[[str], Any]:
+    """Encodes one question."""
+    return lambda question: encoder.encode([question], role="query")
+
+
+def searching(engine: SearchEngine) -> Callable[[str], Any]:
+    """Answers one question by vectors."""
+    return lambda question: engine.search(question, mode="vector")
+
+
+def latencies(sides: dict[str, Callable[[str], Any]], questions: list[str]) -> dict[str, Any]:
     """Milliseconds of one question, in turn, and each side's share of the full encoder's."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn, question in enumerate(questions[:600]):
         for name in in_turn([*sides], turn):
             start = time.perf_counter()
-            sides[name]([question], role="query")
+            sides[name](question)
             seconds[name].append(time.perf_counter() - start)
     timed = {name: each[100:] for name, each in seconds.items()}  # the first ones compile
     return {
@@ -211,22 +227,21 @@ def latencies(sides: dict[str, Callable[..., Any]], questions: list[str]) -> dic
 def asked(
     data: Path, work: Path, sides: dict[str, Encoder], questions: list[str], count: int
 ) -> dict[str, Any]:
-    """As `latencies`, of whole questions to one collection, by vectors."""
-    path = work / "sentences.index"
-    if not path.exists():
-        with SearchEngine.create(path, "starter") as engine:
-            texts = mixed(data, count)
-            engine.add({"_id": str(i), "text": text} for i, text in enumerate(texts))
+    """As `latencies`, of searches in one collection by vectors."""
+    path = work / f"{count}-sentences.index"
+    with SearchEngine.open_or_create(path, "starter", {}) as engine:
+        if engine.stats().tuning is None:  # new, or interrupted
+            texts = enumerate(mixed(data, count))
+            engine.add({"_id": str(i), "text": text} for i, text in texts)
             engine.tune()
-    engines = {
-        name: SearchEngine.open(path, query_encoder=None if name == FULL else side)
-        for name, side in sides.items()
-    }
-
-    def searching(engine: SearchEngine) -> Callable[..., Any]:
-        return lambda texts, role: engine.search(texts[0], 10, mode="vector")
-
-    return latencies({name: searching(engine) for name, engine in engines.items()}, questions)
+    with ExitStack() as opened:
+        engines = {
+            name: opened.enter_context(
+                SearchEngine.open(path, query_encoder=None if name == FULL else side)
+            )
+            for name, side in sides.items()
+        }
+        return latencies({name: searching(each) for name, each in engines.items()}, questions)
 
 
 if __name__ == "__main__":
