@@ -101,7 +101,7 @@ def best(
 ) -> LinearMap | None:
     """The map with the best mean on the validation questions; None if none beats no map.
 
-    corpus: what is searched; the documents of the sample, as they are there, are among it.
+    corpus: the documents to search, with those of the sample as they are encoded there.
     """
     sampled = set(material.sample.documents.tolist())
     questions, vectors = of_part(material, Part.VALIDATION, sampled)

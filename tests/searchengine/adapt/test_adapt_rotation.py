@@ -262,7 +262,7 @@ def test_the_rotation_of_a_collection_follows_the_encoder(
     adapted = baked(encoder, LinearMap(ROTATION, reverse, dims=(8,)))
     first = CollectionSettings.for_encoder(encoder, {"rotation": before, "prefix": 8})
     then = settings_for(adapted, stored(first, encoder))
-    assert then.config == rotation.kept(first.config)  # what is judged
+    assert then.config == rotation.kept(first.config)  # as it was judged
     assert then.config == replace(
         first.config, rotation=learnt, blocks=(8,) if learnt == "blocks" else ()
     )
