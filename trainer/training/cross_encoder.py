@@ -27,6 +27,7 @@ from trainer.model.network import max_tokens, quiet
 from trainer.model.source import Source
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, cpu_has_native_bf16
 from trainer.runtimes.torch_runtime import pick_device
+from trainer.training import attention
 from trainer.training.data.examples import Examples, read_examples
 from trainer.training.data.positives import Kind
 
@@ -126,7 +127,9 @@ def train_cross_encoder(
     if not learn:
         raise ConfigError(f"{paths[0]}: one example is not enough; give it two or more")
     device = pick_device(None)
+    attention.use(network)
     _fit(network.to(device), tokenizer, learn, config, report)
+    attention.restore(network)
     _write(network.cpu(), tokenizer, Path(config.out))
     scorer = CrossEncoder.load(config.out, RuntimeConfig(RuntimeKind.TORCH, Precision.FP32))
     return Trained(scorer, *_judged(scorer, held_out), len(held_out))

@@ -12,6 +12,7 @@ from trainer.encoder import Encoder
 from trainer.errors import TrainingWarning
 from trainer.model.folder import Model
 from trainer.training import checkpoint
+from trainer.training.attention import restore as restore_fused
 from trainer.training.checkpoint import JudgedStep, Progress
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
@@ -19,7 +20,7 @@ from trainer.training.data_sets import DataSet
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
-from trainer.training.lengthening.attention import restore as restore_attention
+from trainer.training.lengthening.attention import restore as restore_whole
 from trainer.training.objectives.fixed import FixedEncoder
 from trainer.training.settings.fields import card_lines
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
@@ -76,7 +77,8 @@ def finish(
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
     network = run.training_model.sentence.transformer
-    restore_attention(network)
+    restore_whole(network)
+    restore_fused(network)
     if config.gradient_checkpointing:
         layers_again(network, False)
     if config.adapter_rank:

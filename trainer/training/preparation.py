@@ -20,6 +20,7 @@ from trainer.model.tokens import TokenIds, Tokenization
 from trainer.runtimes.config import Precision
 from trainer.runtimes.torch_runtime import pick_device, pick_precision
 from trainer.training import checkpoint
+from trainer.training.attention import use as use_plain
 from trainer.training.config import TrainConfig
 from trainer.training.data.examples import Examples
 from trainer.training.data.positives import Augment, Kind
@@ -179,6 +180,8 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
         raise ConfigError(f"head_only, but {config.base} has no head to train: leave it out")
     if config.attention_group:
         use_groups(model.module.transformer, config.attention_group)
+    else:
+        use_plain(model.module.transformer)
     if config.adapter_rank:
         add_adapters(model.module.transformer, config)
     if config.gradient_checkpointing:

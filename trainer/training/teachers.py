@@ -10,6 +10,7 @@ from trainer.model import pairs
 from trainer.model.folder import Model
 from trainer.model.source import Source
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from trainer.training.attention import use as use_plain
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.objectives.classification import Classification
 from trainer.training.objectives.contrastive import Contrastive
@@ -49,6 +50,7 @@ def load_fixed(config: TrainConfig, device: torch.device) -> Fixed:
         )
     except ModelError as error:
         raise ConfigError(f"{role} {name} cannot be loaded: {error}") from error
+    use_plain(encoder.model.module.transformer)
     return FixedEncoder(encoder, device)
 
 

@@ -1,0 +1,70 @@
+"""Attention of training on a processor: plain matrix products for short texts in bf16.
+
+torch's fused attention saves memory, which long texts need. Its backward pass on processors is slow
+in bf16, up to ten times so for sentences (torch 2.13), and dropout is not fused there at all.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "plain_if_short"
+LONGEST = 512
+"""Most tokens of a short text. With 1,024, both take as long, and this the more memory."""
+# What some networks ask for, and only the fused attention here can do.
+_MORE = ("cache", "position_bias", "softcap")
+
+
+def use(network: Any) -> None:
+    """Let a network train with it, if it has torch's fused attention."""
+    if getattr(network.config, "_attn_implementation", None) != "sdpa":  # or no transformer
+        return
+    AttentionInterface.register(NAME, plain_if_short)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    network.set_attn_implementation(NAME)
+
+
+def restore(network: Any) -> None:
+    """Undo `use`."""
+    if getattr(network.config, "_attn_implementation", None) == NAME:
+        network.set_attn_implementation("sdpa")
+
+
+def plain_if_short(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it.
+
+    query, key, value: (B, heads, T, d); keys and values may have fewer heads. attention_mask: bool
+    (B, 1, T, T), true for what is seen; None for everything, or what a decoder sees. Returns
+    (B, T, heads, d).
+    """
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if (
+        query.device.type != "cpu"
+        or query.dtype != torch.bfloat16
+        or key.shape[2] > LONGEST
+        or (attention_mask is None and causal)
+        or any(more.get(name) is not None for name in _MORE)
+    ):
+        return sdpa_attention_forward(  # type: ignore[no-any-return]
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **more
+        )
+    key, value = (repeat_kv(x, query.shape[1] // x.shape[1]) for x in (key, value))
+    scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.transpose(2, 3)
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    shares = torch.nn.functional.dropout(scores.softmax(-1), dropout)
+    return (shares @ value).transpose(1, 2).contiguous(), None
