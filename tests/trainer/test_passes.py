@@ -14,7 +14,7 @@ from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 from trainer.training.losses.contrastive import info_nce, matryoshka
 from trainer.training.passes import Passes, View
-from trainer.training.preparation import make_embeddings_sparse
+from trainer.training.preparation import prepare_embeddings
 from trainer.training.training_model import TrainingModel
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
@@ -59,7 +59,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
     found = []
     for cache in (False, True):
         model_passes = passes(base, chunk_tokens=24, gradient_cache=cache)
-        make_embeddings_sparse(model_passes.training_model)
+        prepare_embeddings(model_passes.training_model, frozen=False)
         many = Passes(
             model_passes.training_model,
             Encoder.load(base, precision="fp32"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_sentence_transformer
 from trainer.encoder import ROTATION, Encoder
@@ -61,6 +62,7 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         "base": str(base),
         "prefixes": (WIDTH, 8),
         "kept_layers": 1,
+        "frozen_embeddings": False,  # no setting of a table
         "batch_size": 16,
         "max_steps": 15,
         "learning_rate": 2e-3,
@@ -195,6 +197,35 @@ def test_the_teachers_vectors_of_questions_are_learnt(
     assert "encodes questions only" in (config.out / "README.md").read_text()
 
 
+def test_frozen_embeddings_stay_those_of_the_base(config: TrainConfig, base: Path) -> None:
+    trained = train(replace(config, frozen_embeddings=True))
+    teacher = Encoder.load(base, **EXACT)
+    networks = [each.model.questions or each.model for each in (trained, teacher)]
+    ours, theirs = (dict(each.module.transformer.named_parameters()) for each in networks)
+    equal = {name for name, weight in ours.items() if torch.equal(weight, theirs[name])}
+    assert equal == {name for name in ours if "_embeddings." in name} and len(equal) == 3
+    assert all(weight.requires_grad for weight in ours.values())
+    assert "Embeddings were not trained" in (config.out / "README.md").read_text()
+
+
+def test_a_table_learns_for_tokens_that_no_text_has(config: TrainConfig, base: Path) -> None:
+    """The layer that all tokens share is in the table at the end."""
+    model = Encoder.load(base, **EXACT).model
+    network: Any = keep_layers(model, 0).module.transformer
+    unseen = [word for word in WORDS if word not in config.train[0].read_text()]
+    rows = model.tokenizer.convert_tokens_to_ids(unseen)
+    assert len(rows) > 3
+    before = network.embedding.weight.detach().numpy()[rows]
+    for rate, changed in ((1e-12, False), (1e-2, True)):
+        out = config.out / str(rate)
+        train(replace(config, kept_layers=0, learning_rate=rate, out=out))
+        written = load_file(out / STATIC / "model.safetensors")
+        assert [*written] == ["embedding.weight"]
+        after = written["embedding.weight"][rows]
+        after /= np.linalg.norm(after, axis=1, keepdims=True)  # they were shortened
+        assert ((np.abs(after - before).max(axis=1) > 1e-3) == changed).all()
+
+
 def test_the_documents_of_a_router_keep_a_learnt_prefix(
     config: TrainConfig, base: Path, tmp_path: Path
 ) -> None:
@@ -275,12 +306,14 @@ def test_the_base_is_the_teacher_unless_one_is_named(name: str) -> None:
         ({"kept_layers": 0, "question_encoder": False, "teacher": "t"}, "kept_layers 0 without"),
         ({"kept_layers": 0, "pooling": "mean"}, "kept_layers 0 leaves no network for pooling"),
         ({"kept_layers": 0, "adapter_rank": 2}, "no network for adapter_rank"),
+        ({"kept_layers": 0, "frozen_embeddings": True}, "no network for frozen_embeddings"),
         ({"kept_layers": 0, "mlm_weight": 0.1}, "no network for mlm_weight"),
         ({"kept_layers": -1}, "kept_layers is -1: expected a whole number of at least 0"),
     ],
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> None:
-    settings = preset("question-encoder") | {"train": ("x.tsv",), "out": "y"} | values
+    common = {"train": ("x.tsv",), "out": "y", "frozen_embeddings": False}
+    settings = preset("question-encoder") | common | values
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**settings)
 

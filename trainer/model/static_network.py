@@ -1,6 +1,7 @@
 """A static model as torch trains and writes it: token vectors from a table, pooled by the mean."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from trainer.model.description import Description
 from trainer.model.folder import Model
-from trainer.model.modules import Batch, Normalize, Pooling, PoolingMode, SentenceModule
+from trainer.model.modules import Batch, Dense, Normalize, Pooling, PoolingMode, SentenceModule
 from trainer.model.tokens import Ids, TokenIds, Tokenization
 
 TOKENS_AT_ONCE = 4096
@@ -72,6 +73,21 @@ def token_vectors(model: Model) -> Tensor:
             nn.functional.normalize(model.module(Batch(ids, torch.ones_like(ids))), dim=-1)
         )
     return torch.cat(parts)
+
+
+@torch.no_grad()
+def move_head_into_table(model: Model) -> Model:
+    """The same static model without its linear head, which is applied to each token's row.
+
+    The mean of rows and a linear layer can change places.
+    """
+    network: Any = model.module.transformer
+    table = network.embedding.weight
+    for layer in model.module.head:
+        if isinstance(layer, Dense):
+            table = layer(table)
+    module = SentenceModule(TokenTable(table), model.module.pooling, [Normalize()])
+    return replace(model, module=module.eval())
 
 
 def weigh_by_rarity(table: TokenTable, ids: Iterable[Ids]) -> None:

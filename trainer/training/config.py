@@ -31,8 +31,8 @@ from trainer.training.settings.objective import (
 
 # Settings that mean nothing where a table is trained in place of a network.
 OF_NETWORKS = frozenset({
-    "adapter_rank", "attention_group", "gradient_checkpointing", "head_only", "mlm_weight",
-    "pooling", "window",
+    "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
+    "mlm_weight", "pooling", "window",
 })  # fmt: skip
 
 

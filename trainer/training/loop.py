@@ -43,8 +43,8 @@ from trainer.training.preparation import (
     check_start,
     load_base,
     make_accelerator,
-    make_embeddings_sparse,
     make_optimizer,
+    prepare_embeddings,
     starts_rotated,
 )
 from trainer.training.processes import Processes, launched_rank
@@ -150,7 +150,7 @@ def run_training(
     width = fixed.dim if isinstance(fixed, FixedEncoder) else 0
     training_model = TrainingModel(model, config, projection, width)
     training_model = training_model.to(accelerator.device)
-    make_embeddings_sparse(training_model)
+    prepare_embeddings(training_model, config.frozen_embeddings)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
     judged = [each for each, split in zip(data, splits, strict=True) if split.rows]

@@ -11,6 +11,7 @@ import torch
 from trainer.encoder import Encoder
 from trainer.errors import TrainingWarning
 from trainer.model.folder import Model
+from trainer.model.static_network import TokenTable, move_head_into_table
 from trainer.training import checkpoint
 from trainer.training.attention import restore as restore_fused
 from trainer.training.checkpoint import JudgedStep, Progress
@@ -77,12 +78,15 @@ def finish(
     run.training_model.kept.load_state_dict(run.best)
     run.training_model.eval()
     network = run.training_model.sentence.transformer
+    network.requires_grad_(True)
     restore_whole(network)
     restore_fused(network)
     if config.gradient_checkpointing:
         layers_again(network, False)
     if config.adapter_rank:
         merge_adapters(network)
+    if isinstance(network, TokenTable):
+        model = move_head_into_table(model)
     if config.patience and run.worse >= config.patience:
         reason += f"; stopped after step {run.step}: {run.worse} evaluations without a better score"
     history = {

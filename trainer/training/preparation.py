@@ -170,7 +170,9 @@ def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dens
             f"{config.base}"
         )
     model = replace(model, matryoshka_dims=dims)
-    if starts_rotated(config, model, data):
+    table = isinstance(model.module.transformer, TokenTable)
+    # What a table learns of frequent tokens reaches the others through a layer that all share.
+    if table or starts_rotated(config, model, data):
         model = with_linear_head(model)
     _check_layers(config, model)
     if config.dropout is not None:
@@ -301,14 +303,16 @@ def starts_rotated(config: TrainConfig, model: Model, data: Sequence[DataSet]) -
     return config.rotate and (len(model.matryoshka_dims) > 1 or learns_vectors)
 
 
-def make_embeddings_sparse(training_model: TrainingModel) -> None:
-    """Make the gradients of word embeddings sparse: of the words that occur.
+def prepare_embeddings(training_model: TrainingModel, frozen: bool) -> None:
+    """Freeze the embeddings; or make their gradients sparse: of the words that occur.
 
     A dense gradient is as large as the table, and would be written once for each pass.
     """
     for module in training_model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.sparse = True
+            if frozen:
+                module.requires_grad_(False)
 
 
 def make_optimizer(

@@ -162,6 +162,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "question-encoder": {
             **_QUESTIONS,
             "kept_layers": 2,
+            "frozen_embeddings": True,
             "batch_size": 64,
             "epochs": 1,
             "learning_rate": 1.5e-3,
@@ -171,7 +172,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "kept_layers": 0,
             "batch_size": 128,
             "epochs": 3,
-            "learning_rate": 5e-3,
+            "learning_rate": 1e-3,
             "weight_decay": 0.0,
         },
     }

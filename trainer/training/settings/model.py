@@ -85,6 +85,12 @@ class ModelSettings:
         card="Two encoders were trained, the first was kept",
         objective=Objective.CONTRASTIVE,
     )
+    frozen_embeddings: bool = switch(
+        False,
+        help="Leave the embeddings of tokens and positions as they are: those that no training "
+        "text has still fit to the others",
+        card="Embeddings were not trained",
+    )
     head_only: bool = switch(
         False,
         help="Train only the Dense layers, on fixed vectors: a linear adapter. Each text is "
