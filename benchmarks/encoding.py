@@ -223,14 +223,14 @@ def useful_flops(tokens: int, squares: int, width: int) -> float:
 
 
 class Judged:
-    """A BEIR set's test questions, and nDCG@10 of exact search with someone's vectors."""
+    """Questions of a BEIR set, and nDCG@10 of exact search with someone's vectors."""
 
-    def __init__(self, data: Path, name: str = "scifact") -> None:
+    def __init__(self, data: Path, name: str = "scifact", split: str = "test") -> None:
         from searchengine.corpus.files import read_corpus
         from searchengine.evaluate.judgements import read_qrels, read_queries
 
         folder = data / "beir" / name
-        self.qrels = read_qrels(folder / "qrels" / "test.tsv")
+        self.qrels = read_qrels(folder / "qrels" / f"{split}.tsv")
         queries = read_queries(folder / "queries.jsonl.gz")
         self.questions = {key: queries[key] for key in self.qrels}
         documents = [*read_corpus(folder)]
