@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.tiny_model import WORDS, write_plain
+from trainer.model.static_network import TokenTable
 from trainer.training import attention
 from trainer.training.attention import LONGEST, plain_if_short
 from trainer.training.config import TrainConfig
@@ -150,4 +151,4 @@ def test_a_network_with_another_attention_keeps_it() -> None:
     attention.use(network)
     attention.restore(network)
     assert network.config._attn_implementation == "eager"
-    attention.use(SimpleNamespace(config=SimpleNamespace()))  # a table of token vectors
+    attention.use(TokenTable(torch.zeros(2, 2)))

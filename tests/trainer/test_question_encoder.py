@@ -205,6 +205,9 @@ def test_frozen_embeddings_stay_those_of_the_base(config: TrainConfig, base: Pat
     equal = {name for name, weight in ours.items() if torch.equal(weight, theirs[name])}
     assert equal == {name for name in ours if "_embeddings." in name} and len(equal) == 3
     assert all(weight.requires_grad for weight in ours.values())
+    for model in (trained.model, networks[0]):
+        network: Any = model.module.transformer
+        assert network.config._attn_implementation == "sdpa"
     assert "Embeddings were not trained" in (config.out / "README.md").read_text()
 
 

@@ -97,6 +97,7 @@ def finish(
     recipe = make_recipe(config, run, data, splits, model.matryoshka_dims) | {"chosen": reason}
     if config.question_encoder and isinstance(data[0].fixed, FixedEncoder):
         teacher = data[0].fixed.encoder
+        restore_fused(teacher.module.transformer)
         recipe["document_encoder"] = [teacher.fingerprint, *teacher.former_fingerprints]
         if "posthoc" in teacher.recipe:  # says which prefix the documents have
             recipe["posthoc"] = teacher.recipe["posthoc"]

@@ -50,7 +50,7 @@ def load_fixed(config: TrainConfig, device: torch.device) -> Fixed:
         )
     except ModelError as error:
         raise ConfigError(f"{role} {name} cannot be loaded: {error}") from error
-    use_plain(encoder.model.module.transformer)
+    use_plain(encoder.module.transformer)
     return FixedEncoder(encoder, device)
 
 
