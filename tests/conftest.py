@@ -67,11 +67,12 @@ def shared_data() -> Path:
 
 
 def use_small_grid(patch: pytest.MonkeyPatch) -> None:
-    """Have a tuning try few configs, where it does not matter which one is chosen."""
-    from indexer.tuning import grid
+    """Have a tuning try few configs and time few queries, where any of them may be chosen."""
+    from indexer.tuning import grid, tune
 
     patch.setattr(grid, "PREFIXES", (32,))
     patch.setattr(grid, "EF_SEARCHES", (64, 128))
+    patch.setattr(tune, "_TIMED_QUERIES", 5)
 
 
 @pytest.fixture
