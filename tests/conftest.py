@@ -72,6 +72,7 @@ def use_small_grid(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(grid, "PREFIXES", (32,))
     patch.setattr(grid, "EF_SEARCHES", (64, 128))
+    patch.setattr(grid, "MAX_SHORTLIST", 128)
     patch.setattr(tune, "_TIMED_QUERIES", 5)
 
 
