@@ -320,8 +320,11 @@ def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
 
 
 @FORKS
-def test_a_loaded_encoder_is_refused_in_a_child() -> None:
-    encoder = Encoder.load("starter")  # run by torch in tests, whose threads a child lacks
+def test_a_loaded_encoder_is_refused_in_a_child(tmp_path: Path) -> None:
+    from tiny_model import write_sentence_transformer  # torch, which no other test here needs
+
+    # Run by torch in tests, whose threads a child lacks.
+    encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
     encoder.encode(["whales"])
 
     def child(say: Callable[[Any], None]) -> None:
