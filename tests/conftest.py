@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from searchengine import SearchEngine
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
-settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile("fast", max_examples=16, deadline=None)
 settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("fast")
 
