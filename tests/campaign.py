@@ -4,6 +4,7 @@
     python tests/campaign.py cut | fail | damage …
     python tests/campaign.py kill --points 200 --seeds 0:50 --results found.jsonl   # in pieces
     python tests/campaign.py kill --results found.jsonl --summary
+    python tests/campaign.py --serve    # for tests, see faults.serve
 
 Whatever happens to a scenario (tests/scenarios.py), the collection must hold what was acknowledged,
 or that and the commit in flight, whole; its searches must give what brute force gives; `verify`
@@ -31,7 +32,7 @@ from bench import Bench, Sample, Tally
 from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import WordLengths
 from damage import damage
-from faults import Action, in_child, under_faults
+from faults import Action, in_child, serve, under_faults
 from powercut import Disk, Lost
 from scenarios import (
     SCENARIOS,
@@ -225,4 +226,10 @@ def _piece(tally: Tally, named: dict[str, Any], seed: int, seconds: float) -> Pi
 
 if __name__ == "__main__":
     under_faults()
-    sys.exit(main(sys.argv[1:]))
+    if sys.argv[1:] == ["--serve"]:
+        import sqlite_utils  # noqa: F401  # else each child would import it
+
+        gc.freeze()
+        serve(main)
+    else:
+        sys.exit(main(sys.argv[1:]))

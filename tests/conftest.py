@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from searchengine import SearchEngine
 
 # `make test-long` chooses the second, by pytest's --hypothesis-profile.
-settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile("fast", max_examples=16, deadline=None)
 settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("fast")
 
@@ -36,11 +36,26 @@ SHARED = REPOSITORY.parent / "shared" / "data"
 @pytest.fixture(scope="session", autouse=True)
 def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """torch runs encoders, for compiling the many small ones takes longer than all they encode;
-    and what is compiled after all goes to a cache of this run's own."""
+    and what is compiled after all goes to a cache of this run's own. Whether bf16 is accurate is
+    measured once for all workers."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent
+    measured, cache = run / "measured", tmp_path_factory.mktemp("cache")
+    measured.mkdir(exist_ok=True)
+    (cache / "searchengine").mkdir()
+    (cache / "searchengine" / "torch").symlink_to(measured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHENGINE_RUNTIME", "torch")
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(cache))
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the user, for tests that change what is measured or stored there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "searchengine"
 
 
 @pytest.fixture(scope="session")
@@ -52,17 +67,29 @@ def shared_data() -> Path:
 
 
 def use_small_grid(patch: pytest.MonkeyPatch) -> None:
-    """Have a tuning try few configs, where it does not matter which one is chosen."""
-    from indexer.tuning import grid
+    """Have a tuning try few configs and time few queries, where any of them may be chosen."""
+    from indexer.tuning import grid, tune
 
     patch.setattr(grid, "PREFIXES", (32,))
     patch.setattr(grid, "EF_SEARCHES", (64, 128))
+    patch.setattr(grid, "MAX_SHORTLIST", 128)
+    patch.setattr(tune, "_TIMED_QUERIES", 5)
 
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tunings of this process try few configs."""
     use_small_grid(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def traced_once() -> Iterator[None]:
+    """Of each tiny network OpenVINO traces once in this process what it traces again and again."""
+    from traced import remember_graphs
+
+    with pytest.MonkeyPatch.context() as patch:
+        remember_graphs(patch)
+        yield
 
 
 class WordLengths:

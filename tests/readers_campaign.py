@@ -12,7 +12,6 @@ status 1 if there was a wrong answer.
 
 import argparse
 import json
-import multiprocessing
 import queue
 import random
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign_results import Piece, Results, seed_range, source_digest
+from clean_process import clean
 from conftest import WordLengths
 from engine_process import rows
 from expected import FILTERS, MODES, Question, Record, Row, State, added, kind_of, patched
@@ -219,11 +219,10 @@ class Readers:
 
     def start(self, processes: int, threads: int) -> None:
         """Start them; returns when all processes are ready."""
-        spawn = multiprocessing.get_context("spawn")
-        pipes = [spawn.Pipe() for _ in range(processes)]
+        pipes = [clean.Pipe() for _ in range(processes)]
         self._pipes = [ours for ours, _ in pipes]
         self._processes = [
-            spawn.Process(target=read, args=(self.path, 100 * self.seed + i, theirs))
+            clean.Process(target=read, args=(self.path, 100 * self.seed + i, theirs))
             for i, (_, theirs) in enumerate(pipes)
         ]
         for process in self._processes:

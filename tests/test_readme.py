@@ -2,7 +2,9 @@
 
 import ast
 import asyncio
+import contextlib
 import gc
+import io
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import warnings
 from contextlib import closing
 from pathlib import Path
 from types import FunctionType
@@ -17,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run
+from command_line import run, shared_encoder
 from conftest import REPOSITORY, WordLengths
 from tiny_model import write_model2vec
 
@@ -25,6 +28,7 @@ from searchengine import SearchEngine
 from searchengine.cli.demo import sample_folder
 from searchengine.cli.training.display import read_config
 from searchengine.corpus.files import read_corpus
+from trainer.encoder import Encoder
 from trainer.training.config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
@@ -47,21 +51,48 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
             return read_config(path, {**settings_, "max_steps": few}, *settings)
 
         monkeypatch.setattr("searchengine.cli.training.display.read_config", few_steps)
+        monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
     return few
+
+
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.long)])
+def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether Python code runs here, by the encoder that torch has loaded; or by itself."""
+    here: bool = request.param
+    if here:
+        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
+        monkeypatch.setattr(Encoder, "load", shared_encoder)
+    return here
+
+
+def run_python(program: str, folder: Path, in_this_process: bool) -> str:
+    """What a page's program prints."""
+    if not in_this_process:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    output = io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        warnings.catch_warnings(action="ignore", category=ResourceWarning),
+    ):
+        exec(program, {"__name__": "__main__"})
+        gc.collect()  # what an example leaves open is closed by the end of its process
+    return output.getvalue()
 
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_readme_python(tmp_path: Path, steps: int | None) -> None:
+def test_readme_python(tmp_path: Path, in_this_process: bool) -> None:
     (program,) = blocks(README, "python")
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"0\.\d{3}  whales", done.stdout)
-    assert "bread" not in done.stdout
+    output = run_python(program, tmp_path, in_this_process)
+    assert re.match(r"0\.\d{3}  whales", output)
+    assert "bread" not in output
 
 
 def test_readme_commands(tmp_path: Path, steps: int | None) -> None:
@@ -86,7 +117,7 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
     assert re.match(r"0\.\d+ whales.txt A whale rests", done.stdout)
 
 
-def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
+def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool) -> None:
     """Their commands, the one page after the other, then their Python code."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
@@ -98,22 +129,16 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
         page = (REPOSITORY / "docs" / f"{name}.md").read_text()
         assert run_commands(page, tmp_path) == commands
         (program,) = blocks(page, "python")
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        run_python(program, tmp_path, in_this_process)
 
 
-def test_python_page(tmp_path: Path) -> None:
+def test_python_page(tmp_path: Path, in_this_process: bool) -> None:
     """All of its code, as one program."""
     for library in ("pandas", "pyarrow"):
         pytest.importorskip(library)
     program = "\n".join(blocks((REPOSITORY / "docs" / "python.md").read_text(), "python"))
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"0\.\d+ whales A whale rests", done.stdout)
+    output = run_python(program, tmp_path, in_this_process)
+    assert re.match(r"0\.\d+ whales A whale rests", output)
 
 
 def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +202,7 @@ def run_commands(page: str, folder: Path, allowed: str = "\0") -> int:
     return len(commands)
 
 
-def test_keys_page(tmp_path: Path) -> None:
+def test_keys_page(tmp_path: Path, in_this_process: bool) -> None:
     """Its commands, and its code, which computes the key that a record gets."""
     page = (REPOSITORY / "docs" / "keys.md").read_text()
     for name in ("alice", "bob"):

@@ -1,9 +1,9 @@
 """Tuning a collection: what it changes, what it leaves, and what happens when it is cut short."""
 
 import json
-import multiprocessing
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clean_process import clean
 from conftest import WordLengths, use_small_grid
 
 from indexer.config import SegmentConfig
@@ -53,13 +54,22 @@ def documents(count: int, seed: int) -> list[dict[str, Any]]:
     return [{"_id": f"{seed}-{i}", "text": text, "n": i} for i, text in numbered]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A collection of two segments, one of them small."""
-    path = tmp_path / "words.index"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of two segments, one of them small; to copy."""
+    path = tmp_path_factory.mktemp("source") / "words.index"
     with SearchEngine.create(path, WordLengths(WIDTH), CONFIG) as engine:
         engine.add(documents(1200, 1))
         engine.add(documents(100, 2))
+    return path
+
+
+@pytest.fixture
+def path(source: Path, tmp_path: Path) -> Path:
+    path = Path(shutil.copytree(source, tmp_path / "words.index"))
+    first, second = sorted(path.glob("segments/*/rotation.npy"))
+    second.unlink()
+    os.link(first, second)  # one file, as in the source
     return path
 
 
@@ -315,7 +325,7 @@ def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
     question = texts(1, 7)[0]
     with SearchEngine.open(path, WordLengths(WIDTH)) as before:
         hits = before.search(question)
-    writer = multiprocessing.get_context("spawn").Process(target=_tune_and_die, args=(path,))
+    writer = clean.Process(target=_tune_and_die, args=(path,))
     writer.start()
     writer.join(60)
     assert writer.exitcode == -signal.SIGKILL
@@ -345,9 +355,8 @@ def _tune(path: Path, seed: int, results: Any) -> None:
 
 
 def test_two_that_tune_at_once(path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    results = spawn.Queue()
-    writers = [spawn.Process(target=_tune, args=(path, seed, results)) for seed in (9, 10)]
+    results = clean.Queue()
+    writers = [clean.Process(target=_tune, args=(path, seed, results)) for seed in (9, 10)]
     for writer in writers:
         writer.start()
     outcomes = sorted(results.get(timeout=60) for _ in writers)

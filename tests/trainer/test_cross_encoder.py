@@ -66,7 +66,7 @@ def test_no_pairs(folder: Path) -> None:
 
 
 def test_bf16_of_torch_must_give_the_same_scores(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
     exact = CrossEncoder.load(folder, FP32).score(QUESTIONS, TEXTS)

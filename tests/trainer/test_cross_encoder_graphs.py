@@ -36,6 +36,8 @@ from trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 TORCH, OPENVINO = RuntimeConfig("torch", "fp32", "cpu"), RuntimeConfig("openvino", "fp32")
 QUESTIONS = ["the dog sleeps", "a whale", "", "the cat \ud800 sings", "sea " * 80, "bird", "far"]
 TEXTS = ["a dog runs far", "whale in the sea " * 30, "old house", "", "new car", "   ", "near"]

@@ -32,6 +32,8 @@ from trainer.runtimes.torch_runtime import Replay, TorchRuntime
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 TEXTS = [
     "the dog sleeps",
     "a",
@@ -554,7 +556,9 @@ def test_a_network_that_cannot_be_traced_runs_on_torch(
         monkeypatch.setattr("trainer.runtimes.tracing.trace", None)
 
 
-def test_bf16_of_torch_is_measured_too(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_of_torch_is_measured_too(
+    fresh: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
     assert Encoder.load(fresh, runtime="torch", precision="bf16").precision == "bf16"
     monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 0.998)

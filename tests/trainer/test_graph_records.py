@@ -21,6 +21,8 @@ from trainer.runtimes.graph import Graph, graph_files
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea"]
 
 

@@ -69,15 +69,16 @@ OFTEN = {"cached", "queue", "left over"}
 
 
 @pytest.mark.parametrize(
-    "cases",
+    ("cases", "launched"),
     [
-        pytest.param(OFTEN, id="often"),
-        pytest.param(CASES.keys() - OFTEN, id="others", marks=pytest.mark.long),
+        pytest.param(OFTEN, False, id="often"),
+        pytest.param(CASES.keys() - OFTEN, True, id="others", marks=pytest.mark.long),
     ],
 )
 def test_two_processes_equal_one(
     config: TrainConfig,  # noqa: F811
     cases: set[str],
+    launched: bool,
     tmp_path: Path,
 ) -> None:
     configs = {}
@@ -92,7 +93,7 @@ def test_two_processes_equal_one(
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
-    run_in_two_processes([*configs.values()], tmp_path)
+    run_in_two_processes([*configs.values()], tmp_path, launched=launched)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
@@ -125,25 +126,51 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
             assert (expected - base_weights[name]).abs().max() > 1e-4, case
 
 
-def run_in_two_processes(configs: Sequence[TrainConfig], folder: Path) -> None:
-    """Train them one after the other, in two processes that are started once."""
+RUN = """
+import os, socket, sys, torch
+torch.set_num_threads(1)
+import accelerate
+from pathlib import Path
+from transformers import BertModel
+from trainer.encoder import Encoder
+from trainer.model.loading import read
+from trainer.training.config import TrainConfig
+from trainer.training.loop import train
+
+def run():
+    for path in sys.argv[1:]:
+        train(TrainConfig.from_json(Path(path).read_text()))
+    assert accelerate.PartialState().num_processes == 2
+"""
+# As torch.distributed.run starts them, but that all is imported once.
+FORK = """
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+other = os.fork()
+os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), "0" if other else "1")
+"""
+JOIN = """
+if other:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+"""
+
+
+def run_in_two_processes(configs: Sequence[TrainConfig], folder: Path, *, launched: bool) -> None:
+    """Train them one after the other, in two processes that are started once.
+
+    launched: by torch.distributed.run, as users start them.
+    """
     paths = [folder / f"{number}.json" for number in range(len(configs))]
     for path, case in zip(paths, configs, strict=True):
         path.write_text(case.to_json())
-    script = (
-        "import sys, torch; torch.set_num_threads(1)\n"
-        "from pathlib import Path\n"
-        "from trainer.training.config import TrainConfig\n"
-        "from trainer.training.loop import train\n"
-        "for path in sys.argv[1:]:\n"
-        "    train(TrainConfig.from_json(Path(path).read_text()))\n"
-        "import accelerate\n"
-        "assert accelerate.PartialState().num_processes == 2\n"
-    )
+    script = f"{RUN}run()\n" if launched else f"{RUN}{FORK}run()\n{JOIN}"
     (folder / "run.py").write_text(script)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*launch, str(folder / "run.py"), *map(str, paths)],
+        [sys.executable, *(launch if launched else []), str(folder / "run.py"), *map(str, paths)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

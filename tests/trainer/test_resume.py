@@ -1,6 +1,5 @@
 """A long add commits as it goes: killed and started again, it goes on after the last commit."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clean_process import clean
 from conftest import WordLengths
 
 from searchengine import SearchEngine
@@ -50,12 +50,11 @@ def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
         expected = contents(engine)
         assert engine.stats().segments == 1
     SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
-    spawn = multiprocessing.get_context("spawn")
     stored = []
     # The first commit takes two calls, of 512 and 188, and those after it one each. The third call
     # is made before the first commit is; the fourth waits until the second is done.
     for calls in (1, 3, 3):
-        run = spawn.Process(target=_killed_at, args=(broken, calls))
+        run = clean.Process(target=_killed_at, args=(broken, calls))
         run.start()
         run.join(60)
         assert run.exitcode == -signal.SIGKILL

@@ -19,6 +19,8 @@ from trainer.runtimes.config import Precision
 from trainer.runtimes.graph import Graph
 from trainer.runtimes.runtime import Runtime, Vectors, speeds
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 GRAPH = Graph(
     Path("graph"),
     "",
@@ -103,7 +105,7 @@ def test_the_fastest_turn_counts_without_its_first_run(monkeypatch: pytest.Monke
 
 
 def test_torch_is_taken_and_remembered_where_it_is_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
@@ -115,7 +117,9 @@ def test_torch_is_taken_and_remembered_where_it_is_faster(
         return {name: 5000.0 if name.startswith("torch") else 2000.0 for name in runtimes}
 
     monkeypatch.setattr("trainer.runtimes.measure.speeds", arm)
-    monkeypatch.setattr("trainer.runtimes.handle.speeds", lambda *_: {"fast": 1.0, "exact": 1.0})
+    monkeypatch.setattr(
+        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
+    )
     model = write_sentence_transformer(tmp_path / "model")
     first = Encoder.load(model)
     assert first.encode(["the dog"]).shape == (1, WIDTH) and first.runtime == "torch"
@@ -153,13 +157,15 @@ def test_an_arm_processor_without_openvino_runs_torch(
 
 @pytest.mark.parametrize(("rate", "expected"), [(1.4, "bf16"), (1.6, "fp32")])
 def test_torch_computes_in_float32_where_bf16_is_clearly_slower(
-    rate: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rate: float, expected: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("trainer.runtimes.config.gpu_here", lambda: False)
     monkeypatch.setattr("trainer.runtimes.config.cpu_has_native_bf16", lambda: True)
     monkeypatch.setattr("trainer.runtimes.measure.min_cosine", lambda found, exact: 1.0)
-    monkeypatch.setattr("trainer.runtimes.handle.speeds", lambda *_: {"fast": 1.0, "exact": rate})
+    monkeypatch.setattr(
+        "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": rate}
+    )
     encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"), runtime="torch")
     encoder.encode(["the dog"])
     assert encoder.runs_on.startswith(f"torch {expected}")

@@ -44,7 +44,7 @@ class Checksums:
         present = {name: known for name, known in self._known.items() if os.path.exists(name)}
         with suppress(OSError):  # read-only, or full: the files are read again
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._path, json.dumps(present).encode())
+            write_at_once(self._path, json.dumps(present).encode())
 
     def of(self, path: Path) -> str:
         """In hex; "" if the file is gone."""
@@ -94,7 +94,7 @@ def signing_key(*, create: bool = False) -> bytes | None:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{KEY}.lock"):  # a second process takes the first one's
             if _read_key(cache / KEY) is None:
-                _write(cache / KEY, os.urandom(KEY_BYTES))
+                write_at_once(cache / KEY, os.urandom(KEY_BYTES))
     except OSError:
         return None
     return _read_key(cache / KEY)
@@ -112,8 +112,8 @@ def _read_key(path: Path) -> bytes | None:
     return None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write at once or not at all, readable by this user alone. Raises OSError."""
+def write_at_once(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing, readable by this user alone. Raises OSError."""
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -15,10 +15,10 @@ from trainer.model.description import Description
 from trainer.model.source import Source
 from trainer.model.static import static_place
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import compile, measure, store
+from trainer.runtimes import compile, store
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
-from trainer.runtimes.graph import FP32_GAIN, Graph
-from trainer.runtimes.runtime import PROBE_WIDTH, Runtime, speeds
+from trainer.runtimes.graph import Graph
+from trainer.runtimes.runtime import Runtime
 from trainer.runtimes.static_runtime import StaticHandle
 
 if TYPE_CHECKING:
@@ -173,15 +173,17 @@ class ModelHandle:
         is_open = self._precision is Precision.AUTO and self.source is not None
         if not is_open or fast.precision is Precision.FP32:
             return fast
+        from trainer.runtimes.torch_precision import compare, compare_once
+
         exact = self._torch_runtime(Precision.FP32)
         tokens = TokenIds(self.description.tokens)
-        outputs, exact_outputs = (measure.sample_vectors(run, tokens) for run in (fast, exact))
-        accuracy = measure.accuracy(fast.precision, outputs, exact_outputs, pairs=tokens.pairs)
-        shortfall = accuracy.shortfall(fast.precision)
+        if fast.device.type == "cpu":
+            comparison = compare_once(fast, exact, tokens, self.fingerprints[0])
+        else:  # a GPU has compared them before the weights are hashed
+            comparison = compare(fast, exact, tokens)
+        shortfall = comparison.accuracy.shortfall(fast.precision)
         if not shortfall:
-            width = min(PROBE_WIDTH, self.description.tokens.max_tokens)
-            rates = speeds({"fast": fast, "exact": exact}, width)
-            return exact if rates["exact"] > FP32_GAIN * rates["fast"] else fast
+            return exact if comparison.float32_is_faster else fast
         warnings.warn(
             f"torch in {fast.precision} is not accurate enough for this model: {shortfall}; torch "
             "runs it in float32",

@@ -90,7 +90,7 @@ def test_hits_are_shown_escaped_and_json_keeps_their_values(folder: Path) -> Non
     assert f"  {SHOWN}0  {SHOWN}\n" in shown.stdout
     hits = json.loads(run("search", folder / "c.index", "whales", "--json").stdout)
     assert {hit["title"] for hit in hits} == {EVIL}
-    with SearchEngine.open(folder / "c.index") as engine:
+    with SearchEngine.open(folder / "c.index", command_line.shared_encoder("starter")) as engine:
         (hit, *_) = engine.search("whales", k=1)
         assert EVIL in str(hit), "print(hit) in Python shows the document as it is"
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.tiny_model import WORDS, write_sentence_transformer
 from trainer.encoder import Encoder
+from trainer.errors import ConfigError
 from trainer.training import checkpoint
+from trainer.training.config import TrainConfig
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 STS = "score\tsentence1\tsentence2\n" + "".join(
@@ -37,6 +39,22 @@ def run(folder: Path, *arguments: str) -> command_line.Done:
     return command_line.run(*arguments, cwd=folder)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_resume_reaches_the_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    def train(
+        config: TrainConfig, report: object, resume: bool = False, measure: object = None
+    ) -> None:
+        raise ConfigError(f"resume is {resume}")
+
+    monkeypatch.setattr("searchengine.cli.training.display.train", train)
+    option = ["--resume"] if resume else []
+    done = run(folder, "train", "pairs.tsv", "--base", "base", "--out", "r", *option)
+    assert done.returncode == 2 and f"resume is {resume}" in done.stderr, done.stderr
+
+
+@pytest.mark.long  # in one process: test_train_loop.py
 def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
     options = [
         "pairs.tsv",

@@ -17,6 +17,9 @@ from searchengine.cli.options import Bytes
 from searchengine.storage.documents.lexical import Tokenizer
 from trainer.runtimes.config import Precision, RuntimeKind
 
+# Which config is chosen does not matter here: test_tune.py has the whole grid.
+pytestmark = pytest.mark.usefixtures("small_grid")
+
 
 def sentences(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clean_process import clean
 from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
@@ -603,8 +604,7 @@ def _add(path: Path, first: int) -> None:
 
 
 def test_four_processes_add(engine: SearchEngine, path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_add, args=(path, 40 * i)) for i in range(4)]
+    children = [clean.Process(target=_add, args=(path, 40 * i)) for i in range(4)]
     for child in children:
         child.start()
     for child in children:

@@ -1,7 +1,6 @@
 """The engine with an encoder a human can compute: exact hits, filters, commits, bad input."""
 
 import errno
-import multiprocessing
 import os
 import re
 import resource
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clean_process import clean
 from conftest import WordLengths
 from hypothesis import given
 from hypothesis import strategies as st
@@ -423,8 +423,7 @@ def _add_with_little_room(path: Path, limit: int) -> None:
 @pytest.mark.parametrize("limit", [200_000, 1_500_000])
 def test_full_disk_changes_nothing(engine: SearchEngine, path: Path, limit: int) -> None:
     """The room ends in SQLite's log or in a file of the segment."""
-    spawn = multiprocessing.get_context("spawn")
-    writer = spawn.Process(target=_add_with_little_room, args=(path, limit))
+    writer = clean.Process(target=_add_with_little_room, args=(path, limit))
     writer.start()
     writer.join(60)
     assert writer.exitcode == 0
@@ -468,7 +467,8 @@ def test_a_closed_engine_says_so_and_writes_nothing(engine: SearchEngine, path: 
         assert again.stats().documents == 3
 
 
-def test_threads_search_while_one_adds(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("adds", [8, pytest.param(30, marks=pytest.mark.long)])
+def test_threads_search_while_one_adds(engine: SearchEngine, adds: int) -> None:
     done = threading.Event()
     failures: list[BaseException] = []
 
@@ -485,13 +485,13 @@ def test_threads_search_while_one_adds(engine: SearchEngine) -> None:
     threads = [threading.Thread(target=search) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for i in range(30):
+    for i in range(adds):
         engine.add([{"_id": f"new{i}", "text": "elephants"}])
     done.set()
     for thread in threads:
         thread.join()
     assert failures == []
-    assert engine.stats().documents == 33
+    assert engine.stats().documents == 3 + adds
 
 
 def test_strangers_among_the_segments_are_left_alone(engine: SearchEngine, path: Path) -> None:
@@ -544,7 +544,7 @@ def _add_and_die(path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_the_last_commit(engine: SearchEngine, path: Path) -> None:
-    writer = multiprocessing.get_context("spawn").Process(target=_add_and_die, args=(path,))
+    writer = clean.Process(target=_add_and_die, args=(path,))
     writer.start()
     writer.join(60)
     assert writer.exitcode == -signal.SIGKILL

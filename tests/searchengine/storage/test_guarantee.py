@@ -1,13 +1,14 @@
 """What is left of a tuning's statement: lowered by what changes, withdrawn by what is rewritten."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import WordLengths
+from conftest import WordLengths, use_small_grid
 
 from indexer.config import SegmentConfig
 from indexer.tuning.tune import Goal
@@ -33,13 +34,26 @@ def documents(count: int, seed: int) -> list[dict[str, str]]:
     return [{"_id": f"{seed}-{i}", "text": text} for i, text in enumerate(texts(count, seed))]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    """A tuned collection of 1,200 documents."""
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tuned collection of 1,200 documents, to copy."""
+    path = tmp_path_factory.mktemp("tuned") / "c"
     config = SegmentConfig(prefix=4, shortlist=20)
-    with SearchEngine.create(tmp_path / "c", WordLengths(WIDTH), config) as engine:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        SearchEngine.create(path, WordLengths(WIDTH), config) as engine,
+    ):
+        use_small_grid(patch)
         engine.add(documents(1200, 1))
         engine.tune(texts(150, 9), GOAL)
+    return path
+
+
+@pytest.fixture
+def engine(tuned: Path, tmp_path: Path) -> Iterator[SearchEngine]:
+    """A tuned collection of 1,200 documents."""
+    path = shutil.copytree(tuned, tmp_path / "c")
+    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
         yield engine
 
 

@@ -5,13 +5,13 @@ and prints counts; SEARCHENGINE_STRESS_READERS=8 takes so many processes and no 
 tests/readers_campaign.py does the same in pieces.
 """
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clean_process import clean
 from conftest import WordLengths
 from expected import Question, Record, State
 from readers_campaign import Answer, Judge, run
@@ -87,14 +87,13 @@ def test_states_that_nobody_can_see_are_forgotten() -> None:
 
 def test_a_second_writer_waits_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.index"
-    spawn = multiprocessing.get_context("spawn")
-    begun = spawn.Event()
+    begun = clean.Event()
     with (
         SearchEngine.create(path, WordLengths()) as patient,
         SearchEngine.open(path, WordLengths()) as hasty,
     ):
         patient.collection.wait = 60
-        writer = spawn.Process(target=_write_slowly, args=(path, begun))
+        writer = clean.Process(target=_write_slowly, args=(path, begun))
         writer.start()
         assert begun.wait(60)
         with pytest.raises(CollectionBusy, match="wait for it: --wait SECONDS"):

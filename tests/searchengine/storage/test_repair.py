@@ -281,16 +281,27 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
 
 
 _REPAIR = """
-import sys
+import json, shutil, sys
 from pathlib import Path
 from conftest import WordLengths
-from faults import Action, Library
+from faults import Action, Library, in_child
 from searchengine.maintenance.repair import repair
-path, number = Path(sys.argv[1]), int(sys.argv[2])
+path, folder = map(Path, sys.argv[1:])
 library = Library()
-library.arm(path, number, Action.KILL if number else Action.COUNT)
-assert repair(path, WordLengths()).whole
-print(library.count())
+
+def run(number):
+    work = Path(shutil.copytree(path, folder / f"{number}.index"))
+
+    def repaired(say):
+        library.arm(work, number, Action.KILL if number else Action.COUNT)
+        assert repair(work, WordLengths()).whole
+        say(library.count())
+
+    return in_child(repaired)
+
+(calls,) = run(0).said
+numbers = range(2, calls, max(1, calls // 8))
+print(json.dumps([calls, {number: run(number).signal for number in numbers}]))
 """
 
 
@@ -310,31 +321,27 @@ def test_a_repair_that_is_killed_can_be_repeated(
         data[start : start + 4096] = b"\xff" * 4096
         (path / "documents.db").write_bytes(data)
 
-    def run(number: int) -> subprocess.CompletedProcess[str]:
-        work = tmp_path / "work.index"
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(path, work)
-        return subprocess.run(
-            [sys.executable, "-c", _REPAIR, str(work), str(number)],
-            env={
-                **os.environ,
-                "LD_PRELOAD": str(library),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": os.pathsep.join(sys.path),
-            },
-            capture_output=True,
-            text=True,
-        )
-
-    done = run(0)
+    (tmp_path / "killed").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _REPAIR, str(path), str(tmp_path / "killed")],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    calls = int(done.stdout)
-    assert calls > 30
-    for number in range(2, calls, max(1, calls // 8)):
-        assert run(number).returncode == -signal.SIGKILL
-        again = repair(tmp_path / "work.index", WordLengths())
+    calls, signals = json.loads(done.stdout)
+    assert calls > 30 and len(signals) >= 8
+    for number, ended in signals.items():
+        assert ended == signal.SIGKILL
+        work = tmp_path / "killed" / f"{number}.index"
+        again = repair(work, WordLengths())
         assert again.whole and not again.lost, (number, again)
-        check(tmp_path / "work.index", expected)
+        check(work, expected)
 
 
 def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from clean_process import clean
 from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
@@ -62,7 +63,7 @@ def path(tmp_path: Path) -> Path:
 
 def in_another_process(work: Callable[..., None], *arguments: Any) -> None:
     """Run in a process started afresh, and expect it to succeed."""
-    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process = clean.Process(target=work, args=arguments)
     process.start()
     process.join(120)
     assert process.exitcode == 0
@@ -319,8 +320,11 @@ def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
 
 
 @FORKS
-def test_a_loaded_encoder_is_refused_in_a_child() -> None:
-    encoder = Encoder.load("starter")  # run by torch in tests, whose threads a child lacks
+def test_a_loaded_encoder_is_refused_in_a_child(tmp_path: Path) -> None:
+    from tiny_model import write_sentence_transformer  # torch, which no other test here needs
+
+    # Run by torch in tests, whose threads a child lacks.
+    encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
     encoder.encode(["whales"])
 
     def child(say: Callable[[Any], None]) -> None:
@@ -639,9 +643,8 @@ def test_threads_of_one_process_queue(path: Path) -> None:
 
 
 def test_processes_that_wait_all_succeed(path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
     processes = [
-        spawn.Process(target=_add_one_by_one, args=(path, start, start + 10))
+        clean.Process(target=_add_one_by_one, args=(path, start, start + 10))
         for start in (40, 50, 60, 70)
     ]
     for process in processes:
@@ -665,10 +668,9 @@ def _make_and_add(path: Path, start: int, ready: Any) -> None:
 
 def test_processes_that_make_a_collection_at_once(tmp_path: Path) -> None:
     path = tmp_path / "new.index"
-    spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Barrier(3)
+    ready = clean.Barrier(3)
     processes = [
-        spawn.Process(target=_make_and_add, args=(path, start, ready)) for start in (0, 3, 6)
+        clean.Process(target=_make_and_add, args=(path, start, ready)) for start in (0, 3, 6)
     ]
     for process in processes:
         process.start()
@@ -850,9 +852,8 @@ def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
 
 def test_a_writer_that_is_killed_leaves_its_turn(path: Path) -> None:
     """SQLite's lock ends with the process that holds it."""
-    spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Event()
-    holder = spawn.Process(target=_hold, args=(path, ready))
+    ready = clean.Event()
+    holder = clean.Process(target=_hold, args=(path, ready))
     holder.start()
     assert ready.wait(60)
     with SearchEngine.open(path, WordLengths()) as engine:
