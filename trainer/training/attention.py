@@ -1,7 +1,7 @@
 """Attention of training on a processor: plain matrix products for short texts in bf16.
 
-torch's fused attention saves memory, which long texts need. But in bf16 on a processor, its backward
-pass takes up to ten times as long for sentences, and it has no dropout (torch 2.13).
+torch's fused attention saves memory, which long texts need. But in bf16 on a processor its backward
+pass takes up to ten times as long for sentences, and it is not fused with dropout (torch 2.13).
 """
 
 from typing import Any
