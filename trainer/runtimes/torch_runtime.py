@@ -102,7 +102,8 @@ class TorchRuntime:
     @property
     def attention(self) -> str:
         """What computes the network's attention, by its name in transformers."""
-        return str(self._module.transformer.config._attn_implementation)
+        network: Any = self._module.transformer
+        return str(network.config._attn_implementation)
 
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32; of pairs, scores (B, 1)."""
