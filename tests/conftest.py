@@ -84,7 +84,7 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def traced_once() -> Iterator[None]:
-    """Of each tiny network OpenVINO traces once in this process what it traces again and again."""
+    """Trace each tiny network for OpenVINO once in this process."""
     from traced import remember_graphs
 
     with pytest.MonkeyPatch.context() as patch:

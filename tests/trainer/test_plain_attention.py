@@ -1,6 +1,7 @@
 """Attention by plain products: torch's own in values and gradients, and where it is left alone."""
 
 import itertools
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.tiny_model import WORDS, write_plain
@@ -78,6 +80,7 @@ def test_other_calls_are_passed_on_as_they_are(fused: list[Any]) -> None:
         ([LAYER, *short, None], {"is_causal": True}),
         ([LAYER, *short, mask], {"position_bias": bias}),
         ([LAYER, *short, mask], {"softcap": 30.0}),
+        ([LAYER, *short, mask.to(torch.bfloat16)], {}),  # to add to the scores
         ([LAYER, *(each.to("meta") for each in short), mask], {}),
     ]
     for given, named in calls:
@@ -88,6 +91,17 @@ def test_other_calls_are_passed_on_as_they_are(fused: list[Any]) -> None:
     plain_if_short(decoder, *short, causal(5))
     plain_if_short(decoder, *short, None, is_causal=False)
     assert not fused
+
+
+def test_rotary_positions_leave_float32_under_autocast(fused: list[Any]) -> None:
+    query, key, value = inputs(9)
+    exact, _ = plain_if_short(LAYER, query, key, value, padding(9))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = plain_if_short(LAYER, query.float(), key.float(), value, padding(9))
+    assert not fused and ours.dtype == torch.bfloat16
+    assert torch.allclose(ours.float(), exact.float(), atol=0.02, rtol=0.02)
+    with torch.autocast("cpu", torch.float16):
+        assert plain_if_short(LAYER, query, key, value, None)[0] == "fused"
 
 
 def test_dropout_takes_shares_at_random_and_keeps_their_mean() -> None:
@@ -144,6 +158,19 @@ def test_training_uses_it_and_gives_the_network_back(
     monkeypatch.setattr("trainer.training.preparation.use_plain", lambda network: None)
     _, expected = run(tmp_path, "fused")
     assert losses and losses == pytest.approx(expected, rel=0.02)
+
+
+def test_a_network_that_cannot_change_its_attention_keeps_it_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Like many networks whose Python code came with them."""
+    network = BertModel.from_pretrained(write_plain(tmp_path / "x"), add_pooling_layer=False)
+    monkeypatch.setattr(BertModel, "_can_set_attn_implementation", lambda *_: False)
+    log = logging.getLogger("transformers")
+    log.addHandler(caplog.handler)
+    attention.use(network)
+    log.removeHandler(caplog.handler)
+    assert network.config._attn_implementation == "sdpa" and not caplog.messages
 
 
 def test_a_network_with_another_attention_keeps_it() -> None:

@@ -17,6 +17,7 @@ from tests.tiny_model import WIDTH, WORDS, write_json, write_model2vec, write_se
 from trainer.encoder import ROTATION, Encoder
 from trainer.errors import ConfigError, ModelError
 from trainer.model.loading import keep_layers
+from trainer.model.modules import Normalize
 from trainer.training.config import TrainConfig
 from trainer.training.data.positives import Drawn
 from trainer.training.judging import top1_accuracy
@@ -221,7 +222,9 @@ def test_a_table_learns_for_tokens_that_no_text_has(config: TrainConfig, base: P
     before = network.embedding.weight.detach().numpy()[rows]
     for rate, changed in ((1e-12, False), (1e-2, True)):
         out = config.out / str(rate)
-        train(replace(config, kept_layers=0, learning_rate=rate, out=out))
+        trained = train(replace(config, kept_layers=0, learning_rate=rate, out=out))
+        questions = trained.model.questions
+        assert questions and [type(layer) for layer in questions.module.head] == [Normalize]
         written = load_file(out / STATIC / "model.safetensors")
         assert [*written] == ["embedding.weight"]
         after = written["embedding.weight"][rows]

@@ -1,6 +1,7 @@
 """Whole runs with scores, with a guide and with a teacher."""
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tiny_model import write_json, write_model2vec, write_sentence_transformer
 from tests.trainer.test_train_loop import base, config, interrupt_at  # noqa: F401
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingError
+from trainer.model.loading import keep_layers
 from trainer.model.modules import Dense, SentenceModule
 from trainer.training.config import TrainConfig
 from trainer.training.head import IDENTITY, rotate_head, with_linear_head
 from trainer.training.loop import train
+from trainer.training.objectives.fixed import FixedEncoder
+from trainer.training.teachers import load_fixed
 
 WORDS = "dog cat whale bird man woman child tree car sea house music".split()
 
@@ -40,6 +45,34 @@ def sentences_of(config: TrainConfig, tmp_path: Path) -> Path:  # noqa: F811
     lines = [f"the {a} sleeps near the {b}" for a in WORDS for b in WORDS if a != b]
     path.write_text("\n".join(["sentence", *lines]) + "\n")
     return path
+
+
+@pytest.mark.parametrize("kind", ("static", "Router", "subfolder"))
+def test_a_teacher_may_be_any_encoder(
+    config: TrainConfig,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / kind
+    if kind == "static":
+        write_model2vec(folder)
+    elif kind == "Router":
+        model = Encoder.load(config.base, runtime="torch", precision="fp32").model
+        both = replace(model, questions=keep_layers(model, 0))
+        Encoder(both, "", precision="fp32").save(folder)
+    else:  # as older sentence-transformers wrote it
+        write_sentence_transformer(folder)
+        (folder / "0_Transformer").mkdir()
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            if path.name not in ("modules.json", "config_sentence_transformers.json"):
+                path.rename(folder / "0_Transformer" / path.name)
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[0]["path"] = "0_Transformer"
+        write_json(folder / "modules.json", listed)
+    run = replace(config, objective="distillation", distillation_loss="kl", teacher=str(folder))
+    teacher = load_fixed(run, torch.device("cpu"))
+    assert isinstance(teacher, FixedEncoder)
+    assert teacher(["the dog"], "query").shape == (1, teacher.dim)
 
 
 @pytest.mark.parametrize("loss", ("cosent", "angle"))

@@ -91,19 +91,38 @@ def test_float32_that_was_clearly_faster_stays_chosen(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("torch", "2.0.0"), ("transformers", "5.0.0"), ("processor", "aarch64"), ("samples", "0")],
+    [
+        ("torch.__version__", "2.0.0"),
+        ("trainer.runtimes.torch_precision.version", lambda package: "5.0.0"),
+        ("platform.machine", lambda: "aarch64"),
+        ("torch.backends.cpu.get_cpu_capability", lambda: "NEON"),
+        ("trainer.runtimes.torch_runtime.TorchRuntime.attention", "eager"),
+    ],
 )
-def test_measured_again_by_another_version_or_processor(
-    model: Path, own_cache: Path, count: Callable[[], int], name: str, value: str
+def test_each_version_and_processor_measures_once(
+    model: Path,
+    count: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: Any,
+) -> None:
+    """Also where they take turns, as computers with a common home folder do."""
+    for _ in range(2):
+        encoded(model)
+        with monkeypatch.context() as patch:
+            patch.setattr(name, value)
+            encoded(model)
+        assert count() == 4
+
+
+def test_measured_again_with_other_sample_texts(
+    model: Path, count: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded(model)
-    path = record(own_cache)
-    stored = json.loads(path.read_text())
-    assert isinstance(stored[name], str)
-    path.write_text(json.dumps(stored | {name: value}))
+    (tmp_path / "texts").write_text(measure.TEXTS.read_text() + "one more\n")
+    monkeypatch.setattr(measure, "TEXTS", tmp_path / "texts")
     encoded(model)
     assert count() == 4
-    assert json.loads(path.read_text())[name] == stored[name]
 
 
 def test_measured_again_with_other_weights(model: Path, count: Callable[[], int]) -> None:

@@ -159,6 +159,7 @@ def test_a_changed_setting_of_the_objective_is_on_the_card() -> None:
         ({"head_only": True, "mlm_weight": 0.1}, "head_only trains no network for mlm or layers"),
         ({"head_only": True, "encoders": 2}, "head_only trains one head, not two encoders"),
         ({"head_only": True, "gradient_cache": True}, "needs no gradient_cache"),
+        ({"head_only": True, "frozen_embeddings": True}, "head_only trains no embeddings"),
         ({"nested": "False"}, "nested is 'False': expected true or false"),
         ({"seed": 2**40}, "seed is .* and less than 4294967296"),
         ({"mixup": 0.2}, "mixup needs objective classification"),

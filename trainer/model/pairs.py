@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainer.errors import ModelError
 from trainer.model.description import Description
+from trainer.model.layout import read_object
 from trainer.model.modules import Batch
 from trainer.model.network import max_tokens, read_config, read_transformer
 from trainer.model.source import Source
@@ -112,10 +113,14 @@ def check(source: Source) -> Any:
 
 
 def is_classifier(source: Source) -> bool:
-    """Whether this is a sequence classifier, not an encoder. Raises ModelError."""
+    """Whether this is a sequence classifier, not an encoder. Raises ModelError.
+
+    Some encoders have no configuration that transformers reads: static models, a Router.
+    """
     if source.starter is not None:
         return False
-    return _CLASSIFIER in _kind(read_config(source.folder, source.trust_remote_code))
+    config = read_object(source.folder / "config.json", optional=True)
+    return any(_CLASSIFIER in str(kind) for kind in config.get("architectures") or ())
 
 
 def has_sigmoid(source: Source) -> bool:

@@ -77,9 +77,9 @@ def token_vectors(model: Model) -> Tensor:
 
 @torch.no_grad()
 def move_head_into_table(model: Model) -> Model:
-    """The same static model without its linear head, which is applied to each token's row.
+    """The static model with its linear head multiplied into its table.
 
-    The mean of rows and a linear layer can change places.
+    It gives the same vectors: a linear layer of a mean is the mean of the layer's outputs.
     """
     network: Any = model.module.transformer
     table = network.embedding.weight

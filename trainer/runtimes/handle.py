@@ -179,7 +179,7 @@ class ModelHandle:
         tokens = TokenIds(self.description.tokens)
         if fast.device.type == "cpu":
             comparison = compare_once(fast, exact, tokens, self.fingerprints[0])
-        else:  # a GPU has compared them before the weights are hashed
+        else:  # a GPU compares them in less time than hashing the weights takes
             comparison = compare(fast, exact, tokens)
         shortfall = comparison.accuracy.shortfall(fast.precision)
         if not shortfall:

@@ -99,6 +99,12 @@ class TorchRuntime:
             return self._module
         return self._module.lowered(DTYPES[self.precision])
 
+    @property
+    def attention(self) -> str:
+        """What computes the network's attention, by its name in transformers."""
+        network: Any = self._module.transformer
+        return str(network.config._attn_implementation)
+
     def run(self, batch: Padded) -> Vectors:
         """Unit rows (B, dim) float32; of pairs, scores (B, 1)."""
         with self._lock, torch.inference_mode():

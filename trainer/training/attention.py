@@ -1,7 +1,7 @@
 """Attention of training on a processor: plain matrix products for short texts in bf16.
 
-torch's fused attention saves memory, which long texts need. Its backward pass on processors is slow
-in bf16, up to ten times so for sentences (torch 2.13), and dropout is not fused there at all.
+torch's fused attention saves memory, which long texts need. But in bf16 on a processor its backward
+pass takes up to ten times as long for sentences, and it is not fused with dropout (torch 2.13).
 """
 
 from typing import Any
@@ -12,20 +12,23 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from trainer.model.network import quiet
+
 NAME = "plain_if_short"
 LONGEST = 512
-"""Most tokens of a short text. With 1,024, both take as long, and this the more memory."""
-# What some networks ask for, and only the fused attention here can do.
-_MORE = ("cache", "position_bias", "softcap")
+"""Maximum tokens of a short text. At 1,024, plain attention saves no time and needs more memory."""
+# Arguments of some networks that only torch's fused attention follows.
+_FUSED_ONLY = ("cache", "position_bias", "softcap")
 
 
 def use(network: Any) -> None:
-    """Let a network train with it, if it has torch's fused attention."""
+    """Let a network train with plain attention, if it has torch's fused one and can change it."""
     if getattr(network.config, "_attn_implementation", None) != "sdpa":  # or no transformer
         return
     AttentionInterface.register(NAME, plain_if_short)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    network.set_attn_implementation(NAME)
+    with quiet():  # it only warns where it cannot
+        network.set_attn_implementation(NAME)
 
 
 def restore(network: Any) -> None:
@@ -48,16 +51,16 @@ def plain_if_short(
     """Attention as transformers calls it.
 
     query, key, value: (B, heads, T, d); keys and values may have fewer heads. attention_mask: bool
-    (B, 1, T, T), true for what is seen; None for everything, or what a decoder sees. Returns
-    (B, T, heads, d).
+    (B, 1, T, T), true where a token sees another. Without a mask a token sees all others, or in a
+    decoder those before it. Returns (B, T, heads, d).
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if (
         query.device.type != "cpu"
-        or query.dtype != torch.bfloat16
+        or _computed(query) != torch.bfloat16
         or key.shape[2] > LONGEST
-        or (attention_mask is None and causal)
-        or any(more.get(name) is not None for name in _MORE)
+        or (causal if attention_mask is None else attention_mask.dtype != torch.bool)
+        or any(more.get(name) is not None for name in _FUSED_ONLY)
     ):
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **more
@@ -68,3 +71,8 @@ def plain_if_short(
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     shares = torch.nn.functional.dropout(scores.softmax(-1), dropout)
     return (shares @ value).transpose(1, 2).contiguous(), None
+
+
+def _computed(query: Tensor) -> torch.dtype:
+    """The type that it is multiplied in; rotary positions leave float32 under autocast."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype

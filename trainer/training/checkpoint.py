@@ -222,12 +222,12 @@ def _check_same_run(
     folder: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
 ) -> None:
     alternative = "or start again with another `out`"
-    if state.get("format") != FORMAT:
+    saved, now = state.get("config", {}), config.to_dict()
+    if state.get("format") != FORMAT or now.keys() - saved.keys():
         raise ConfigError(
             f"the checkpoint in {folder} was written by another version of this package: resume it "
             f"with that version, {alternative}"
         )
-    saved, now = state["config"], config.to_dict()
     fixed = set(now) - {*PATH_SETTINGS, *LENGTH_SETTINGS}
     for settings in (saved, now):
         settings["data_sets"] = [{**d, "train": ()} for d in settings.get("data_sets", ())]

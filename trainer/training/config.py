@@ -182,6 +182,8 @@ class TrainConfig(
             yield "head_only trains one head, not two encoders"
         if self.queue_size > 0:
             yield "head_only trains one head, without a queue"
+        if self.frozen_embeddings:
+            yield "head_only trains no embeddings for frozen_embeddings to leave out"
         if self.gradient_checkpointing:
             yield "head_only has no gradients of layers for gradient_checkpointing"
 

@@ -51,7 +51,7 @@ def add_adapters(network: Any, config: TrainConfig) -> None:
 
 
 def merge_adapters(network: Any) -> None:
-    """Add every adapter's product to its matrix, in place, and remove it; all is trainable again.
+    """Add every adapter's product to its matrix, in place, and remove it.
 
     The vectors stay the same but for rounding.
     """
@@ -60,7 +60,6 @@ def merge_adapters(network: Any) -> None:
         if isinstance(module, layer_type):
             module.merge()
             network.set_submodule(name, module.get_base_layer())
-    network.requires_grad_(True)
     if hasattr(network, "peft_config"):
         del network.peft_config
 

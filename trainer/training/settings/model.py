@@ -87,8 +87,8 @@ class ModelSettings:
     )
     frozen_embeddings: bool = switch(
         False,
-        help="Leave the embeddings of tokens and positions as they are: those that no training "
-        "text has still fit to the others",
+        help="Do not train the embeddings of tokens and positions, so that tokens missing from the "
+        "training texts still fit the others",
         card="Embeddings were not trained",
     )
     head_only: bool = switch(
