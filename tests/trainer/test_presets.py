@@ -22,7 +22,7 @@ PUBLISHED = {
     "longlora": (16, 2e-4, 1, 0.05),
     # Chosen here, by benchmarks/question_encoder.py.
     "question-encoder": (64, 1.5e-3, 1, 0.05),
-    "static-question-encoder": (128, 5e-3, 3, 0.05),
+    "static-question-encoder": (128, 1e-3, 3, 0.05),
 }
 
 
