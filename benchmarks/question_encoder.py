@@ -58,12 +58,7 @@ SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--set", "changes", multiple=True, metavar="KIND:NAME=VALUE", help="Other settings.")
 @click.option("--only", multiple=True, type=click.Choice([*PRESETS]), help="Kinds to train.")
-@click.option(
-    "--sentences",
-    default=0,
-    show_default=True,
-    help="Size of a collection to search.",
-)
+@click.option("--sentences", default=0, show_default=True, help="Size of a collection to search.")
 @click.option("--tests/--no-tests", default=True, help="Test questions, or those for choosing.")
 def main(
     data: Path,

@@ -35,9 +35,11 @@ SHARED = REPOSITORY.parent / "shared" / "data"
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """torch runs encoders, for compiling the many small ones takes longer than all they encode;
-    and what is compiled after all goes to a cache of this run's own. Whether bf16 is accurate is
-    measured once for all workers."""
+    """Run encoders by torch: compiling the many small ones takes longer than encoding their texts.
+
+    Networks that a test compiles are stored in a cache of this worker. bf16 is measured once for
+    all workers.
+    """
     run = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         run = run.parent
@@ -53,7 +55,7 @@ def quick_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the user, for tests that change what is measured or stored there."""
+    """An empty cache folder, for tests that change its files or the measurements behind them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "searchengine"
 

@@ -34,7 +34,7 @@ def count(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]
 
     monkeypatch.setattr("trainer.runtimes.measure.sample_vectors", counting)
     monkeypatch.setattr("trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: True)
-    # Slower or faster, as chance has it: not what is tested here.
+    # Equal speeds: measured ones would differ from run to run.
     monkeypatch.setattr(
         "trainer.runtimes.torch_precision.speeds", lambda *_: {"fast": 1.0, "exact": 1.0}
     )

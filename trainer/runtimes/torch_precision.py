@@ -87,7 +87,7 @@ def compare_once(
 
 
 def _read(path: Path) -> Comparison | None:
-    """The stored comparison; None if there is none, or it is damaged."""
+    """The comparison in a file; None for a missing or damaged file."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         return Comparison.from_dict(json.loads(path.read_bytes()))
     return None
