@@ -60,9 +60,10 @@ class Padded:
 
     def widened(self, width: int) -> Self:
         """The same rows, padded to this width."""
-        more = ((0, 0), (0, width - self.ids.shape[1]))
-        types = None if self.types is None else np.pad(self.types, more)
-        return replace(self, ids=np.pad(self.ids, more), mask=np.pad(self.mask, more), types=types)
+        more = np.zeros((len(self.ids), width - self.ids.shape[1]), np.int64)
+        ids, mask = np.hstack((self.ids, more)), np.hstack((self.mask, more))
+        types = None if self.types is None else np.hstack((self.types, more))
+        return replace(self, ids=ids, mask=mask, types=types)
 
     def packing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions that pack the rows one after another into fewer, longer ones, to save padding.
@@ -74,11 +75,12 @@ class Padded:
         rows, width = self.ids.shape
         real = self.mask.astype(bool)
         real[:, 0] = True  # a text without tokens takes a place as well
+        if rows == 1:  # a question, which waits for each step: it stays as it is
+            places = np.arange(width)
+            return np.where(real, places, width), np.where(real, places, 0)
         lengths = real.sum(axis=1).tolist()
-        widths = [width]
-        if rows > 1:
-            narrowest = -(-max(lengths) // PACK_STEP) * PACK_STEP
-            widths = [*range(narrowest, max(narrowest, PACK_WIDTH) + 1, PACK_STEP)]
+        narrowest = -(-max(lengths) // PACK_STEP) * PACK_STEP
+        widths = range(narrowest, max(narrowest, PACK_WIDTH) + 1, PACK_STEP)
         packings = [(_first_fit(lengths, pack), pack) for pack in widths]
         (targets, before), pack = min(packings, key=lambda item: (max(item[0][0]) + 1) * item[1])
         starts = np.array(targets) * pack + np.array(before)
