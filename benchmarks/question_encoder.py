@@ -12,7 +12,8 @@ without any text of the sets below, on one thread. Then, with documents by the s
   This, and with --no-tests the questions of SciFact's training and of NFCorpus's development split,
   chose the settings; the test questions did not.
 - milliseconds to encode a question, and, with --sentences N, to search a collection of N sentences
-  with it. The encoders take turns, and a ratio compares their times for one question.
+  with it. Each encoder has a process of its own. They take turns of some questions each, asked
+  without pause, and a ratio compares their times for one question.
 
 FOLDER stores the vectors of documents, the trained encoders and the collection. Remove it to start
 again. --seeds trains that many of each kind.
@@ -24,7 +25,6 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ import click
 import numpy as np
 from encoding import Judged, Vectors, mixed
 from record import DATA, record
-from sides import in_turn, percentiles, times
+from sides import in_turn, percentiles, run, running, times
 
 from searchengine import SearchEngine
 from trainer.encoder import Encoder
@@ -40,7 +40,7 @@ from trainer.training.config import TrainConfig
 from trainer.training.loop import Report, train
 from trainer.training.presets import preset
 
-FULL = "all layers"
+FULL, STARTER = "all layers", "starter"
 PRESETS = {"two layers": "question-encoder", "static": "static-question-encoder"}
 TESTS = {"scifact": "test", "nfcorpus": "test", "cranfield": "test"}
 CHOOSING = {"scifact": "train", "nfcorpus": "dev"}
@@ -48,6 +48,11 @@ SHORT = 24
 """Most words of a training text."""
 HELD_OUT = 4000
 """Papers whose titles are not trained on."""
+QUESTIONS, WARM_UP = 700, 100
+"""Questions that are asked, and how many of them come before any is timed."""
+TURN, AWAKE = 25, 5
+"""Questions that an encoder is asked in turn, and how many of them are not timed: they find the
+processor's caches full of the encoder before, as no service does."""
 SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
@@ -76,7 +81,7 @@ def main(
     torch.set_num_threads(1)
     work.mkdir(parents=True, exist_ok=True)
     titles, abstracts = prepare(data, work, texts)
-    full = Encoder.load("starter")
+    full = Encoder.load(STARTER)
     splits = TESTS if tests else CHOOSING
     sets = {name: Judged(data, name, split) for name, split in splits.items()}
     held_out = kept(work / "papers.npy", lambda: full.encode(abstracts, role="document"))
@@ -94,27 +99,26 @@ def main(
 
     figures: dict[str, Any] = {FULL: measured(full)}
     click.echo(f"{FULL} {figures[FULL]}", err=True)
-    sides = {FULL: full}
+    sides = {FULL: STARTER}
     for kind in only or PRESETS:
         own = [change.split(":", 1)[1] for change in changes if change.startswith(f"{kind}:")]
         rows = []
         for seed in range(seeds):
             folder = work / " ".join([PRESETS[kind], *own, str(seed)])
             seconds = trained(folder, kind, work / "texts.tsv", seed, own)
-            sides[kind] = Encoder.load(folder, route="query")
-            row: dict[str, Any] = measured(sides[kind])
+            sides[kind] = str(folder)
+            row: dict[str, Any] = measured(Encoder.load(folder, route="query"))
             row["share"] = round(row["mean"] / figures[FULL]["mean"], 4)
             rows.append(row | seconds)
             click.echo(f"{kind} {own} {rows[-1]}", err=True)
         figures[kind] = {"settings": own, "seeds": rows}
     if tests:
         questions = [text for judged in sets.values() for text in judged.questions.values()]
-        random.Random(0).shuffle(questions)
-        figures["one question"] = latencies(
-            {name: encoding(side) for name, side in sides.items()}, questions
-        )
+        questions = random.Random(0).sample(questions, QUESTIONS)
+        figures["one question"] = latencies(sides, questions)
         if sentences:
-            figures[f"among {sentences} sentences"] = asked(data, work, sides, questions, sentences)
+            collection = collected(data, work, sentences)
+            figures[f"among {sentences} sentences"] = latencies(sides, questions, collection)
         click.echo(json.dumps(figures, indent=2), err=True)
         record("question encoder", figures)
 
@@ -158,7 +162,7 @@ def trained(folder: Path, kind: str, texts: Path, seed: int, changes: list[str])
     """Train one, unless it is there; returns what it took."""
     log = folder.with_suffix(".json")
     if not log.exists():
-        values = preset(PRESETS[kind]) | {"base": "starter", "seed": seed, "checkpoint_every": 0}
+        values = preset(PRESETS[kind]) | {"base": STARTER, "seed": seed, "checkpoint_every": 0}
         values |= {name: json.loads(v) for name, v in (each.split("=") for each in changes)}
         losses: list[float] = []
 
@@ -196,50 +200,62 @@ def reciprocal(questions: Vectors, documents: Vectors) -> float:
     return round(float((1 / ranks).mean()), 4)
 
 
-def encoding(encoder: Encoder) -> Callable[[str], Any]:
-    """Encodes one question."""
-    return lambda question: encoder.encode([question], role="query")
+def be(encoder: str, collection: str | None) -> tuple[Callable[..., Any], Any]:
+    """A side that encodes questions one by one, or with a collection searches in it by vectors."""
+    folder = None if encoder == STARTER else encoder
+    if collection:
+        engine = SearchEngine.open(collection, query_encoder=folder)
+        return timing(lambda question: engine.search(question, mode="vector")), None
+    loaded = Encoder.load(encoder, route="query" if folder else None)
+    return timing(lambda question: loaded.encode([question], role="query")), None
 
 
-def searching(engine: SearchEngine) -> Callable[[str], Any]:
-    """Answers one question by vectors."""
-    return lambda question: engine.search(question, mode="vector")
+def timing(ask: Callable[[str], Any]) -> Callable[..., Any]:
+    """Seconds of each question."""
 
-
-def latencies(sides: dict[str, Callable[[str], Any]], questions: list[str]) -> dict[str, Any]:
-    """Milliseconds of one question, in turn, and each side's share of the full encoder's."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for turn, question in enumerate(questions[:600]):
-        for name in in_turn([*sides], turn):
+    def answer(questions: list[str]) -> list[float]:
+        seconds = []
+        for question in questions:
             start = time.perf_counter()
-            sides[name](question)
-            seconds[name].append(time.perf_counter() - start)
-    timed = {name: each[100:] for name, each in seconds.items()}  # the first ones compile
+            ask(question)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    return answer
+
+
+def latencies(
+    sides: dict[str, str], questions: list[str], collection: Path | None = None
+) -> dict[str, Any]:
+    """Milliseconds of one question, and each side's share of the full encoder's."""
+    asked = {
+        name: {"encoder": encoder, "collection": collection and str(collection)}
+        for name, encoder in sides.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    with running(__file__, asked) as found:
+        for side in found.values():
+            side.ask(questions=questions[:WARM_UP])
+        for turn, start in enumerate(range(WARM_UP, len(questions), TURN)):
+            for name in in_turn([*sides], turn):
+                taken = found[name].ask(questions=questions[start : start + TURN])
+                seconds[name] += taken[AWAKE:]
     return {
-        name: percentiles(each) | {"share": times(each, timed[FULL])}
-        for name, each in timed.items()
+        name: percentiles(each) | {"share": times(each, seconds[FULL])}
+        for name, each in seconds.items()
     }
 
 
-def asked(
-    data: Path, work: Path, sides: dict[str, Encoder], questions: list[str], count: int
-) -> dict[str, Any]:
-    """As `latencies`, of searches in one collection by vectors."""
+def collected(data: Path, work: Path, count: int) -> Path:
+    """A tuned collection of so many sentences by the starter."""
     path = work / f"{count}-sentences.index"
-    with SearchEngine.open_or_create(path, "starter", {}) as engine:
+    with SearchEngine.open_or_create(path, STARTER, {}) as engine:
         if engine.stats().tuning is None:  # new, or interrupted
             texts = enumerate(mixed(data, count))
             engine.add({"_id": str(i), "text": text} for i, text in texts)
             engine.tune()
-    with ExitStack() as opened:
-        engines = {
-            name: opened.enter_context(
-                SearchEngine.open(path, query_encoder=None if name == FULL else side)
-            )
-            for name, side in sides.items()
-        }
-        return latencies({name: searching(each) for name, each in engines.items()}, questions)
+    return path
 
 
 if __name__ == "__main__":
-    main()
+    run(main, be)
