@@ -138,7 +138,8 @@ def test_a_shortlist_of_all_rows_is_exact_search(segment: Segment, queries: np.n
     for size in (ROWS, ROWS + 1):
         found = segment.search(queries, 10, size)
         np.testing.assert_array_equal(found.rows, exact.rows)
-        np.testing.assert_array_equal(found.scores, exact.scores)
+        # Each rotates the queries anew, which other threads may round differently.
+        np.testing.assert_allclose(found.scores, exact.scores, atol=1e-6)
         assert found.exact
     # One row less is searched; on clustered data little is lost by lists and graphs.
     near = segment.search(queries, 10, ROWS - 1)

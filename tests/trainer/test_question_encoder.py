@@ -312,7 +312,7 @@ def test_the_base_is_the_teacher_unless_one_is_named(name: str) -> None:
         ({"kept_layers": 0, "question_encoder": False, "teacher": "t"}, "kept_layers 0 without"),
         ({"kept_layers": 0, "pooling": "mean"}, "kept_layers 0 leaves no network for pooling"),
         ({"kept_layers": 0, "adapter_rank": 2}, "no network for adapter_rank"),
-        ({"kept_layers": 0, "frozen_embeddings": True}, "no network for frozen_embeddings"),
+        ({"kept_layers": 0, "frozen_embeddings": True}, "choose preset static-question-encoder"),
         ({"kept_layers": 0, "mlm_weight": 0.1}, "no network for mlm_weight"),
         ({"kept_layers": -1}, "kept_layers is -1: expected a whole number of at least 0"),
     ],

@@ -219,7 +219,8 @@ class TrainConfig(
             yield "kept_layers 0 without question_encoder"
         for name, _, _ in changed(self):
             if name in OF_NETWORKS:
-                yield f"kept_layers 0 leaves no network for {name}"
+                table = "for a table choose preset static-question-encoder"
+                yield f"kept_layers 0 leaves no network for {name} ({table})"
 
     def _data_set_conflicts(self) -> Iterator[str]:
         """Settings that belong to one of several data sets, or have no meaning with several."""
