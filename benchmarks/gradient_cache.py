@@ -1,21 +1,49 @@
 """Memory and seconds of a training step as batches grow, with gradients cached and without.
 
-python benchmarks/gradient_cache.py
+    python benchmarks/gradient_cache.py
 
 The packaged all-MiniLM-L6-v2 on NLI triplets of at most 64 tokens, nested loss, each run in a
 process of its own. A run that the system ends for want of memory is written down as null. Some
 twenty minutes on two cores, most of them for the largest batches.
+
+    python benchmarks/gradient_cache.py --memory
+
+The memory of one update with cached gradients alone, on one thread. Freed blocks above 1 MB go back
+to the system at once: else what is measured is also what the allocator keeps. A quarter of an hour.
 """
 
+import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from fresh import answer, measure
+from fresh import MEGABYTE, answer, measure, peak_mb, resident_mb
 from record import DATA, record
-from train_speed import train_ours
+from train_speed import configure, train_ours
 
 SIZES = (64, 512, 1024, 2048, 4096, 8192)
+
+
+def one_update(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
+    """MB before the update and at most."""
+    import torch
+
+    from trainer.training.loop import Report, train
+
+    torch.set_num_threads(1)
+    before: list[float] = []
+
+    def report(line: Report) -> None:
+        if line.step == 0:
+            before.append(resident_mb())
+
+    with tempfile.TemporaryDirectory() as scratch:
+        options = {"gradient_cache": True, "chunk_tokens": chunk_tokens}
+        config = configure(data, Path(scratch), 0, batch, nested=True, **options)
+        train(replace(config, max_steps=1), report)
+    return {"before_mb": before[0], "peak_mb": peak_mb()}
 
 
 @click.command()
@@ -23,12 +51,31 @@ SIZES = (64, 512, 1024, 2048, 4096, 8192)
 @click.option("--steps", default=3, show_default=True, help="Timed steps of a run.")
 @click.option("--batch", "batches", default=SIZES, show_default=True, multiple=True, type=int)
 @click.option("--chunk-tokens", default=0, help="Tokens of a forward pass; 0 for the usual.")
+@click.option("--memory", is_flag=True, help="The memory of one update with cached gradients.")
 @click.option("--cache/--no-cache", default=False, hidden=True)
 @click.option("--child", is_flag=True, hidden=True, help="Train with the first batch size here.")
 def main(
-    data: Path, steps: int, batches: tuple[int, ...], chunk_tokens: int, cache: bool, child: bool
+    data: Path,
+    steps: int,
+    batches: tuple[int, ...],
+    chunk_tokens: int,
+    memory: bool,
+    cache: bool,
+    child: bool,
 ) -> None:
     """Train a few steps at each batch size."""
+    if memory and child:
+        answer(one_update(data, batches[0], chunk_tokens))
+        return
+    if memory:
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(MEGABYTE)
+        found = {}
+        for batch in batches:
+            options = ("--memory", "--data", data, "--batch", batch, "--chunk-tokens", chunk_tokens)
+            found[batch] = measure(__file__, *options)
+            click.echo(f"{batch:5} {found[batch]}")
+        record("gradient_cache_memory", {"chunk_tokens": chunk_tokens, "batches": found})
+        return
     if child:
         figures = train_ours(
             data, steps, batches[0], True, gradient_cache=cache, chunk_tokens=chunk_tokens

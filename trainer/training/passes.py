@@ -97,21 +97,25 @@ class Passes:
             return value.item()
         passes = self._plan(views, seed)
         if not self._cached:
-            with self.autocast():
-                outputs = [self._run(item, layers) for item in passes]
-            value = share * loss(self._arranged(views, passes, outputs, layers))
+            rows = self._vectors(passes, layers)
+            value = share * loss(self._arranged(views, passes, rows))
             torch.autograd.backward(value)
             return value.item()
-        # Two contexts: autocast keeps the weights it has cast, and those cast here are cut off.
-        with torch.no_grad(), self.autocast():
-            leaves = [self._run(item, layers).requires_grad_() for item in passes]
-        value = share * loss(self._arranged(views, passes, leaves, layers))
+        with torch.no_grad():
+            rows = self._vectors(passes, layers)
+        rows.requires_grad_()
+        value = share * loss(self._arranged(views, passes, rows))
         torch.autograd.backward(value)
-        for item, leaf in zip(passes, leaves, strict=True):
-            with self.autocast():
+        gradients = cast(Tensor, rows.grad)
+        del rows  # of a large batch they take as much as their gradients
+        start = 0
+        for item in passes:
+            with self.autocast():  # another one: it keeps the weights it casts, and their history
                 output = self._run(item, layers)
-            torch.autograd.backward(output, leaf.grad)
+            end = start + output.shape[1]
+            torch.autograd.backward(output, gradients[:, start:end])
             self._add_up_words()
+            start = end
         return value.item()
 
     def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
@@ -160,7 +164,8 @@ class Passes:
             passes = self._plan([replace(view, texts=list(fresh.values()))], 0)
             with torch.no_grad(), self.autocast():
                 outputs = [torch.stack(encoder.sentence.pooled(item.batch)) for item in passes]
-            rows = self._arranged([View(list(fresh), view.role)], passes, outputs)[0][0]
+            fresh_view = View(list(fresh), view.role)
+            rows = self._arranged([fresh_view], passes, torch.cat(outputs, dim=1))[0][0]
             self._pooled.update(zip(fresh, rows, strict=True))
         pooled = torch.stack([self._pooled[key] for key in keys]) if keys else self._no_rows
         return cast(Tensor, encoder.projected([pooled]))
@@ -171,9 +176,7 @@ class Passes:
         encoder.eval()
         views = [View(texts, "document")]
         passes = self._plan(views, 0, encoder)
-        with self.autocast():
-            outputs = [self._run(item, ()) for item in passes]
-        return self._arranged(views, passes, outputs)[0][0]
+        return self._arranged(views, passes, self._vectors(passes, ()))[0][0]
 
     def language_backward(self, view: View, seed: int, processes: Processes, share: float) -> float:
         """Add the gradients of the masked-language-model loss on a view; returns its value.
@@ -234,19 +237,18 @@ class Passes:
         vectors: Tensor = item.encoder(item.batch, layers)
         return vectors
 
+    def _vectors(self, passes: Sequence[Pass], layers: Sequence[int]) -> Tensor:
+        """(L, n, dim) of all texts, in the order of the passes."""
+        if not passes:  # no text for this process: no rows, but gradients can flow to them
+            shape = max(1, len(layers)), 0, self.training_model.sentence.dim
+            return torch.zeros(shape, device=self.device, requires_grad=True)
+        with self.autocast():
+            return torch.cat([self._run(item, layers) for item in passes], dim=1)
+
     def _arranged(
-        self,
-        views: Sequence[View],
-        passes: Sequence[Pass],
-        outputs: Sequence[Tensor],
-        layers: Sequence[int] = (),
+        self, views: Sequence[View], passes: Sequence[Pass], rows: Tensor
     ) -> list[Tensor]:
         """The rows of all passes as (L, n, dim) for each view, in the order of its texts."""
-        if not outputs:  # no text for this process: no rows, but gradients can flow to them
-            width = self.training_model.sentence.dim
-            shape = max(1, len(layers)), 0, width
-            return [torch.zeros(shape, device=self.device, requires_grad=True)] * len(views)
-        rows = torch.cat(list(outputs), dim=1)
         places = (place for item in passes for place in item.places)
         at = {place: i for i, place in enumerate(places)}
         index = [[at[v, row] for row in range(len(view.texts))] for v, view in enumerate(views)]
