@@ -55,7 +55,7 @@ def test_cached_gradients_equal_plain_ones_under_dropout(base: Path, chunk_token
 
 
 def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> None:
-    """Sparse ones have a row for each token, until equal words are added up."""
+    """Sparse ones have a row for each token of all passes."""
     found = []
     for cache in (False, True):
         model_passes = passes(base, chunk_tokens=24, gradient_cache=cache)
@@ -70,10 +70,10 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
         views = [View(TEXTS * 4, "query"), View(OTHERS * 4, "document")]
         many.backward(views, (), 7, nested, 1.0)
         table = next(m for m in many.training_model.modules() if isinstance(m, torch.nn.Embedding))
-        assert table.weight.grad is not None and table.weight.grad.is_sparse
-        rows = table.weight.grad._nnz()
-        assert rows <= len(table.weight) + 24 if cache else rows > 2 * len(table.weight)
-        found.append(table.weight.grad.to_dense())
+        grad = table.weight.grad
+        assert grad is not None and grad.is_sparse != cache
+        assert cache or grad._nnz() > 2 * len(table.weight)
+        found.append(grad.to_dense())
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
 
 

@@ -145,14 +145,13 @@ class Passes:
         return f"a pass has {self._budget} tokens, padding included"
 
     def _add_up_words(self) -> None:
-        """Add the gradients of equal words where there are more of them than words in the table.
+        """Make the gradients of words a table, to which those of later passes are added in place.
 
-        A sparse gradient has a row for each token of all passes so far.
+        Sparse, they would get a row for each token of all passes.
         """
         for table in self._sparse:
-            grad = table.grad  # dense where a language model has read the table as well
-            if grad is not None and grad.is_sparse and grad._nnz() > len(table):
-                table.grad = grad.coalesce()
+            if table.grad is not None and table.grad.is_sparse:
+                table.grad = table.grad.to_dense()
 
     def _frozen(self, view: View) -> Tensor:
         """(1, n, dim): the head on pooled vectors of the frozen network, computed once a text."""
