@@ -17,12 +17,11 @@ from cut_documents import DOCUMENTS, Words
 from filter_oracle import holds, records, trees
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lazy import Lazy, needs
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry, scan
 from searchengine.backends.opening import name_of
-from searchengine.backends.qdrant import filters, points
-from searchengine.backends.qdrant.snapshot import shard_shortlist
 from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
@@ -34,7 +33,10 @@ from searchengine.maintenance.copying import copy
 from searchengine.storage.filters.parser import parse
 from searchengine.storage.filters.sql import Filter
 
-pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
+pytestmark = needs("qdrant_client", "qdrant")
+filters, points, snapshot = (
+    Lazy(f"searchengine.backends.qdrant.{name}") for name in ("filters", "points", "snapshot")
+)
 
 DIM = 32
 KINDS = ["local", "edge"]
@@ -313,9 +315,9 @@ def test_equal_scores_come_in_the_order_of_numbers(url: str) -> None:
 
 
 def test_each_shard_ranks_its_part_of_the_shortlist() -> None:
-    assert [shard_shortlist(1000, shards) for shards in (1, 2, 20)] == [1000, 556, 75]
+    assert [snapshot.shard_shortlist(1000, shards) for shards in (1, 2, 20)] == [1000, 556, 75]
     assert all(
-        shard_shortlist(size, shards) * shards >= size
+        snapshot.shard_shortlist(size, shards) * shards >= size
         for size in (1, 7, 100, 1000)
         for shards in (1, 3, 16, 100)
     )
@@ -324,7 +326,7 @@ def test_each_shard_ranks_its_part_of_the_shortlist() -> None:
 def test_a_document_of_too_many_passages_is_refused(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "_MAX_NUMBERS", 2 * DIM)
+    monkeypatch.setattr("searchengine.backends.qdrant.points._MAX_NUMBERS", 2 * DIM)
     with SearchEngine.create(url, None, CONFIG, dim=DIM) as engine:
         three = Entry(Document("d", "aa bb cc"), ((0, 2), (3, 5), (6, 8)), units(3))
         with pytest.raises(CorpusError, match="'d' has 3 passages, and Qdrant stores at most 2"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lazy import Lazy, needs
 from tiny_model import WORDS, write_sentence_transformer
 
 from searchengine.cli.measuring.mteb import mteb as command
@@ -17,17 +18,8 @@ from trainer.encoder import Encoder
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
 
-pytest.importorskip("mteb")
-
-from trainer.evaluation.mteb import (
-    MtebRow,
-    _Prefix,
-    _Texts,
-    evaluate,
-    own_task,
-    retrieval_task,
-    sts_task,
-)
+pytestmark = needs("mteb", "mteb")
+ours = Lazy("trainer.evaluation.mteb")
 
 PROMPTS = {"query": "the man ", "document": "a sea "}
 
@@ -90,8 +82,8 @@ def pairs() -> list[tuple[float, str, str]]:
 
 
 def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
-    tasks = [retrieval_task("asked", *sets()), sts_task(StsTask("scored", pairs()))]
-    rows = list(evaluate(encoder, tasks, [32, 8]))
+    tasks = [ours.retrieval_task("asked", *sets()), ours.sts_task(StsTask("scored", pairs()))]
+    rows = list(ours.evaluate(encoder, tasks, [32, 8]))
     assert [(r.task, r.type, r.dim, r.metric) for r in rows] == [
         ("asked", "Retrieval", 32, "ndcg_at_10"),
         ("asked", "Retrieval", 8, "ndcg_at_10"),
@@ -106,31 +98,33 @@ def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
 
 def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> None:
     calls: list[int] = []
-    known = _Texts(encoder, calls.append)
+    known = ours._Texts(encoder, calls.append)
     from mteb.types import PromptType
 
     batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog"]}]
     for prompt, role in ((None, None), (PromptType.query, "query"), (PromptType.document, "document")):  # fmt: skip  # noqa: E501
-        vectors = _Prefix(encoder, 8, known).encode(batches, prompt_type=prompt, batch_size=2)
+        vectors = ours._Prefix(encoder, 8, known).encode(batches, prompt_type=prompt, batch_size=2)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
         whole = encoder.encode(["a dog", "the cat", "a dog"], role=role)
         np.testing.assert_allclose(vectors, unit_prefix(whole, 8), atol=1e-6)
     assert sum(calls) == 6  # each text once a role
-    _Prefix(encoder, 32, known).encode(batches)
+    ours._Prefix(encoder, 32, known).encode(batches)
     assert sum(calls) == 6
 
 
 def test_prefixes_default_to_the_encoders_own(encoder: Encoder) -> None:
-    (row,) = evaluate(encoder, [sts_task(StsTask("scored", pairs()))])
+    (row,) = ours.evaluate(encoder, [ours.sts_task(StsTask("scored", pairs()))])
     assert row.dim == 32
     with pytest.raises(ConfigError, match="prefix length 33: expected 1 to 32"):
-        list(evaluate(encoder, [], [33]))
+        list(ours.evaluate(encoder, [], [33]))
 
 
 def test_result_files_are_mtebs_own(encoder: Encoder, tmp_path: Path) -> None:
     import mteb
 
-    (whole, part) = evaluate(encoder, [sts_task(StsTask("scored", pairs()))], [32, 8], tmp_path)
+    (whole, part) = ours.evaluate(
+        encoder, [ours.sts_task(StsTask("scored", pairs()))], [32, 8], tmp_path
+    )
     folder = tmp_path / "results" / "local__tiny" / encoder.fingerprint
     for row, file in ((whole, folder), (part, folder / "experiments" / "prefix_8")):
         result = mteb.TaskResult.from_disk(file / "scored.json")
@@ -141,15 +135,15 @@ def test_result_files_are_mtebs_own(encoder: Encoder, tmp_path: Path) -> None:
 def test_what_cannot_be_measured() -> None:
     corpus, queries, qrels = sets()
     with pytest.raises(DataError, match="x: there are no documents"):
-        retrieval_task("x", [], queries, qrels)
+        ours.retrieval_task("x", [], queries, qrels)
     with pytest.raises(DataError, match="x: no question has a judgement"):
-        retrieval_task("x", corpus, queries, {"q99": {"d1": 1}})
+        ours.retrieval_task("x", corpus, queries, {"q99": {"d1": 1}})
     with pytest.raises(DataError, match="x: 1 scored pairs: expected at least 2"):
-        sts_task(StsTask("x", pairs()[:1]))
+        ours.sts_task(StsTask("x", pairs()[:1]))
     with pytest.raises(ConfigError, match=r"mteb has no task SciFakt .*SciFact"):
-        own_task("SciFakt")
+        ours.own_task("SciFakt")
     with pytest.raises(ConfigError, match="is about image, expected text"):
-        own_task("CIFAR10")
+        ours.own_task("CIFAR10")
 
 
 def test_a_task_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +156,7 @@ def test_a_task_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(task), "load_data", unreachable)
     with pytest.raises(DataError, match=r"the data of STSBenchmark cannot be had \(ConnectionErr"):
-        own_task("STSBenchmark")
+        ours.own_task("STSBenchmark")
 
 
 def written(folder: Path) -> Path:
@@ -190,7 +184,7 @@ def test_the_command(encoder: Encoder, tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [*arguments, "--prefixes", "32,8", "--json"])
     assert done.exit_code == 0, done.output
     assert os.environ["HF_HUB_OFFLINE"] == "1"
-    rows = [MtebRow(**row) for row in json.loads(done.stdout)]
+    rows = [ours.MtebRow(**row) for row in json.loads(done.stdout)]
     assert [(row.task, row.dim) for row in rows] == [
         (name, dim) for name in ("asked", "b", "scored") for dim in (32, 8)
     ]

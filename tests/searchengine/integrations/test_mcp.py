@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 from command_line import COMMAND, run
+from lazy import Lazy, needs
 from tiny_model import static_table, write_cross_encoder, write_model2vec
 
 from searchengine import SearchEngine
-
-pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-from mcp import Client, StdioServerParameters
-
 from searchengine.errors import QueryError
-from searchengine.integrations.mcp import Server, Tools
 from searchengine.query.cross_encoding import CrossEncoding
 from trainer.runtimes.config import RuntimeConfig
 
+pytestmark = needs("mcp", "mcp")
+mcp, ours = Lazy("mcp"), Lazy("searchengine.integrations.mcp")
 DOCUMENTS = [
     {"_id": "whales", "title": "Whales", "text": "A whale rests half of its brain.", "year": 2016},
     {"_id": "owls", "text": "Owls hunt by night.", "year": 2020, "tags": ["birds", "night"]},
@@ -42,8 +40,8 @@ def path(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def _over_stdio(path: Path) -> Any:
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    command = StdioServerParameters(command=COMMAND, args=["mcp", str(path)], env=environment)
-    async with Client(command) as client:
+    command = mcp.StdioServerParameters(command=COMMAND, args=["mcp", str(path)], env=environment)
+    async with mcp.Client(command) as client:
         yield client
 
 
@@ -51,20 +49,20 @@ def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     """The results of tools, called one after the other by a client in this process."""
 
     async def ask() -> list[Any]:
-        async with Client(server) as client:
+        async with mcp.Client(server) as client:
             return [await client.call_tool(name, arguments) for name, arguments in calls]
 
     return asyncio.run(ask())
 
 
 @pytest.fixture
-def server(path: Path) -> Iterator[Server]:
-    tools = Tools(path)
-    yield Server(tools)
+def server(path: Path) -> Iterator[Any]:
+    tools = ours.Tools(path)
+    yield ours.Server(tools)
     tools.close()
 
 
-def refusal(server: Server, name: str, **arguments: Any) -> str:
+def refusal(server: Any, name: str, **arguments: Any) -> str:
     (result,) = called(server, (name, arguments))
     assert result.is_error and len(result.content) == 1
     message: str = result.content[0].text
@@ -123,7 +121,7 @@ def test_a_client_calls_every_tool_over_stdio(path: Path) -> None:
     asyncio.run(session())
 
 
-def test_errors_are_one_sentence(server: Server) -> None:
+def test_errors_are_one_sentence(server: Any) -> None:
     assert refusal(server, "similar", key="none").endswith("no document 'none'")
     assert refusal(server, "search", k=3) == "query is missing"
     assert refusal(server, "search", query="x", k=0).startswith("k: input should be greater than")
@@ -141,8 +139,8 @@ def test_it_opens_a_collection_again_that_another_encoder_has_built(tmp_path: Pa
         model = write_model2vec(tmp_path / f"model{seed}", embeddings=static_table(seed=seed))
         with SearchEngine.create(folder, str(model)) as engine:
             engine.add([{"_id": folder.stem, "text": "the whale sleeps in the sea"}])
-    tools = Tools(path)
-    server = Server(tools)
+    tools = ours.Tools(path)
+    server = ours.Server(tools)
     asked = ("search", {"query": "the whale sleeps", "mode": "vector"})
     scores = []
     for name in ("notes", "other"):
@@ -162,7 +160,7 @@ def test_a_long_passage_is_shown_as_its_snippet(tmp_path: Path) -> None:
     text = "word " * 1000 + "whale " + "word " * 1000
     with SearchEngine.create(tmp_path / "long.index", None, dim=2) as engine:
         engine.add([{"_id": "long", "text": text}], [[1, 0]])
-    tools = Tools(tmp_path / "long.index")
+    tools = ours.Tools(tmp_path / "long.index")
     (hit,) = tools.search("whale", mode="text").hits
     assert "whale" in hit.text and len(hit.text) < 2000
     tools.close()
@@ -197,9 +195,9 @@ def test_questions_go_to_a_question_encoder_if_the_server_has_one(
         for width in (2, 3)
     )
     asked = {"query": "a whale", "mode": "vector", "k": 1}
-    tools = Tools(path, query_encoder=asker)
+    tools = ours.Tools(path, query_encoder=asker)
     try:
-        (result,) = called(Server(tools), ("search", asked))
+        (result,) = called(ours.Server(tools), ("search", asked))
         with SearchEngine.open(path, query_encoder=asker) as engine:
             expected = engine.search("a whale", 1, mode="vector")
         (hit,) = result.structured_content["hits"]
@@ -213,8 +211,8 @@ def test_questions_go_to_a_question_encoder_if_the_server_has_one(
 def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_path: Path) -> None:
     model = str(write_cross_encoder(tmp_path / "cross"))
     runtime = RuntimeConfig("torch", "fp32", "cpu")
-    tools = Tools(path, runtime=runtime, cross_encoding=CrossEncoding(model, 2))
-    server = Server(tools)
+    tools = ours.Tools(path, runtime=runtime, cross_encoding=CrossEncoding(model, 2))
+    server = ours.Server(tools)
     try:
         asked = {"query": "hunt by night", "mode": "text"}
         (result,) = called(server, ("search", asked | {"k": 2}))
@@ -231,4 +229,4 @@ def test_a_cross_encoder_orders_the_hits_if_the_server_has_one(path: Path, tmp_p
     finally:
         tools.close()
     with pytest.raises(QueryError, match="no model at"):
-        Tools(path, cross_encoding=CrossEncoding(str(tmp_path / "gone")))
+        ours.Tools(path, cross_encoding=CrossEncoding(str(tmp_path / "gone")))
