@@ -20,6 +20,7 @@ from command_line import COMMAND, run, run_json
 from tiny_model import write_model2vec
 
 from searchengine.cli import cli
+from searchengine.cli.demo import sample_folder
 from trainer.training.config import TrainConfig
 
 CORPUS = """\
@@ -379,6 +380,13 @@ def test_demo_leaves_a_model_and_a_collection(
     if short:
         monkeypatch.setattr("trainer.training.config.TrainConfig", small)
         monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
+        # The subjects of the demo's questions, and enough others for its longest shortlist.
+        whole, sample = sample_folder(), tmp_path / "sample"
+        shutil.copytree(whole, sample)
+        lines = (whole / "corpus.jsonl").read_text().splitlines(keepends=True)
+        chosen = [line for line in lines if re.search('"(whales|bread|databases|coffee|sleep)-', line)]
+        (sample / "corpus.jsonl").write_text("".join(chosen))
+        monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)
@@ -387,7 +395,8 @@ def test_demo_leaves_a_model_and_a_collection(
     assert re.search(r"flat fp16 \d+ → [^│]+│ +(1|0\.[89]\d*) │", first.stdout), first.stdout
     model = json.loads((tmp_path / "demo/model/config_sentence_transformers.json").read_text())
     assert model["matryoshka_dims"] == [768, 512, 256, 128, 64]
-    assert run_json("info", tmp_path / "demo" / "demo.index")["documents"] == 252
+    documents = run_json("info", tmp_path / "demo" / "demo.index")["documents"]
+    assert documents == (105 if short else 252)
     again = run("demo", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "is there already" in again.stderr
