@@ -384,7 +384,9 @@ def test_demo_leaves_a_model_and_a_collection(
         whole, sample = sample_folder(), tmp_path / "sample"
         shutil.copytree(whole, sample)
         lines = (whole / "corpus.jsonl").read_text().splitlines(keepends=True)
-        chosen = [line for line in lines if re.search('"(whales|bread|databases|coffee|sleep)-', line)]
+        chosen = [
+            line for line in lines if re.search('"(whales|bread|databases|coffee|sleep)-', line)
+        ]
         (sample / "corpus.jsonl").write_text("".join(chosen))
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
     first = run("demo", cwd=tmp_path)
