@@ -1,6 +1,7 @@
 """Passes: the order of texts does not matter, and gradient caching gives the same gradients."""
 
 import contextlib
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,25 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
         assert cache or grad._nnz() > 2 * len(table.weight)
         found.append(grad.to_dense())
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_gradients_do_not_keep_the_vectors(base: Path) -> None:
+    """When the passes are done a second time, their gradients are enough."""
+    model_passes = passes(base, gradient_cache=True, chunk_tokens=24)
+    rows: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    def watched(vectors: list[Tensor]) -> Tensor:
+        ((leaf, _),) = vectors[0].grad_fn.next_functions  # type: ignore[union-attr]
+        rows.append(weakref.ref(leaf.variable))  # type: ignore[union-attr]
+        return nested(vectors)
+
+    def look(*_: Any) -> None:
+        alive.extend(ref() is not None for ref in rows)
+
+    model_passes.training_model.sentence.transformer.register_forward_hook(look)
+    model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 7, watched, 1.0)
+    assert len(alive) > 2 and not any(alive)
 
 
 def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
