@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,21 +36,28 @@ def passes(base: Path, **settings: Any) -> Passes:
 
 
 def nested(found: list[Tensor]) -> Tensor:
-    return matryoshka(info_nce, [32, 8])(found[0][0], found[1][0])
+    """Of the vectors after each layer, the sum."""
+    loss = matryoshka(info_nce, [32, 8])
+    return torch.stack([loss(*pair) for pair in zip(*found, strict=True)]).sum()
 
 
-def gradients(model_passes: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
+def gradients(
+    model_passes: Passes, share: float = 1.0, layers: Sequence[int] = ()
+) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
     model_passes.training_model.zero_grad()
-    value = model_passes.backward(views, (), 7, nested, share)
+    value = model_passes.backward(views, layers, 7, nested, share)
     named = model_passes.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize("chunk_tokens", [0, 24])
-def test_cached_gradients_equal_plain_ones_under_dropout(base: Path, chunk_tokens: int) -> None:
-    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens))
-    again, cached = gradients(passes(base, chunk_tokens=chunk_tokens, gradient_cache=True))
+@pytest.mark.parametrize(("chunk_tokens", "layers"), [(0, ()), (24, ()), (24, (1, 2))])
+def test_cached_gradients_equal_plain_ones_under_dropout(
+    base: Path, chunk_tokens: int, layers: Sequence[int]
+) -> None:
+    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens), layers=layers)
+    caching = passes(base, chunk_tokens=chunk_tokens, gradient_cache=True)
+    again, cached = gradients(caching, layers=layers)
     assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
     for name in plain:
         torch.testing.assert_close(cached[name], plain[name], atol=1e-5, rtol=1e-5)
