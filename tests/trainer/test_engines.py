@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,10 @@ def test_every_pooling_with_prompts(tmp_path: Path, mode: str, include_prompt: b
             fast.encode(TEXTS, role=role), exact.encode(TEXTS, role=role), **ATOL
         )
     assert np.abs(fast.encode(["a"], role="query") - fast.encode(["a"])).max() > 1e-3
+    runtime: Any = fast._handle.runtime
+    runtime._compile_single(16)  # the graph for single questions
+    single = fast.encode(["a"], role="query")
+    np.testing.assert_allclose(single, exact.encode(["a"], role="query"), **ATOL)
 
 
 def small(kind: str) -> transformers.PreTrainedModel:
@@ -614,8 +619,10 @@ def test_questions_asked_often_get_graphs_of_their_own(
 ) -> None:
     """They are compiled meanwhile: no question waits for it."""
     let, real = threading.Event(), OpenVINORuntime._compiled
+    widths: list[int | None] = []
 
     def slow(self: OpenVINORuntime, width: int | None = None) -> Any:
+        widths.append(width)
         assert width is None or let.wait(60)
         return real(self, width)
 
@@ -633,6 +640,20 @@ def test_questions_asked_often_get_graphs_of_their_own(
             if thread.name == "compile":
                 thread.join(60)
     assert list(fast._handle.runtime._single) == [16], "32 is wider than the model takes"  # type: ignore[attr-defined]
+    assert widths == [None, 16], "one graph of each, however many questions come meanwhile"
+
+
+def test_a_graph_for_questions_serves_many_threads(compiled: Encoder, tiny: Path) -> None:
+    fast = Encoder.load(tiny, runtime="openvino", precision="fp32")
+    runtime: Any = fast._handle.runtime
+    tokens = compiled._tokens
+    questions = [tokens.pad(tokens([" ".join(WORDS[i : i + 4 + i % 9])])) for i in range(24)]
+    expected = [runtime.run(question) for question in questions]  # by the graph for any shape
+    runtime._compile_single(16)
+    with ThreadPoolExecutor(8) as callers:
+        vectors = list(callers.map(runtime.run, questions * 20))
+    # All are compared in the end: none may change with the next question.
+    np.testing.assert_allclose(vectors, expected * 20, atol=1e-5)
 
 
 # ----------------------------------------------------------------------------- CUDA

@@ -1,6 +1,8 @@
 """Passes: the order of texts does not matter, and gradient caching gives the same gradients."""
 
 import contextlib
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,21 +36,28 @@ def passes(base: Path, **settings: Any) -> Passes:
 
 
 def nested(found: list[Tensor]) -> Tensor:
-    return matryoshka(info_nce, [32, 8])(found[0][0], found[1][0])
+    """Of the vectors after each layer, the sum."""
+    loss = matryoshka(info_nce, [32, 8])
+    return torch.stack([loss(*pair) for pair in zip(*found, strict=True)]).sum()
 
 
-def gradients(model_passes: Passes, share: float = 1.0) -> tuple[float, dict[str, Tensor]]:
+def gradients(
+    model_passes: Passes, share: float = 1.0, layers: Sequence[int] = ()
+) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
     model_passes.training_model.zero_grad()
-    value = model_passes.backward(views, (), 7, nested, share)
+    value = model_passes.backward(views, layers, 7, nested, share)
     named = model_passes.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize("chunk_tokens", [0, 24])
-def test_cached_gradients_equal_plain_ones_under_dropout(base: Path, chunk_tokens: int) -> None:
-    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens))
-    again, cached = gradients(passes(base, chunk_tokens=chunk_tokens, gradient_cache=True))
+@pytest.mark.parametrize(("chunk_tokens", "layers"), [(0, ()), (24, ()), (24, (1, 2))])
+def test_cached_gradients_equal_plain_ones_under_dropout(
+    base: Path, chunk_tokens: int, layers: Sequence[int]
+) -> None:
+    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens), layers=layers)
+    caching = passes(base, chunk_tokens=chunk_tokens, gradient_cache=True)
+    again, cached = gradients(caching, layers=layers)
     assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
     for name in plain:
         torch.testing.assert_close(cached[name], plain[name], atol=1e-5, rtol=1e-5)
@@ -75,6 +84,25 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
         assert cache or grad._nnz() > 2 * len(table.weight)
         found.append(grad.to_dense())
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_gradients_do_not_keep_the_vectors(base: Path) -> None:
+    """When the passes are done a second time, their gradients are enough."""
+    model_passes = passes(base, gradient_cache=True, chunk_tokens=24)
+    rows: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    def watched(vectors: list[Tensor]) -> Tensor:
+        ((leaf, _),) = vectors[0].grad_fn.next_functions  # type: ignore[union-attr]
+        rows.append(weakref.ref(leaf.variable))  # type: ignore[union-attr]
+        return nested(vectors)
+
+    def look(*_: Any) -> None:
+        alive.extend(ref() is not None for ref in rows)
+
+    model_passes.training_model.sentence.transformer.register_forward_hook(look)
+    model_passes.backward([View(TEXTS, "query"), View(OTHERS, "document")], (), 7, watched, 1.0)
+    assert len(alive) > 2 and not any(alive)
 
 
 def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:

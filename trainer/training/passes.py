@@ -106,8 +106,9 @@ class Passes:
         rows.requires_grad_()
         value = share * loss(self._arranged(views, passes, rows))
         torch.autograd.backward(value)
-        number, gradients = value.item(), cast(Tensor, rows.grad)
-        del value, rows  # of a large batch the vectors take as much as their gradients
+        gradients, total = cast(Tensor, rows.grad), value.item()
+        # Of a large batch they take as much as their gradients. The graph of the loss keeps them.
+        del rows, value
         start = 0
         for item in passes:
             with self.autocast():  # another one: it keeps the weights it casts, and their history
@@ -116,7 +117,7 @@ class Passes:
             torch.autograd.backward(output, gradients[:, start:end])
             self._add_up_words()
             start = end
-        return number
+        return total
 
     def tokenized(self, view: View, prompts: Mapping[str, str]) -> View:
         """The view with its tokens. prompts: by role, instead of the model's."""
