@@ -138,7 +138,7 @@ def test_a_shortlist_of_all_rows_is_exact_search(segment: Segment, queries: np.n
     for size in (ROWS, ROWS + 1):
         found = segment.search(queries, 10, size)
         np.testing.assert_array_equal(found.rows, exact.rows)
-        # Each rotates the queries anew, which other threads may round differently.
+        # Each rotates the queries again, which other threads may round differently.
         np.testing.assert_allclose(found.scores, exact.scores, atol=1e-6)
         assert found.exact
     # One row less is searched; on clustered data little is lost by lists and graphs.

@@ -154,13 +154,13 @@ class OpenVINORuntime:
                     compiled = openvino.compile_model(model, "CPU", settings | cache)
                 except RuntimeError:  # a folder that cannot be written to: compile every time
                     compiled = openvino.compile_model(model, "CPU", settings)
+            request = compiled.create_infer_request()
+            return any_shape(request) if width is None else one_shape(request)
         except RuntimeError as error:
             raise ModelError(
                 f"openvino does not run {self._graph}: {_last_line(error)}; remove "
                 f"{self._graph.parent}, and it is compiled again"
             ) from error
-        request = compiled.create_infer_request()
-        return any_shape(request) if width is None else one_shape(request)
 
     @contextmanager
     def _kernel_cache(self) -> Iterator[dict[str, str]]:

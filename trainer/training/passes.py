@@ -111,11 +111,11 @@ class Passes:
         del rows, value
         start = 0
         for item in passes:
-            with self.autocast():  # another one: it keeps the weights it casts, and their history
+            with self.autocast():  # a second one: each stores the weights that it has cast
                 output = self._run(item, layers)
             end = start + output.shape[1]
             torch.autograd.backward(output, gradients[:, start:end])
-            self._add_up_words()
+            self._make_words_dense()
             start = end
         return total
 
@@ -145,7 +145,7 @@ class Passes:
         self._budget = max(MIN_PASS_TOKENS, self._budget // 2)
         return f"a pass has {self._budget} tokens, padding included"
 
-    def _add_up_words(self) -> None:
+    def _make_words_dense(self) -> None:
         """Make the gradients of words a table, to which those of later passes are added in place.
 
         Sparse, they would get a row for each token of all passes.
