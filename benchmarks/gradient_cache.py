@@ -28,6 +28,20 @@ from train_speed import configure, train_ours
 SIZES = (64, 512, 1024, 2048, 4096, 8192)
 
 
+def memory_by_batch(data: Path, batches: tuple[int, ...], chunk_tokens: int) -> dict[int, Any]:
+    """`one_update` for each batch size, in a process of its own; None where memory ran out."""
+    os.environ |= {
+        "MALLOC_MMAP_THRESHOLD_": str(MEGABYTE),
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "20",
+    }
+    found = {}
+    for batch in batches:
+        options = ("--memory", "--data", data, "--batch", batch, "--chunk-tokens", chunk_tokens)
+        found[batch] = measure(__file__, *options)
+        click.echo(f"{batch:5} {found[batch]}")
+    return found
+
+
 def one_update(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
     """MB before the update and at most."""
     import torch
@@ -70,15 +84,7 @@ def main(
         answer(one_update(data, batches[0], chunk_tokens))
         return
     if memory:
-        os.environ |= {
-            "MALLOC_MMAP_THRESHOLD_": str(MEGABYTE),
-            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "20",
-        }
-        found = {}
-        for batch in batches:
-            options = ("--memory", "--data", data, "--batch", batch, "--chunk-tokens", chunk_tokens)
-            found[batch] = measure(__file__, *options)
-            click.echo(f"{batch:5} {found[batch]}")
+        found = memory_by_batch(data, batches, chunk_tokens)
         record("gradient_cache_memory", {"chunk_tokens": chunk_tokens, "batches": found})
         return
     if child:

@@ -247,7 +247,7 @@ def latencies(
 
 
 def collected(data: Path, work: Path, count: int) -> Path:
-    """A tuned collection of so many sentences by the starter."""
+    """The path of a tuned collection of `count` sentences, encoded by the starter."""
     path = work / f"{count}-sentences.index"
     with SearchEngine.open_or_create(path, STARTER, {}) as engine:
         if engine.stats().tuning is None:  # new, or interrupted
