@@ -31,8 +31,8 @@ from trainer.training.settings.objective import (
 
 # Settings that mean nothing where a table is trained in place of a network.
 OF_NETWORKS = frozenset({
-    "adapter_rank", "attention_group", "frozen_embeddings", "gradient_checkpointing", "head_only",
-    "mlm_weight", "pooling", "window",
+    "adapter_rank", "attention_group", "compile", "frozen_embeddings", "gradient_checkpointing",
+    "head_only", "mlm_weight", "pooling", "window",
 })  # fmt: skip
 
 
@@ -186,6 +186,8 @@ class TrainConfig(
             yield "head_only trains no embeddings for frozen_embeddings to leave out"
         if self.gradient_checkpointing:
             yield "head_only has no gradients of layers for gradient_checkpointing"
+        if self.compile:
+            yield "head_only trains no layers for compile"
 
     def _teacher_conflicts(self) -> Iterator[str]:
         """Settings of a guide or a teacher that change nothing without it, or beside others."""

@@ -26,6 +26,7 @@ from trainer.training.batches import BatchPlan
 from trainer.training.checkpoint import JudgedStep
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data_sets import digest, read_data_sets
+from trainer.training.hardware import compile_layers, make_accelerator, torch_settings
 from trainer.training.head import (
     CLASSIFIER_TEXTS,
     cross_validate,
@@ -42,7 +43,6 @@ from trainer.training.preparation import (
     check_place,
     check_start,
     load_base,
-    make_accelerator,
     make_optimizer,
     prepare_embeddings,
     starts_rotated,
@@ -111,7 +111,7 @@ def train(
     # Of several processes that train as one, the first alone writes.
     with checkpoint.held(config.out) if launched_rank() == 0 else nullcontext():
         check_start(config, resume)
-        with kept_random_state():
+        with kept_random_state(), torch_settings(config):
             return run_training(config, report, resume, measure)
 
 
@@ -151,6 +151,7 @@ def run_training(
     training_model = TrainingModel(model, config, projection, width)
     training_model = training_model.to(accelerator.device)
     prepare_embeddings(training_model, config.frozen_embeddings)
+    compile_layers(training_model, config)
     optimizer = accelerator.prepare(make_optimizer(training_model, config, accelerator.device))
     run = Run(training_model, optimizer, checkpoint.copy_weights(training_model.kept))
     judged = [each for each, split in zip(data, splits, strict=True) if split.rows]

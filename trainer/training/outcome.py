@@ -18,6 +18,7 @@ from trainer.training.checkpoint import JudgedStep, Progress
 from trainer.training.config import Objective, TrainConfig
 from trainer.training.data.holdout import MIN_HELD_OUT, Split
 from trainer.training.data_sets import DataSet
+from trainer.training.hardware import restore_layers
 from trainer.training.head import FOLDS
 from trainer.training.judging import Scores
 from trainer.training.lengthening.adapters import merge_adapters
@@ -81,6 +82,8 @@ def finish(
     network.requires_grad_(True)
     restore_whole(network)
     restore_fused(network)
+    if config.compile:
+        restore_layers(network)
     if config.gradient_checkpointing:
         layers_again(network, False)
     if config.adapter_rank:

@@ -1,4 +1,4 @@
-"""Before the first update: early checks, device, model and optimizer."""
+"""Before the first update: early checks, model and optimizer."""
 
 import math
 import tempfile
@@ -17,8 +17,6 @@ from trainer.model.saving import check_replaceable
 from trainer.model.source import Source
 from trainer.model.static_network import TokenTable, weigh_by_rarity
 from trainer.model.tokens import TokenIds, Tokenization
-from trainer.runtimes.config import Precision
-from trainer.runtimes.torch_runtime import pick_device, pick_precision
 from trainer.training import checkpoint
 from trainer.training.attention import use as use_plain
 from trainer.training.config import TrainConfig
@@ -30,7 +28,6 @@ from trainer.training.lengthening.adapters import add_adapters
 from trainer.training.lengthening.attention import use as use_groups
 from trainer.training.lengthening.window import lengthened
 from trainer.training.objectives.fixed import FixedCrossEncoder, FixedEncoder
-from trainer.training.processes import Processes, launched_count
 from trainer.training.settings.fields import Objective
 from trainer.training.settings.objective import DistillationLoss, SimilarityLoss
 from trainer.training.teachers import check_widths
@@ -128,33 +125,6 @@ def _check_candidates(config: TrainConfig, examples: Examples, own_scores: bool)
                 f"{config.distillation_loss} compares the scores of at least two candidates; add "
                 "negatives, or learn the scores of pairs with objective=similarity"
             )
-
-
-def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
-    """Device, mixed precision and processes. BF16 keeps float32 weights."""
-    try:
-        import accelerate  # an extra: encoding does without
-    except ImportError:
-        raise ConfigError(
-            "training needs accelerate: install the extra `train` "
-            "(pip install 'searchengine[train]')"
-        ) from None
-    cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
-    device = accelerate.PartialState(cpu=cpu).device
-    precision = pick_precision(config.precision, device)
-    # accelerate keeps one precision per process; a second run may want another.
-    accelerate.state.AcceleratorState._reset_state()
-    mixed = "bf16" if precision is Precision.BF16 else "no"
-    accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
-    processes = Processes(accelerator.process_index, accelerator.num_processes)
-    if processes.count != launched_count():
-        raise ConfigError(
-            f"{launched_count()} processes were launched, but {processes.count} connected: "
-            "start them with torchrun or accelerate launch"
-        )
-    if processes.count > 1 and config.head_only:
-        raise ConfigError("head_only trains in one process: it takes seconds")
-    return accelerator, processes
 
 
 def load_base(config: TrainConfig, data: Sequence[DataSet]) -> tuple[Model, Dense | None]:

@@ -234,6 +234,18 @@ class OptimizationSettings:
         "computes it natively",
         card=NO_LINE,
     )
+    tf32: bool = switch(
+        False,
+        help="Multiply float32 matrices in TF32, which has 10 of their 23 fraction bits: faster on "
+        "CUDA devices since Ampere",
+        card=NO_LINE,
+    )
+    compile: bool = switch(
+        False,
+        help="Compile the network's layers with `torch.compile`, which takes half a minute at the "
+        "start",
+        card=NO_LINE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
