@@ -125,8 +125,9 @@ bench-encoding: setup  ## the figures of encoding, questions and starting in doc
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/layers.py
 
-bench-gpu: setup  ## documents a second, one question, and the share of the chip's bf16 peak
+bench-gpu: setup  ## documents, questions and training steps a second, and the share of the chip's bf16 peak
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/gpu_training.py
 
 clean:
 	rm -rf .venv demo build/docs
