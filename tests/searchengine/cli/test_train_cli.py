@@ -39,15 +39,18 @@ def run(folder: Path, *arguments: str) -> command_line.Done:
     return command_line.run(*arguments, cwd=folder)
 
 
+@pytest.mark.parametrize("rank", [0, 1])  # of one process, or the second of several
 @pytest.mark.parametrize("resume", [False, True])
 def test_resume_reaches_the_training(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, resume: bool, rank: int
 ) -> None:
     def train(
-        config: TrainConfig, report: object, resume: bool = False, measure: object = None
+        config: TrainConfig, report: object = None, resume: bool = False, measure: object = None
     ) -> None:
+        assert (report is None) == (rank == 1)
         raise ConfigError(f"resume is {resume}")
 
+    monkeypatch.setattr("searchengine.cli.training.display.launched_rank", lambda: rank)
     monkeypatch.setattr("searchengine.cli.training.display.train", train)
     option = ["--resume"] if resume else []
     done = run(folder, "train", "pairs.tsv", "--base", "base", "--out", "r", *option)
