@@ -18,6 +18,7 @@ from indexer.errors import TuneError
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult
 from indexer.segment import Segment, SegmentConfig, Storage
+from indexer.tuning import grid
 from indexer.tuning import tune as module
 from indexer.tuning.confidence import holds, smallest_sample
 from indexer.tuning.grid import Questions, candidates, ranks
@@ -47,12 +48,26 @@ def clustered(n: int, seed: int) -> np.ndarray:
     return unit_rows(rows / np.arange(1, DIM + 1) ** 0.5)
 
 
-ROWS, QUERIES, FRESH = clustered(3000, 1), clustered(600, 2), clustered(3000, 3)
+ROWS, QUERIES, FRESH = clustered(3000, 1), clustered(600, 2), clustered(1500, 3)
 RECIPES = [
     SegmentConfig(prefix=width, **kind)  # type: ignore[arg-type]
     for width in (8, 16)
     for kind in ({"structure": "flat"}, {"structure": "hnsw", "code": "int8"})
 ]
+
+
+@pytest.fixture(autouse=True)
+def few_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries are timed: no test needs accurate times."""
+    monkeypatch.setattr(module, "_TIMED_QUERIES", 20)
+
+
+@pytest.fixture
+def wide_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second search effort and shortlist is tried."""
+    efforts = grid.EF_SEARCHES[::2]
+    for part in (grid, module):
+        monkeypatch.setattr(part, "EF_SEARCHES", efforts)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +91,7 @@ def merged(segments: list[Segment], queries: np.ndarray, config: SegmentConfig) 
 
 
 @pytest.mark.parametrize("objective", Objective)
+@pytest.mark.usefixtures("wide_steps")
 def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     segments: list[Segment], objective: Objective
 ) -> None:
@@ -92,6 +108,7 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     assert tuned.ms < max(point.ms for point in tuned.curve)
 
 
+@pytest.mark.usefixtures("wide_steps")
 def test_rows_made_into_queries_are_left_out_of_what_is_measured(
     segments: list[Segment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +146,7 @@ def test_a_trial_index_finds_none_but_the_rows_kept(
 
 
 @pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.usefixtures("wide_steps")
 def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool) -> None:
     """It is flat whatever the recipe; the large one behind it is not."""
     folders = [(tmp_path / "tiny", ROWS[:20]), (tmp_path / "large", ROWS[20:])]
@@ -141,11 +159,12 @@ def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool
     assert tuned.config.effort >= tuned.config.shortlist
 
 
+@pytest.mark.usefixtures("wide_steps")
 def test_widths_that_do_not_divide_and_prefixes_of_few_numbers(tmp_path: Path) -> None:
     rows = clustered(10_500, 8)[:, :5]
     config = SegmentConfig.from_dict({"prefix": 4, "code": "pq"})
     with Segment.build(tmp_path / "s", rows, config) as segment:
-        tuned = tune([segment], clustered(400, 9)[:, :5], Goal(0.9))
+        tuned = tune([segment], clustered(200, 9)[:, :5], Goal(0.9))
     assert tuned.config.prefix == 5
     assert {point.config.structure for point in tuned.curve} >= {"hnsw", "ivf"}
 
@@ -265,10 +284,11 @@ def test_of_points_that_feel_as_fast_the_one_that_finds_most_is_chosen() -> None
     assert _decide([*ladders, scan], goal, silent, question_ms=4.0) is scan[0]
 
 
+@pytest.mark.usefixtures("wide_steps")
 def test_what_is_not_felt_is_spent_on_recall(segments: list[Segment]) -> None:
     goal = Goal(0.8)
-    alone = tune(segments, QUERIES, goal)
-    felt = tune(segments, QUERIES, goal, question_ms=1e4)
+    alone = tune(segments, QUERIES[:200], goal)
+    felt = tune(segments, QUERIES[:200], goal, question_ms=1e4)
     assert felt.question_ms == 1e4 and alone.question_ms == 0
     # A clock that stumbles may have the tuner choose what finds all for speed alone, too.
     assert felt.recall > 0.998 and felt.recall >= alone.recall
@@ -312,6 +332,7 @@ def test_a_careful_grid_has_a_shortlist_that_contains_nearly_all(segments: list[
     assert shortlists(24, careful=True) == shortlists(24, careful=False)  # the first contains all
 
 
+@pytest.mark.usefixtures("wide_steps")
 def test_memory_is_a_limit(segments: list[Segment]) -> None:
     flat = [recipe for recipe in RECIPES if recipe.structure == "flat"]
     fixed = 2 * 3 * 4 * DIM * DIM
