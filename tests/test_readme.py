@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from command_line import run, shared_encoder
 from conftest import REPOSITORY, WordLengths
+from small_sample import write_small_sample
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
@@ -48,7 +49,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
         monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
 
         def few_steps(path: Path | None, settings_: dict[str, Any], *settings: Any) -> TrainConfig:
-            return read_config(path, {**settings_, "max_steps": few}, *settings)
+            small = {**settings_, "max_steps": few, "batch_size": 16}
+            return read_config(path, small, *settings)
 
         monkeypatch.setattr("searchengine.cli.training.display.read_config", few_steps)
         monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
@@ -97,7 +99,10 @@ def test_readme_python(tmp_path: Path, in_this_process: bool) -> None:
 
 def test_readme_commands(tmp_path: Path, steps: int | None) -> None:
     """Every searchengine command of the README, in its order, in a folder that has the data."""
-    (tmp_path / "data").symlink_to(REPOSITORY / "data")
+    if steps is None:
+        (tmp_path / "data").symlink_to(REPOSITORY / "data")
+    else:
+        write_small_sample(tmp_path / "data")
     assert run_commands(README, tmp_path) == 4
 
 

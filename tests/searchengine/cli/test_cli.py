@@ -11,16 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import command_line
 import pytest
 from command_line import COMMAND, run, run_json
+from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import write_model2vec
 
+from searchengine.bench.run import Settings
 from searchengine.cli import cli
-from searchengine.cli.demo import sample_folder
 from trainer.training.config import TrainConfig
 
 CORPUS = """\
@@ -380,15 +383,12 @@ def test_demo_leaves_a_model_and_a_collection(
     if short:
         monkeypatch.setattr("trainer.training.config.TrainConfig", small)
         monkeypatch.setattr("trainer.training.head.ROTATION_TEXTS", 200)
-        # The subjects of the demo's questions, and enough others for its longest shortlist.
-        whole, sample = sample_folder(), tmp_path / "sample"
-        shutil.copytree(whole, sample)
-        lines = (whole / "corpus.jsonl").read_text().splitlines(keepends=True)
-        chosen = [
-            line for line in lines if re.search('"(whales|bread|databases|coffee|sleep)-', line)
-        ]
-        (sample / "corpus.jsonl").write_text("".join(chosen))
+        sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
+        monkeypatch.setattr("searchengine.bench.run.Settings", partial(Settings, repeats=1))
+        # bf16 is not compared with float32, which takes as long as all else.
+        load = partial(command_line._load, precision="fp32")
+        monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)
@@ -398,7 +398,7 @@ def test_demo_leaves_a_model_and_a_collection(
     model = json.loads((tmp_path / "demo/model/config_sentence_transformers.json").read_text())
     assert model["matryoshka_dims"] == [768, 512, 256, 128, 64]
     documents = run_json("info", tmp_path / "demo" / "demo.index")["documents"]
-    assert documents == (105 if short else 252)
+    assert documents == (DOCUMENTS if short else 252)
     again = run("demo", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "is there already" in again.stderr
