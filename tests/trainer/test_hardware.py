@@ -109,6 +109,23 @@ def test_layers_are_compiled_only_while_training(
     assert graphs and all(layer._compiled_call_impl is None for layer in layers)
 
 
+def test_every_layer_of_every_network_is_compiled(
+    config: TrainConfig,  # noqa: F811
+    graphs: list[torch.fx.GraphModule],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[tuple[torch.nn.Module, bool]] = []
+
+    def record(module: torch.nn.Module, *, dynamic: bool = False, backend: Any = None) -> None:
+        compiled.append((module, dynamic))
+
+    monkeypatch.setattr(torch.nn.Module, "compile", record)
+    run(config, "compiled", compile=True, max_steps=1, encoders=2, queue_size=16)
+    # Two layers each: of the encoder, that of the positives and the momentum encoder.
+    assert len({id(module) for module, _ in compiled}) == 6
+    assert all(type(module).__name__ == "BertLayer" and dynamic for module, dynamic in compiled)
+
+
 def test_without_a_compiler_training_does_not_begin(
     config: TrainConfig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -119,7 +136,9 @@ def test_without_a_compiler_training_does_not_begin(
     monkeypatch.setattr(hardware, "BACKEND", broken)
     torch._dynamo.reset()
     reports: list[Report] = []
-    with pytest.raises(ConfigError, match=r"compile: .* for cpu here \(.*\); it needs a C\+\+ com"):
+    with pytest.raises(
+        ConfigError, match=r"for cpu here \(no C\+\+ compiler found\); it needs a C"
+    ):
         train(replace(config, compile=True), reports.append)
     assert all(report.step == 0 for report in reports)
     assert not config.out.exists()
@@ -138,6 +157,37 @@ def test_tf32_is_set_while_training(
     train(short, lambda _: seen.append(torch.get_float32_matmul_precision()))
     assert set(seen) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_precision_is_not_read_without_tf32(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mixed() -> str:  # as torch does where `fp32_precision` was set for one backend
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    with hardware.torch_settings(config):
+        pass
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_tf32_ends_with_a_run_that_fails(
+    error: type[BaseException],
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "has_tf32", lambda _: True)
+    with pytest.raises(error), hardware.torch_settings(replace(config, tf32=True)):
+        raise error
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_tf32_begins_with_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, expected in (((7, 5), False), ((8, 0), True), ((10, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert hardware.has_tf32(torch.device("cuda")) is expected
+        assert not hardware.has_tf32(torch.device("cpu"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -57,7 +57,8 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
             "tf32 needs a CUDA device of compute capability 8.0 (Ampere) or above, which is not "
             "here: leave it out"
         )
-    before = torch.get_float32_matmul_precision()
+    # torch refuses to read it where `fp32_precision` was set for one backend.
+    before = torch.get_float32_matmul_precision() if config.tf32 else None
     if config.tf32:
         torch.set_float32_matmul_precision("high")
     try:
@@ -67,7 +68,8 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
                 warnings.filterwarnings("ignore", message)
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
 
 
 def has_tf32(device: torch.device) -> bool:
@@ -108,7 +110,8 @@ def _check_compiler(device: torch.device) -> None:
     try:
         torch.compile(lambda x: x + 1, backend=BACKEND)(torch.ones(2, device=device))
     except Exception as error:
+        reason = first_line(getattr(error, "inner_exception", error))  # torch wraps it
         raise ConfigError(
-            f"compile: torch cannot compile for {device.type} here ({first_line(error)}); it needs "
+            f"compile: torch cannot compile for {device.type} here ({reason}); it needs "
             "a C++ compiler, on a GPU Triton as well: install them, or leave compile out"
         ) from error
