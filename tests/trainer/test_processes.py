@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 
 from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
 from trainer.encoder import Encoder
+from trainer.errors import ConfigError
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
 from trainer.training.processes import Processes
@@ -99,6 +101,17 @@ def test_two_processes_equal_one(
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
 
 
+def test_processes_that_do_not_connect_train_nothing(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accelerate.PartialState(cpu=True)  # alone, as it stays
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="2 processes were launched, but 1 connected: start them"):
+        train(config)
+    assert not config.out.exists()
+
+
 def write_scored(path: Path) -> Path:
     rows = [f"{i % 5}\tthe {n} {v}\tnear {v}" for i, (n, v) in enumerate(PHRASES)]
     path.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
@@ -133,6 +146,7 @@ import accelerate
 from pathlib import Path
 from transformers import BertModel
 from trainer.encoder import Encoder
+from trainer.errors import ConfigError
 from trainer.model.loading import read
 from trainer.training.config import TrainConfig
 from trainer.training.loop import train
@@ -141,6 +155,13 @@ def run():
     for path in sys.argv[1:]:
         train(TrainConfig.from_json(Path(path).read_text()))
     assert accelerate.PartialState().num_processes == 2
+    alone = TrainConfig(train=("pairs.tsv",), out=Path("head"), head_only=True)
+    try:
+        train(alone)
+    except ConfigError as error:
+        assert str(error) == "head_only trains in one process: it takes seconds", error
+    else:
+        raise AssertionError("head_only was trained in two processes")
 """
 # As torch.distributed.run starts them, but that all is imported once.
 FORK = """
