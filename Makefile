@@ -22,11 +22,11 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/demo: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,starter]"
+	$(INSTALL) -e ".[starter]"
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(INSTALL) -e ".[cpu,train,eval,mteb,starter,fast,formats,http,int8,mcp,plots,postgresql,qdrant,tensorboard,posthoc,serve,watch,dev]"
+	$(INSTALL) -e ".[all,int8,mteb,qdrant,tensorboard,posthoc,dev]"
 	touch $@ .venv/demo
 
 # What the tests of the search page check its accessibility with; they are skipped without it.
@@ -36,7 +36,7 @@ setup-demo: .venv/demo  ## only what the demo needs
 	touch $@
 
 .venv/docs: .venv/demo
-	$(INSTALL) -e ".[cpu,train,starter,eval,docs]"
+	$(INSTALL) -e ".[starter,docs]"
 	touch $@
 
 demo: setup-demo  ## train, index, ask and measure on the sample data

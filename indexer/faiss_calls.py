@@ -17,9 +17,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "faiss":
         raise
-    raise ImportError(
-        "faiss is not installed: pip install 'searchengine[cpu]' (or 'searchengine[gpu]')"
-    ) from error
+    raise ImportError("faiss is not installed: pip install faiss-cpu (or faiss-gpu)") from error
 
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 

@@ -1,5 +1,11 @@
 """The errors of this package. Each message is one sentence that names the place and the way out."""
 
+import shlex
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 
 class TrainerError(ValueError):
     """Anything the trainer refuses; catch this one to catch them all."""
@@ -35,6 +41,18 @@ class TrainingWarning(UserWarning):
 
 class MemoryWarning(UserWarning):
     """A training goes on with less memory, and what that costs."""
+
+
+def install_line(extra: str) -> str:
+    """The command that adds an extra to this installation, whichever environment is active."""
+    wanted = f"'searchengine[{extra}]'"
+    pip = shutil.which("pip")
+    if pip is not None and Path(pip).parent == Path(sys.executable).parent:
+        return f"pip install {wanted}"
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python} {wanted}"
+    return f"{python} -m pip install {wanted}"
 
 
 def first_line(error: Exception) -> str:

@@ -303,7 +303,7 @@ def require_gpu() -> None:
     if not hasattr(faiss, "StandardGpuResources"):
         raise SegmentError(
             "this faiss was built without GPU support: "
-            "pip uninstall faiss-cpu, then pip install 'searchengine[gpu]'; or leave out the device"
+            "pip uninstall faiss-cpu, then pip install faiss-gpu; or leave out the device"
         )
     if not faiss.get_num_gpus():
         raise SegmentError("faiss sees no GPU here; leave out the device to search on the CPU")

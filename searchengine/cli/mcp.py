@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from searchengine.cli.options import COLLECTION, ENCODER, QUERY_ENCODER, cross_encodes, runs
+from trainer.errors import install_line
 
 
 @click.command()
@@ -29,9 +30,7 @@ def mcp(collection: Path | str, **options: Any) -> None:
     try:
         from searchengine.integrations.mcp import serve
     except ImportError as error:
-        raise ImportError(
-            f"mcp needs {error.name}; install it: pip install 'searchengine[mcp]'"
-        ) from error
+        raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler in Python would wait for the thread that reads stdin; nothing is being written.

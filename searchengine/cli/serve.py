@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from searchengine.cli.options import Bytes, complete_path, cross_encodes, runs
+from trainer.errors import install_line
 
 
 @click.command()
@@ -105,9 +106,7 @@ def serve(
     try:
         from searchengine.server.running import serve as run
     except ImportError as error:
-        raise ImportError(
-            f"serve needs {error.name}; install it: pip install 'searchengine[serve]'"
-        ) from error
+        raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
     from searchengine.cli.console import say
     from searchengine.server.settings import (
         ServerSettings,

@@ -3,7 +3,8 @@
 import codecs
 from importlib.util import find_spec
 
-INSTALL = "pip install 'searchengine[formats]'"
+from trainer.errors import install_line
+
 # Without the many that differ from these in a few signs only: a guess among all of them is wrong
 # more often.
 _LIKELY = [
@@ -46,7 +47,8 @@ def detected(data: bytes) -> list[str]:
 
 def not_utf8(byte: int, names: list[str]) -> str:
     """The message for a text that is not UTF-8; `names`: the encodings that it may be in."""
-    hint = "" if find_spec("charset_normalizer") else f" ({INSTALL} detects encodings)"
+    knows = find_spec("charset_normalizer") is not None
+    hint = "" if knows else f" ({install_line('formats')} detects encodings)"
     probably = f" but probably {' or '.join(names)}" if names else hint
     return (
         f"not UTF-8 (byte 0x{byte:02x}){probably}; convert the file first, for example with: "

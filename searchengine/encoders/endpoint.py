@@ -45,17 +45,9 @@ class Endpoint:
         timeout: float,
         per_minute: int | None,
     ) -> None:
-        """`key`: sent as a bearer token unless empty; `without_key`: advice if it is missed.
+        """`key`: sent as a bearer token unless empty; `without_key`: advice if it is missed."""
+        import httpx2
 
-        Raises EndpointError if httpx2 is not installed.
-        """
-        try:
-            import httpx2
-        except ImportError as error:
-            raise EndpointError(
-                "an encoder behind a URL needs httpx2: install the extra `http` "
-                "(pip install 'searchengine[http]')"
-            ) from error
         self._library = httpx2
         self.url = f"{url}/embeddings"
         self._key, self._without_key = key, without_key

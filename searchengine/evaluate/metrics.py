@@ -8,19 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ir_measures
 import numpy as np
 
 from searchengine.errors import QueryError
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.runs import Run
 from searchengine.evaluate.significance import Comparison, Values, compare, holm, intervals
-
-try:
-    import ir_measures
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "ir-measures is not installed: pip install 'searchengine[eval]' to evaluate retrieval"
-    ) from error
 
 _MEASURES = {
     "ndcg@10": ir_measures.nDCG @ 10,

@@ -16,15 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from searchengine.errors import QueryError
-
-try:
-    from scipy import stats
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "scipy is not installed: pip install 'searchengine[eval]' for intervals and p-values"
-    ) from error
 
 Values = npt.NDArray[np.float64]
 

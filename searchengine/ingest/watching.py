@@ -22,13 +22,9 @@ class Watcher:
     """Watches a folder in a thread. A context manager."""
 
     def __init__(self, folder: Path, stop: Event | None = None) -> None:
-        """Raises ImportError without watchfiles. `stop`: ends waiting."""
-        try:
-            import watchfiles
-        except ImportError as error:
-            raise ImportError(
-                "watching a folder needs watchfiles; install it: pip install 'searchengine[watch]'"
-            ) from error
+        """`stop`: ends waiting."""
+        import watchfiles
+
         self._watch = watchfiles.watch
         self._folder = folder
         self._stop = Event() if stop is None else stop

@@ -60,7 +60,7 @@ class Report:
 
 
 def report(results: Results, target: float = 0.95) -> Report:
-    """The report of results. Raises ConfigError without matplotlib (extra `plots`)."""
+    """The report of results."""
     advice = recommend(results, target)
     warning = ""
     if not results.complete:

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -477,15 +476,6 @@ def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path:
         train(replace(config, prefixes=(16, 8)))
     with pytest.raises(ConfigError, match="fewer than accumulation 99"):
         train(replace(config, accumulation=99))
-
-
-@pytest.mark.parametrize("package", ["accelerate", "scipy"])
-def test_missing_packages_name_the_extra(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"needs {package}: install the extra `train`"):
-        train(config) if package == "accelerate" else sts(Encoder.load(config.base), PAIRS)
 
 
 def test_the_mean_is_weighted() -> None:

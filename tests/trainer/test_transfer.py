@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -212,14 +211,6 @@ def test_files(tmp_path: Path) -> None:
     write_task(tmp_path, "mrpc_train.tsv", [("1", "a")])
     with pytest.raises(DataError, match=r"mrpc_train\.tsv:1: no column sentence1, sentence2"):
         read_transfer(tmp_path, "MRPC")
-
-
-def test_scikit_learn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    encoder = Numbers((2, 1))
-    with pytest.raises(ConfigError, match="need scikit-learn: install the extra `train`"):
-        list(transfer(encoder, TransferData(TASKS["CR"], split(APART))))
-    assert encoder.asked == []
 
 
 def test_real_files_are_whole(shared_data: Path) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from trainer.errors import ConfigError
+from scipy import stats
 
 Values = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -26,17 +25,6 @@ RESAMPLES = 1999
 _BATCH = 1 << 20  # numbers drawn at a time, which bounds memory
 
 
-def scipy_stats() -> Any:
-    """scipy.stats, an extra: encoding and indexing do without. Raises ConfigError."""
-    try:
-        from scipy import stats
-    except ImportError:
-        raise ConfigError(
-            "measuring needs scipy: install the extra `train` (pip install 'searchengine[train]')"
-        ) from None
-    return stats
-
-
 def spearman_interval(x: ArrayLike, y: ArrayLike) -> Interval:
     """The ends of the interval of Spearman's correlation of x and y, (n,) each, n at least 2.
 
@@ -44,7 +32,7 @@ def spearman_interval(x: ArrayLike, y: ArrayLike) -> Interval:
     """
     first, second = _Ranks(np.asarray(x)), _Ranks(np.asarray(y))
     n = len(first.order)
-    result = scipy_stats().bootstrap(
+    result = stats.bootstrap(
         (np.arange(n),),
         lambda drawn, axis: _correlations(first, second, drawn),
         vectorized=True,

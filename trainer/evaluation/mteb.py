@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, install_line
 from trainer.evaluation.sts import STS_COLUMNS, StsTask, prefix_lengths, unit_prefix
 
 try:
@@ -24,9 +24,7 @@ try:
     from mteb.models import ModelMeta
     from mteb.models.model_meta import ScoringFunction
 except ModuleNotFoundError as error:
-    raise ImportError(
-        f"{error.name} is not installed: pip install 'searchengine[mteb]' to evaluate with mteb"
-    ) from error
+    raise ImportError(f"evaluating with mteb needs {error.name}: {install_line('mteb')}") from error
 
 Role = Literal["query", "document"]
 OnBatch = Callable[[int], None]

@@ -13,12 +13,12 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.intervals import (
     Interval,
     interval_of_mean,
-    scipy_stats,
     spearman_interval,
 )
 from trainer.evaluation.tables import read_table
@@ -236,7 +236,6 @@ def sts_tasks(
     """
     if setting not in get_args(Setting):
         raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")
-    scipy_stats()  # or an error, before anything is encoded
     for task in tasks:
         _check(task, setting)
     encoded = encode_once(encoder, sentences(tasks), on_batch)
@@ -301,7 +300,7 @@ def _row(
     task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting, *, intervals: bool
 ) -> StsRow:
     gold = np.array([score for score, _, _ in task.pairs])
-    stats, found, ends = scipy_stats(), [], []
+    found, ends = [], []
     parts = task.parts(setting)
     for subset, places in parts.items():
         x, y = cosines[places], gold[places]

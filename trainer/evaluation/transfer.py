@@ -169,7 +169,6 @@ def transfer(
     encoded once, before the first row; on_batch gets their counts. Raises ConfigError for a
     length the vectors do not have.
     """
-    _logistic_regression()  # missing? Say so before an hour of encoding
     encoded = encode_once(encoder, data.texts(), on_batch)
     for dim in prefix_lengths(encoder, encoded.width, dims):
         yield _row(data, encoded, dim)
@@ -297,15 +296,6 @@ def _folds(x: Features, y: Labels, folds: int) -> NDArray[np.int64]:
 
 def fitted(x: Features, y: Labels, c: float) -> Any:
     """A logistic regression of scikit-learn."""
-    return _logistic_regression()(C=c, solver="lbfgs", max_iter=MAX_ITERATIONS).fit(x, y)
+    from sklearn.linear_model import LogisticRegression  # slow to import
 
-
-def _logistic_regression() -> Any:
-    try:
-        from sklearn.linear_model import LogisticRegression  # an extra, and slow to import
-    except ImportError:
-        raise ConfigError(
-            "transfer tasks need scikit-learn: install the extra `train` "
-            "(pip install 'searchengine[train]')"
-        ) from None
-    return LogisticRegression
+    return LogisticRegression(C=c, solver="lbfgs", max_iter=MAX_ITERATIONS).fit(x, y)

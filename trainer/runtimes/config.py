@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.errors import ModelError
+from trainer.errors import ModelError, install_line
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -115,14 +115,14 @@ class RuntimeConfig:
         if importlib.util.find_spec("openvino") is None:
             if self.requires_openvino:
                 raise ModelError(
-                    "openvino is not installed: install the extra `fast` "
-                    "(pip install 'searchengine[fast]'), or leave the choice to auto"
+                    f"openvino is not installed: {install_line('fast')}, or leave the choice to "
+                    "auto"
                 )
             return False
         if self.precision is Precision.INT8 and importlib.util.find_spec("nncf") is None:
             raise ModelError(
-                "the precision int8 needs nncf: install the extra `int8` "
-                "(pip install 'searchengine[int8]'), or choose another precision"
+                f"the precision int8 needs nncf: {install_line('int8')}, or choose another "
+                "precision"
             )
         if self.requires_openvino:
             return True

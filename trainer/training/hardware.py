@@ -21,13 +21,8 @@ TF32_FROM = (8, 0)  # compute capability of Ampere
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
     """Device, mixed precision and processes. BF16 keeps float32 weights."""
-    try:
-        import accelerate  # an extra: encoding does without
-    except ImportError:
-        raise ConfigError(
-            "training needs accelerate: install the extra `train` "
-            "(pip install 'searchengine[train]')"
-        ) from None
+    import accelerate
+
     cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
     device = accelerate.PartialState(cpu=cpu).device
     precision = pick_precision(config.precision, device)

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from searchengine.errors import BackendUnavailable, CollectionError, CorpusError
 from searchengine.storage.documents import forks
+from trainer.errors import install_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -291,8 +292,7 @@ def _required() -> None:
         import psycopg_pool  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"collections on PostgreSQL need {error.name}; install the extra: "
-            "pip install 'searchengine[postgresql]'"
+            f"collections on PostgreSQL need {error.name}: {install_line('postgresql')}"
         ) from error
 
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from searchengine.errors import BackendUnavailable, CollectionError
 from searchengine.storage.documents import forks
+from trainer.errors import install_line
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -167,8 +168,7 @@ def _required() -> None:
         import qdrant_client  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "collections on Qdrant need qdrant-client; install the extra: "
-            "pip install 'searchengine[qdrant]'"
+            f"collections on Qdrant need qdrant-client: {install_line('qdrant')}"
         ) from error
 
 

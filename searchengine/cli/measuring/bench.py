@@ -195,9 +195,6 @@ def _measure(path: Path, queries: Path | None, as_json: bool, options: dict[str,
 
     out, target = options["out"], options["target"]
     if out is not None:
-        from searchengine.report.plots.style import check_installed
-
-        check_installed()  # before minutes of measuring
         out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))

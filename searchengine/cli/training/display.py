@@ -13,9 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from searchengine.cli.console import Terminated, print_line, stderr_console
 from searchengine.cli.training.logs import LOGS
-from searchengine.report.plots.style import check_installed
 from trainer.encoder import Encoder
-from trainer.errors import ConfigError, TrainingWarning
+from trainer.errors import ConfigError, TrainingWarning, install_line
 from trainer.training.checkpoint import latest
 from trainer.training.config import TrainConfig
 from trainer.training.judging import Measure
@@ -73,8 +72,6 @@ def train_with_progress(
     plots: folder for plots after it. Under torchrun only the first process shows and writes
     anything.
     """
-    if plots is not None:
-        check_installed()  # before hours of training
     for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: is a file, expected a folder")
@@ -207,8 +204,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ConfigError(
-                "writing for TensorBoard needs the package of that name: install the extra "
-                "`tensorboard` (pip install 'searchengine[tensorboard]')"
+                f"writing for TensorBoard needs tensorboard: {install_line('tensorboard')}"
             ) from None
         self._open = functools.partial(SummaryWriter, str(folder))
         self._writer: SummaryWriter | None = None

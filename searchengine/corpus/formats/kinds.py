@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.corpus.encodings import INSTALL
 from searchengine.corpus.lines import kind
+from trainer.errors import install_line
 
 _HERE = __package__
 
@@ -31,7 +31,7 @@ class Kind:
     @property
     def missing(self) -> str:
         """How to install what the reader needs; "" if it is there."""
-        return INSTALL if self.needs and find_spec(self.needs) is None else ""
+        return install_line("formats") if self.needs and find_spec(self.needs) is None else ""
 
 
 _TEXT = Kind("text", f"{_HERE}.markdown:read_text", packed=True)

@@ -13,7 +13,7 @@ from typing import Any
 from searchengine.corpus.parts import Part
 from searchengine.errors import SearchEngineError, ServerError
 from searchengine.ingest.encoding.unit import Result, Work, encode_part
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, install_line
 
 RETRIES = 10
 """How often a part is encoded again after its machine or process was lost."""
@@ -121,7 +121,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError(
-            "encoding on a Ray cluster needs ray: pip install 'searchengine[ray]'"
-        ) from error
+        raise ImportError(f"encoding on a Ray cluster needs ray: {install_line('ray')}") from error
     return ray

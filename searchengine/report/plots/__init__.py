@@ -6,5 +6,5 @@
 
     save(training_curve(read_history("my-model")), "curve.svg")
 
-Needs the extra `plots`: matplotlib is imported when a plot is drawn.
+matplotlib is imported when a plot is drawn.
 """

@@ -56,20 +56,9 @@ STYLE: dict[Any, Any] = {
 LABEL_GAP = 12.0  # points from one line's label to the next
 
 
-def check_installed() -> None:
-    """Raise ConfigError without matplotlib, an optional dependency."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "plots need matplotlib: install the extra `plots` (pip install 'searchengine[plots]')"
-        ) from None
-
-
 @contextmanager
 def style() -> Iterator[None]:
-    """Apply the style within the block; ConfigError without matplotlib."""
-    check_installed()
+    """Apply the style within the block."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):

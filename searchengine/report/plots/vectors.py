@@ -16,7 +16,7 @@ from searchengine.report.plots.style import (
     new_figure,
     styled,
 )
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, install_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,13 +138,8 @@ def project(
 
 def _tsne(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """van der Maaten and Hinton 2008; by cosine, the similarity of sentences."""
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise ConfigError(
-            "t-SNE needs scikit-learn: install the extra `train` "
-            "(pip install 'searchengine[train]')"
-        ) from None
+    from sklearn.manifold import TSNE
+
     perplexity = min(30.0, (len(rows) - 1) / 3)
     model = TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed)
     return np.asarray(model.fit_transform(rows), np.float64)
@@ -155,10 +150,7 @@ def _umap(rows: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     try:
         from umap import UMAP
     except ImportError:
-        raise ConfigError(
-            "UMAP needs umap-learn: install the extra `posthoc` "
-            "(pip install 'searchengine[posthoc]')"
-        ) from None
+        raise ConfigError(f"UMAP needs umap-learn: {install_line('posthoc')}") from None
     neighbours = min(15, len(rows) - 1)
     model = UMAP(metric="cosine", n_neighbors=neighbours, random_state=seed, n_jobs=1)
     return np.asarray(model.fit_transform(rows), np.float64)

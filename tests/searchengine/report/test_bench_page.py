@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,7 +21,6 @@ from searchengine.bench.recommend import recommend
 from searchengine.bench.results import Kind, Results, Row
 from searchengine.report.content import Report, facts, report
 from searchengine.report.page import escaped, in_html, in_markdown, write
-from trainer.errors import ConfigError
 
 PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups", "growth"]
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'
@@ -255,15 +253,6 @@ def test_the_best_of_a_column_is_marked(sample_results: Results, sample_report: 
 
 def test_escaping_by_hand() -> None:
     assert escaped("a|b <i> & `c`\n*d*") == r"a\|b \<i\> &amp; \`c\` \*d\*"
-
-
-def test_without_matplotlib(
-    sample_results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match="install the extra `plots`"):
-        write(sample_results, tmp_path)
-    assert Results.read(tmp_path) == sample_results  # the numbers are there
 
 
 FRAME = """<!doctype html><title>frame</title><body style="margin:0">

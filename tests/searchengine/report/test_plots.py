@@ -301,12 +301,6 @@ def test_unknown_suffix(history: History, tmp_path: Path) -> None:
         save(training_curve(history), tmp_path / "a.gif")
 
 
-def test_without_matplotlib(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"extra `plots` \(pip install 'searchengine\[plots\]'\)"):
-        training_curve(history)
-
-
 def test_nothing_global_is_left(history: History) -> None:
     import matplotlib
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DataError
+from trainer.errors import DataError, install_line
 
 HUB = "hf:"
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
@@ -81,4 +81,4 @@ def _of_dataset(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _lacking(path: Path, package: str) -> DataError:
-    return DataError(f"{path}: reading it needs {package}: pip install 'searchengine[datasets]'")
+    return DataError(f"{path}: reading it needs {package}: {install_line('datasets')}")

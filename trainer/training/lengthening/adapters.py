@@ -24,7 +24,8 @@ def add_adapters(network: Any, config: TrainConfig) -> None:
     With `adapter_extras` embeddings and norms stay trainable. The network's output is as before.
     Raises ConfigError without peft, or for a network whose attention cannot be identified.
     """
-    peft = _import_peft()
+    import peft
+
     targets = [
         name
         for name, module in network.named_modules()
@@ -55,20 +56,12 @@ def merge_adapters(network: Any) -> None:
 
     The vectors stay the same but for rounding.
     """
-    layer_type = _import_peft().tuners.lora.LoraLayer
+    import peft
+
+    layer_type = peft.tuners.lora.LoraLayer
     for name, module in list(network.named_modules()):
         if isinstance(module, layer_type):
             module.merge()
             network.set_submodule(name, module.get_base_layer())
     if hasattr(network, "peft_config"):
         del network.peft_config
-
-
-def _import_peft() -> Any:
-    try:
-        import peft  # an extra: encoding does without
-    except ImportError:
-        raise ConfigError(
-            "adapter_rank needs peft: install the extra `train` (pip install 'searchengine[train]')"
-        ) from None
-    return peft
