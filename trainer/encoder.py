@@ -198,8 +198,22 @@ class Encoder:
 
     @property
     def ready(self) -> bool:
-        """Whether it encodes at once; otherwise it is compiled first, in some seconds."""
+        """Whether it encodes a few texts at once; otherwise it is compiled first, in seconds."""
         return self._handle.ready and (self._questions is None or self._questions.ready)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether `start` need not compile it first, which takes seconds once for a model."""
+        return self._handle.compiled and (self._questions is None or self._questions.compiled)
+
+    def start(self) -> None:
+        """Start the fastest runtime now, before many texts or questions. Raises ModelError.
+
+        Without it numpy encodes the first texts with a packaged model, if that is done sooner.
+        """
+        _ = self._handle.runtime
+        if self._questions is not None:
+            self._questions.start()
 
     @property
     def runtime(self) -> str:
@@ -272,7 +286,8 @@ class Encoder:
         # Leading tokens of a prompted text that are not to be pooled.
         skipped = 0 if self._description.include_prompt else self._tokens.prompt_tokens(prompt)
         for start, ids in self._tokenised(list(distinct), prompt):
-            ran = run_batches(self._handle.runtime, self._tokens, ids, skipped)
+            runtime = self._handle.runtime_for(sum(map(len, ids)))
+            ran = run_batches(runtime, self._tokens, ids, skipped)
             for batch, batch_vectors in ran:
                 positions = start + np.array(batch)
                 vectors[positions] = batch_vectors

@@ -210,7 +210,7 @@ def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
 
 
 def note_compiling(engine: Any, *, encodes: bool = True, cross_encoder: str | None = None) -> None:
-    """Print a note if a network must be compiled first, seconds once per model.
+    """Print a note if a network must be compiled before a question, seconds once per model.
 
     `encodes`: questions are encoded.
     """

@@ -11,6 +11,14 @@ Role = Literal["query", "document"]
 
 
 @runtime_checkable
+class Starts(Protocol):
+    """An encoder that starts a faster runtime than the one for the first texts."""
+
+    def start(self) -> None:
+        """Start it now: before many texts, or so that no question waits for it."""
+
+
+@runtime_checkable
 class TextEncoder(Protocol):
     """The encoder that SearchEngine needs; trainer.encoder.Encoder is one.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from indexer.building.build import Progress
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.backends.embedded import Local
+from searchengine.encoders.loading import start
 from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import QueryError
@@ -62,6 +63,7 @@ class Upkeep(Local):
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load_for_questions(), NoEncoder):
+            start(encoder)
             encoder.encode(["warm"], role="query")
         with self.local.reading() as snapshot:
             return check.warm(snapshot)

@@ -13,16 +13,11 @@ from trainer.model.description import Description
 from trainer.model.folder import Model, read_model
 from trainer.model.modules import Dense, Normalize, Pooling, PoolingMode, SentenceModule
 from trainer.model.network import with_layers
+from trainer.model.packaged import CLS_NORM, CLS_WEIGHT, DIMS, MEAN_NORM
 from trainer.model.pairs import PairModel
 from trainer.model.source import Source, Starter
 from trainer.model.static_network import static_model, token_vectors
 from trainer.model.tokens import UNLIMITED, Tokenization
-
-WIDENED_DIMS = (768, 512, 256, 128, 64)
-# Mean lengths of the two pooled halves over SciFact abstracts: scaling each by the inverse gives
-# them equal weight; CLS then gets a little less than the mean, for which the network was trained.
-CLS_NORM, MEAN_NORM = 6.91, 2.23
-CLS_WEIGHT = 0.75
 
 
 def read(source: Source) -> Model:
@@ -45,7 +40,7 @@ def widened(model: Model) -> Model:
     with torch.no_grad():
         dense.linear.weight.copy_(torch.diag(scales))
     module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
-    return replace(model, module=module.eval(), matryoshka_dims=WIDENED_DIMS)
+    return replace(model, module=module.eval(), matryoshka_dims=DIMS[Starter.WIDENED])
 
 
 def truncate_layers(model: Model, layers: int) -> Model:

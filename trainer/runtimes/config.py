@@ -110,6 +110,16 @@ class RuntimeConfig:
         return self.runtime is RuntimeKind.OPENVINO or self.precision is Precision.INT8
 
     @property
+    def takes_numpy(self) -> bool:
+        """Whether numpy may run the first texts: runtime and precision are left open, on a CPU."""
+        is_open = self.runtime is RuntimeKind.AUTO and self.precision is Precision.AUTO
+        return is_open and self._on_cpu
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.device == "cpu" or (self.device is None and not gpu_here())
+
+    @property
     def tries_openvino(self) -> bool:
         """Whether to try OpenVINO. Raises ModelError if it is required and not installed."""
         if importlib.util.find_spec("openvino") is None:
@@ -128,7 +138,7 @@ class RuntimeConfig:
             return True
         if self.runtime is RuntimeKind.TORCH or self.precision is Precision.FP16:
             return False
-        return self.device == "cpu" or (self.device is None and not gpu_here())
+        return self._on_cpu
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.description import Description
+from trainer.model.packaged import find_packaged
 from trainer.model.source import Source
 from trainer.model.static import static_place
 from trainer.model.tokens import TokenIds
@@ -24,7 +25,13 @@ from trainer.runtimes.static_runtime import StaticHandle
 if TYPE_CHECKING:
     from trainer.model.folder import Model
     from trainer.model.pairs import PairModel
+    from trainer.runtimes.numpy_runtime import NumpyRuntime
     from trainer.runtimes.torch_runtime import TorchRuntime
+
+# Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
+# that takes. Each call counts as CALL_TOKENS at least, so that a process with many questions is
+# answered fast from the hundredth or so on.
+FIRST_TOKENS, CALL_TOKENS = 8192, 64
 
 
 class ModelHandle:
@@ -44,10 +51,14 @@ class ModelHandle:
         self._graph: Graph | None = None
         self._torch: TorchRuntime | None = None
         self._runtime: Runtime | None = None
+        self._first_tokens = 0
+        self._numpy: NumpyRuntime | None = None
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
             self._graph = store.find(source, self._int8)
-        else:
+        takes_numpy = source is not None and self._graph is None and config.takes_numpy
+        self._packaged = find_packaged(source) if source is not None and takes_numpy else None
+        if not self._tries_openvino and self._packaged is None:
             self._torch = self._torch_runtime(self._precision)
         self.description = self._describe()
 
@@ -69,8 +80,8 @@ class ModelHandle:
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
         """See trainer.model.fingerprint."""
-        if self._graph is not None:
-            return self._graph.fingerprints
+        if (known := self._graph or self._packaged) is not None:
+            return known.fingerprints
         from trainer.model.fingerprint import fingerprints
 
         return fingerprints(self.model)
@@ -81,23 +92,50 @@ class ModelHandle:
 
         Raises ModelError; also in a forked child, which does not have its parent's threads.
         """
-        if self._process != os.getpid():
-            if self._runtime is not None or self._torch is not None:
-                raise ModelError(
-                    "the model was loaded before this process was forked, and its threads "
-                    "belong to the parent; load it in the worker itself, or start workers by "
-                    "multiprocessing's spawn"
-                )
-            self._lock, self._process = RLock(), os.getpid()
+        self._check_process()
         with self._lock:
             if self._runtime is None:
-                self._runtime = self._openvino() if self._torch is None else self._accurate_torch()
+                self._runtime = self._fastest()
             return self._runtime
+
+    def runtime_for(self, tokens: int) -> Runtime:
+        """What runs so many tokens more: numpy for the first, where that is sooner done.
+
+        Raises ModelError, as `runtime`.
+        """
+        self._check_process()
+        with self._lock:
+            if self._packaged is None or self._runtime is not None:
+                return self.runtime
+            self._first_tokens += max(tokens, CALL_TOKENS)
+            if self._first_tokens > FIRST_TOKENS:
+                return self.runtime
+            if self._numpy is None:
+                from trainer.runtimes.numpy_runtime import NumpyRuntime
+
+                self._numpy = NumpyRuntime(self._packaged)
+            return self._numpy
+
+    def _check_process(self) -> None:
+        if self._process == os.getpid():
+            return
+        if self._runtime is not None or self._torch is not None:
+            raise ModelError(
+                "the model was loaded before this process was forked, and its threads "
+                "belong to the parent; load it in the worker itself, or start workers by "
+                "multiprocessing's spawn"
+            )
+        self._lock, self._process = RLock(), os.getpid()
 
     @property
     def ready(self) -> bool:
         """Whether it can run at once; otherwise it is compiled first."""
-        return any((self._runtime, self._torch, self._graph))
+        return self.compiled or self._packaged is not None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether its fastest runtime need not be compiled first."""
+        return not self._tries_openvino or any((self._runtime, self._torch, self._graph))
 
     @property
     def runs_on(self) -> str:
@@ -106,7 +144,10 @@ class ModelHandle:
         if self._graph is None:
             if running is not None:
                 return f"{running.kind} {running.precision}"
-            return f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
+            words = f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
+            if not self._tries_openvino:
+                words = f"{RuntimeKind.TORCH}"
+            return words if self._packaged is None else f"numpy for the first texts, then {words}"
         try:
             if running is not None:
                 words = f"{running.kind} {running.precision}"
@@ -120,11 +161,18 @@ class ModelHandle:
         return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
     def _describe(self) -> Description:
-        if self._graph is not None:
-            return self._graph.description
+        if (known := self._graph or self._packaged) is not None:
+            return known.description
         from trainer.model.loading import describe
 
         return describe(self.model)
+
+    def _fastest(self) -> Runtime:
+        if self._tries_openvino and self._torch is None:
+            return self._openvino()
+        if self._torch is None:
+            self._torch = self._torch_runtime(self._precision)
+        return self._accurate_torch()
 
     def _openvino(self) -> Runtime:
         """OpenVINO; or torch, where that is faster, or where OpenVINO fails and is not required."""

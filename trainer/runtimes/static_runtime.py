@@ -22,8 +22,8 @@ BLOCK = 256
 """Tokens summed in float32; their sums are added in float64. A longer sum has a larger error."""
 
 
-class StaticKind(StrEnum):
-    """What computes a static model."""
+class NumpyKind(StrEnum):
+    """What computes without a runtime of its own."""
 
     NUMPY = "numpy"
 
@@ -31,7 +31,7 @@ class StaticKind(StrEnum):
 class StaticRuntime:
     """Averages rows of a table. Safe to use from several threads."""
 
-    kind = StaticKind.NUMPY
+    kind = NumpyKind.NUMPY
     precision = Precision.FP32
     token_budget = 1 << 15
     multiple = 1
@@ -56,8 +56,8 @@ class StaticRuntime:
 class StaticHandle:
     """The static model of a source, as `trainer.runtimes.handle.ModelHandle` is that of others."""
 
-    runs_on = f"{StaticKind.NUMPY} {Precision.FP32}"
-    ready = True
+    runs_on = f"{NumpyKind.NUMPY} {Precision.FP32}"
+    ready = compiled = True
 
     def __init__(self, config: RuntimeConfig, source: Source, place: "Path"):
         """place: the folder of its table. Raises ModelError."""
@@ -75,6 +75,10 @@ class StaticHandle:
         self._table = model.table
         self.runtime = StaticRuntime(model)
         self.fingerprints = (model.fingerprint,)
+
+    def runtime_for(self, tokens: int) -> StaticRuntime:
+        """As of ModelHandle: it is always the same."""
+        return self.runtime
 
     @property
     def model(self) -> "Model":

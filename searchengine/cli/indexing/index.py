@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from indexer.config import BUILDABLE, Code, RotationKind
-from searchengine.cli.console import Terminated
+from searchengine.cli.console import Terminated, note
 from searchengine.cli.indexing.indexed import show_summary
 from searchengine.cli.indexing.mirroring import mirrors, patience, watch
 from searchengine.cli.indexing.reading import columns_of, cuts, passages_of, reads
@@ -22,7 +22,6 @@ from searchengine.cli.options import (
     WAIT,
     choice,
     complete_path,
-    note_compiling,
     runs,
     stages,
 )
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
 
 COMMIT_EVERY = 5000
+FEW = 100
+"""Documents that are not worth waiting for the fastest runtime of the encoder."""
 
 
 @click.command()
@@ -181,8 +182,9 @@ def index(
     encoder = encoder_of(encoded, collection, encoder, settings)
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
+            total = _total(corpus, vectors)
             if vectors is None and encoded is None:
-                _start_encoder(engine)
+                _start_encoder(engine, total)
             if fields:
                 engine.index_fields(*fields)
             if mirror is not None and mirror.watch:
@@ -190,7 +192,7 @@ def index(
                 return
             with (
                 explaining(malformed, unread.failed),
-                indexing(_total(corpus, vectors)) as (on_read, on_step),
+                indexing(total) as (on_read, on_step),
             ):
                 how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
                 if mirror is not None:
@@ -272,8 +274,12 @@ def _total(corpus: str, vectors: Any) -> int | None:
     return len(vectors) if holds_vectors(corpus) else count_records(corpus)
 
 
-def _start_encoder(engine: Any) -> None:
-    """Load the encoder: that takes seconds, which the rate of encoding leaves out."""
+def _start_encoder(engine: Any, documents: int | None) -> None:
+    """Load the encoder: that takes seconds, which the rate of encoding leaves out.
+
+    For a few documents it need not be the fastest runtime, if another is ready.
+    """
+    from searchengine.encoders.loading import start
     from searchengine.encoders.none import NoEncoder
 
     if isinstance(engine.encoder, NoEncoder):
@@ -281,7 +287,11 @@ def _start_encoder(engine: Any) -> None:
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
         )
-    note_compiling(engine)
+    few = documents is not None and documents <= FEW
+    if not few or not getattr(engine.encoder, "ready", True):
+        if not getattr(engine.encoder, "compiled", True):
+            note("Compiling the encoder, once…")
+        start(engine.encoder)
     engine.encoder.encode(["start"])
 
 

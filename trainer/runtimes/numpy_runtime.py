@@ -1,0 +1,193 @@
+"""The packaged network run by numpy: a tenth of the speed of the others, but it starts at once.
+
+torch takes seconds to import, and OpenVINO's graph is compiled by it. A small first job, such as a
+few notes and a question, is over before that. The network is BERT's (Devlin et al., arXiv
+1810.04805), in float32.
+"""
+
+import os
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from trainer.model.packaged import (
+    CLS_NORM,
+    CLS_WEIGHT,
+    EPSILON,
+    HEADS,
+    LAYERS,
+    MEAN_NORM,
+    Packaged,
+)
+from trainer.model.tokens import Padded
+from trainer.runtimes.config import Precision
+from trainer.runtimes.runtime import Vectors
+from trainer.runtimes.static_runtime import NumpyKind
+
+Array = NDArray[Any]  # of float32
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| ≤ 1.5e-7.
+ERF_SCALE = np.float32(0.3275911)
+ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
+class Linear(NamedTuple):
+    """x · weight + bias, with weight (in, out)."""
+
+    weight: Array
+    bias: Array
+
+    def __call__(self, x: Array) -> Array:
+        y: Array = x @ self.weight
+        y += self.bias
+        return y
+
+
+class Norm(NamedTuple):
+    """Layer normalisation of rows."""
+
+    weight: Array
+    bias: Array
+
+    def __call__(self, x: Array) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        normal: Array = centred / np.sqrt(variance + np.float32(EPSILON)) * self.weight + self.bias
+        return normal
+
+
+class Layer(NamedTuple):
+    """One layer: attention, then the two products with a GELU between them."""
+
+    attention: Linear  # queries, keys and values side by side
+    attended: Linear
+    first_norm: Norm
+    inner: Linear
+    outer: Linear
+    second_norm: Norm
+
+
+class NumpyRuntime:
+    """Runs the packaged model. Safe to use from several threads."""
+
+    kind = NumpyKind.NUMPY
+    precision = Precision.FP32
+    token_budget = 1024
+    multiple = 1
+    packs = True  # padding costs attention alone
+
+    def __init__(self, packaged: Packaged):
+        """Raises ModelError."""
+        self._widened = packaged.widened
+        weights = packaged.weights()
+
+        def linear(*names: str) -> Linear:
+            matrices = [weights[f"{name}.weight"] for name in names]
+            biases = [weights[f"{name}.bias"] for name in names]
+            return Linear(np.concatenate(matrices).T, np.concatenate(biases))
+
+        def norm(name: str) -> Norm:
+            return Norm(weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+        self._words = weights["embeddings.word_embeddings.weight"]
+        # A text is one sentence to the network: all tokens are of type 0.
+        types = weights["embeddings.token_type_embeddings.weight"][0]
+        self._positions = weights["embeddings.position_embeddings.weight"] + types
+        self._norm = norm("embeddings.LayerNorm")
+        self._layers = []
+        for i in range(LAYERS):
+            at = f"encoder.layer.{i}"
+            qkv = [f"{at}.attention.self.{part}" for part in ("query", "key", "value")]
+            self._layers.append(
+                Layer(
+                    linear(*qkv),
+                    linear(f"{at}.attention.output.dense"),
+                    norm(f"{at}.attention.output.LayerNorm"),
+                    linear(f"{at}.intermediate.dense"),
+                    linear(f"{at}.output.dense"),
+                    norm(f"{at}.output.LayerNorm"),
+                )
+            )
+
+    def run(self, batch: Padded) -> Vectors:
+        """Unit rows (B, dim) float32."""
+        with one_thread:
+            hidden = self._hidden(batch.ids, batch.mask.astype(bool))  # (B, T, H), padding is 0
+        vectors: Vectors = hidden.sum(axis=1) / batch.mask.sum(axis=1, keepdims=True)
+        if self._widened:
+            halves = (hidden[:, 0] * (CLS_WEIGHT / CLS_NORM), vectors / MEAN_NORM)
+            vectors = np.concatenate(halves, axis=1)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / lengths, np.float32)
+
+    def _hidden(self, ids: NDArray[np.int64], real: NDArray[np.bool_]) -> Array:
+        """Token vectors. All but attention sees the real tokens alone, (N, H)."""
+        rows, width = ids.shape
+        places = np.nonzero(real)[1]
+        x = self._norm(self._words[ids[real]] + self._positions[places])
+        padding = np.where(real, 0, -np.inf).astype(np.float32)[:, None, None, :]
+        spread = np.zeros((rows, width, 3 * x.shape[1]), np.float32)
+        for layer in self._layers:
+            spread[real] = layer.attention(x)
+            mixed = _attention(spread.reshape(rows, width, 3, HEADS, -1), padding)
+            x = layer.first_norm(x + layer.attended(mixed[real]))
+            x = layer.second_norm(x + layer.outer(_gelu(layer.inner(x))))
+        hidden = np.zeros((rows, width, x.shape[1]), np.float32)
+        hidden[real] = x
+        return hidden
+
+
+def _attention(parts: Array, padding: Array) -> Array:
+    """(B, T, 3, heads, d) to (B, T, H): each token's mean of values, weighted by softmax."""
+    queries, keys, values = parts.transpose(2, 0, 3, 1, 4)  # (B, heads, T, d) each
+    scores: Array = queries @ keys.swapaxes(2, 3) / np.float32(np.sqrt(parts.shape[-1]))
+    scores += padding
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    mixed: Array = (scores @ values).swapaxes(1, 2)
+    return mixed.reshape(*mixed.shape[:2], -1)
+
+
+def _gelu(x: Array) -> Array:
+    """x · Φ(x), by the error function."""
+    z = np.abs(x) * np.float32(np.sqrt(0.5))
+    t = 1 / (1 + ERF_SCALE * z)
+    tail = np.full_like(t, ERF[0])
+    for coefficient in ERF[1:]:
+        tail *= t
+        tail += np.float32(coefficient)
+    tail *= t * np.exp(-z * z)  # 1 − erf(z)
+    gelu: Array = x * np.where(x < 0, tail, 2 - tail) * np.float32(0.5)
+    return gelu
+
+
+class _OneThread:
+    """A block in which BLAS uses one thread.
+
+    With more, products as small as these wait for one another: on two busy cores a question takes
+    300 ms in place of 10. The number of threads is a setting of the process, so blocks take turns.
+    """
+
+    def __init__(self) -> None:
+        self._start()
+        os.register_at_fork(after_in_child=self._start)
+
+    def _start(self) -> None:
+        self._lock = Lock()
+        self._controller: ThreadpoolController | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._controller is None:
+            self._controller = ThreadpoolController()
+        self._limit = self._controller.limit(limits=1, user_api="blas")
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.restore_original_limits()
+        self._lock.release()
+
+
+one_thread = _OneThread()
