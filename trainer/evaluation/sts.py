@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.intervals import (
+    MIN_PAIRS,
     Interval,
     interval_of_mean,
     scipy_stats,
@@ -73,7 +74,8 @@ class StsRow:
     """Agreement on one task at one prefix length.
 
     spearman, pearson: fractions in [−1, 1]; n: pairs. task: "" for pairs without a name.
-    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed.
+    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed, or
+    fewer than MIN_PAIRS pairs are correlated together.
     """
 
     task: str
@@ -291,6 +293,17 @@ def _check(task: StsTask, setting: Setting) -> None:
             )
 
 
+def too_few_pairs(task: StsTask, setting: Setting) -> str | None:
+    """Why a task has no interval, in a sentence; None: it has enough pairs."""
+    subset, places = min(task.parts(setting).items(), key=lambda part: len(part[1]))
+    if len(places) >= MIN_PAIRS:
+        return None
+    return (
+        f"{_where(task, subset)}{len(places)} pairs are too few for an interval; "
+        f"at least {MIN_PAIRS} are needed"
+    )
+
+
 def _where(task: StsTask, subset: str) -> str:
     parts = [task.name, f"subset {subset}" if subset else ""]
     named = ", ".join(part for part in parts if part)
@@ -303,6 +316,7 @@ def _row(
     gold = np.array([score for score, _, _ in task.pairs])
     stats, found, ends = scipy_stats(), [], []
     parts = task.parts(setting)
+    intervals = intervals and too_few_pairs(task, setting) is None
     for subset, places in parts.items():
         x, y = cosines[places], gold[places]
         if np.ptp(x) == 0:
