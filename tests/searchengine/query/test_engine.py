@@ -31,6 +31,7 @@ from searchengine.errors import (
     DuplicateKey,
     EmptyCorpus,
     EncoderMismatch,
+    EncoderMissing,
     FilterError,
     QueryError,
 )
@@ -362,7 +363,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
         Changes(store).set("encoder", gone)
     with (
         SearchEngine.open(path) as moved,
-        pytest.raises(CollectionError, match=r"gone, which cannot be loaded"),
+        pytest.raises(EncoderMissing, match=r"gone, which cannot be loaded .*--query-encoder PATH"),
     ):
         moved.search("dog")
     with SearchEngine.open(path, WordLengths()) as found:
