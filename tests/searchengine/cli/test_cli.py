@@ -151,6 +151,14 @@ def test_skip_bad_where_every_line_is_bad_says_why(tmp_path: Path) -> None:
     assert not (tmp_path / "c.index").exists()
 
 
+def test_a_folder_without_files(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    last = one_sentence(run("index", tmp_path / "notes", tmp_path / "c.index"))
+    assert "no files to read in this folder; expected a .jsonl" in last
+    assert "--skip-bad" not in last  # there is no record to skip
+    assert not (tmp_path / "c.index").exists()
+
+
 def test_corpus_and_collection_are_apart(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
