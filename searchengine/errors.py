@@ -14,7 +14,8 @@ SearchEngineError
 └── CollectionError    a folder that is not a collection, or a damaged one
     ├── CollectionBusy     another process is writing
     ├── BackendUnavailable  the server of a collection cannot be reached, or went away
-    └── EncoderMismatch    built by a different encoder
+    ├── EncoderMismatch    built by a different encoder
+    └── EncoderMissing     the encoder cannot be loaded
 
 LanguageWarning       documents in a language that the encoder does not read
 """
@@ -80,6 +81,10 @@ class BackendUnavailable(CollectionError):
 
 class EncoderMismatch(CollectionError):
     """The collection was built by a different encoder."""
+
+
+class EncoderMissing(CollectionError):
+    """The encoder that built the collection cannot be loaded; searches by words need none."""
 
 
 class LanguageWarning(UserWarning):

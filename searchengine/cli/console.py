@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
+    from rich.progress import Progress, TaskID
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -97,9 +98,23 @@ def steps() -> Iterator[StepProgress]:
                 bar.update(task.id, total=task.total + total)  # the step of the next commit
             bar.update(task.id, advance=done, rate=rate)
 
-        yield report
+        try:
+            yield report
+        except Exception:
+            erase(bar)
+            raise
         for task in bar.tasks:
             bar.update(task.id, total=task.completed)  # the total may have been a guess
+
+
+def erase(bar: "Progress") -> None:
+    """Stop progress bars without a trace, so that an error is the only line.
+
+    Not for Ctrl-C and signals: the bars show how far the command came.
+    """
+    bar.live.transient = True
+    bar.live.stop()
+    bar.disable = True  # Progress.stop prints an empty line to a file
 
 
 @contextmanager
@@ -182,8 +197,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def note(message: str) -> None:
-    """Print a line on stderr."""
-    click.echo(printable(message), err=True)
+    """Print a line on stderr, above the progress bars if there are any."""
+    # With err=True, click writes past the stream that rich puts in place of stderr.
+    click.echo(printable(message), file=sys.stderr)
 
 
 def say(text: str = "", *, bold: bool = False) -> None:

@@ -26,7 +26,7 @@ from searchengine.corpus.lines import STDIN, OnBad, bad, kind, read_jsonl, repor
 from searchengine.corpus.sources import Source, source_of
 from searchengine.corpus.tables import DIALECTS, read_table
 from searchengine.corpus.texts import check_name, read_file, root_of
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import CorpusError, EmptyCorpus, QueryError
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
@@ -92,7 +92,7 @@ def read_corpus(
             report(CorpusError(message), on_bad)
     if files is None and not found:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
-        raise bad(path, what.strip())
+        raise EmptyCorpus(str(bad(path, what.strip())))
     if files is None:
         _check_fields(path, columns, found)
     return _read_folder(found, path, on_bad, keys, columns, unread)

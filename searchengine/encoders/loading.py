@@ -9,7 +9,7 @@ from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.none import NO_ENCODER, NoEncoder
 from searchengine.encoders.protocol import Role, Starts, TextEncoder
 from searchengine.encoders.sentence_transformers import SentenceTransformerEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
+from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, EndpointError
 from trainer.errors import TrainerError
 from trainer.model.source import Starter
 from trainer.runtimes.config import RuntimeConfig
@@ -105,14 +105,14 @@ def load_new(
 def load_built_by(
     identity: Mapping[str, Any], path: Path | str, runtime: RuntimeConfig | None = None
 ) -> TextEncoder:
-    """Load the encoder that a collection's settings name. Raises CollectionError."""
+    """Load the encoder that a collection's settings name. Raises EncoderMissing."""
     if identity["fingerprint"] == NO_ENCODER:
         return NoEncoder(identity["dim"], path)
     source = identity["source"]
     if is_url(source):
         return HttpEncoder.from_source(source, identity)
     if source is None:
-        raise CollectionError(
+        raise EncoderMissing(
             f"{path} was built by {title(identity)}; pass it again: "
             "SearchEngine.open(path, encoder=…)"
         )
@@ -120,9 +120,13 @@ def load_built_by(
         return load(source, runtime, identity.get("layers"))
     except TrainerError as error:
         exists = source in list(Starter) or Path(source).is_dir()
-        advice = "" if exists else "; if it has moved, name its folder: --encoder PATH or encoder=…"
-        raise CollectionError(
-            f"{path} was built by the encoder {source}, which cannot be loaded ({error}){advice}"
+        advice = (
+            "; if it has moved, name its folder: --encoder PATH (serve: --query-encoder PATH) or "
+            "encoder=…"
+        )
+        raise EncoderMissing(
+            f"{path} was built by the encoder {source}, which cannot be loaded ({error})"
+            f"{'' if exists else advice}"
         ) from error
 
 

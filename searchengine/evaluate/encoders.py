@@ -81,16 +81,15 @@ def conclusion(row: RetrievalRow) -> str | None:
     p = "p < 0.001" if row.p < 0.001 else f"p = {row.p:.3f}"
     name, low, high = row.setting.name, comparison.low, comparison.high
     if row.p > CHANCE or low <= 0 <= high:
+        ends = f" ({low:+.3f} to {high:+.3f})" if row.intervals else ""
         return (
             f"{name} and {row.baseline}: no difference beyond chance, "
-            f"{comparison.difference:+.3f} ({low:+.3f} to {high:+.3f}), {p}"
+            f"{comparison.difference:+.3f}{ends}, {p}"
         )
     better = "better" if comparison.difference > 0 else "worse"
     least, most = sorted((abs(low), abs(high)))
-    return (
-        f"{name} is {better} than {row.baseline} by {abs(comparison.difference):.3f} "
-        f"({least:.3f}–{most:.3f}), {p}"
-    )
+    ends = f" ({least:.3f}–{most:.3f})" if row.intervals else ""
+    return f"{name} is {better} than {row.baseline} by {abs(comparison.difference):.3f}{ends}, {p}"
 
 
 def _named(

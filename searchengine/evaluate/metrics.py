@@ -14,7 +14,14 @@ import numpy as np
 from searchengine.errors import QueryError
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.runs import Run
-from searchengine.evaluate.significance import Comparison, Values, compare, holm, intervals
+from searchengine.evaluate.significance import (
+    MIN_QUESTIONS,
+    Comparison,
+    Values,
+    compare,
+    holm,
+    intervals,
+)
 
 _MEASURES = {
     "ndcg@10": ir_measures.nDCG @ 10,
@@ -93,7 +100,8 @@ class RetrievalRow:
         setting: the setting.
         questions: number of questions.
         means: metric → mean over the questions.
-        intervals: metric → its 95 % interval, see searchengine.evaluate.significance.
+        intervals: metric → its 95 % interval, see searchengine.evaluate.significance; empty with
+            fewer than MIN_QUESTIONS questions.
         baseline: name of the setting to compare with; None for the baseline itself.
         comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.
         p: the p-value, corrected for the number of comparisons (Holm).
@@ -122,7 +130,7 @@ class RetrievalRow:
             "baseline": self.baseline,
             "difference": None if comparison is None else comparison.difference,
             "difference_interval": None
-            if comparison is None
+            if comparison is None or not self.intervals
             else [comparison.low, comparison.high],
             "p": self.p,
             "p_uncorrected": None if comparison is None else comparison.p,
@@ -130,12 +138,14 @@ class RetrievalRow:
 
     def as_cells(self) -> dict[str, Any]:
         """The row as text: with the interval of nDCG@10 only, and signed differences."""
-        low, high = self.intervals[MAIN]
-        comparison = self.comparison
+        comparison, main = self.comparison, f"{self.means[MAIN]:.3f}"
+        if self.intervals:
+            low, high = self.intervals[MAIN]
+            main += f" [{low:.3f}–{high:.3f}]"
         return {
             "setting": self.setting.name,
             "shortlist": self.setting.shortlist,
-            MAIN: f"{self.means[MAIN]:.3f} [{low:.3f}–{high:.3f}]",
+            MAIN: main,
             **{name: f"{self.means[name]:.3f}" for name in METRICS if name != MAIN},
             "exact_recall@10": _rounded(self.setting.exact_recall_10),
             "prefix_ndcg@10": _rounded(self.setting.prefix_ndcg_10),
@@ -184,8 +194,9 @@ def filled(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _row(setting: Setting) -> RetrievalRow:
     values = np.stack([setting.scores[name] for name in METRICS])
     means = dict(zip(METRICS, values.mean(axis=1).tolist(), strict=True))
-    ends = dict(zip(METRICS, intervals(values), strict=True))
-    return RetrievalRow(setting, values.shape[1], means, ends)
+    questions = values.shape[1]
+    ends = intervals(values) if questions >= MIN_QUESTIONS else []
+    return RetrievalRow(setting, questions, means, dict(zip(METRICS, ends, strict=bool(ends))))
 
 
 def _rounded(value: float | None) -> str | None:

@@ -26,6 +26,9 @@ CONFIDENCE = 0.95
 RESAMPLES = 9999
 """Samples of the bootstrap, and assignments of the randomisation test: p is at least 2 / 10,000."""
 
+MIN_QUESTIONS = 10
+"""Questions that an interval needs: of one it has no width, of a few it is too narrow."""
+
 _BATCH = 1 << 22  # numbers resampled at a time, which bounds memory
 
 

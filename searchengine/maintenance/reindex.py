@@ -166,7 +166,8 @@ class Reindexes(Local):
             work = current(store)
         if work is None:
             raise QueryError(
-                f"no reindex of {self.collection.path} is pending; name the encoder to change to"
+                f"no reindex of {self.collection.path} is pending; name the encoder to change to: "
+                "--encoder PATH or encoder=…"
             )
         path, identity = self.local.path, work.details["settings"]["encoder"]
         try:

@@ -81,7 +81,7 @@ class Hit:
         below = self.heading
         if below and self.title:  # the first heading often is the title
             below = f" > {below}".removeprefix(f" > {self.title}")
-        return f"{self.score:.3f}  {self.key}  {self.title}{below}\n       {self.snippet}"
+        return f"{_shown(self.score)}  {self.key}  {self.title}{below}\n       {self.snippet}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Hits(list[Hit]):
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each hit, then the most frequent values of each facet."""
         rows = [
-            (f"{hit.score:.3f}", hit.key, " > ".join(filter(None, (hit.title, hit.heading))),
+            (_shown(hit.score), hit.key, " > ".join(filter(None, (hit.title, hit.heading))),
              hit.snippet, _listed(hit.metadata.items()))
             for hit in self
         ]  # fmt: skip
@@ -253,6 +253,11 @@ _COLUMNS = {
 """Column → its type in Arrow."""
 _SHOWN = 10  # questions of a batch, and fields or values of a cell, that a notebook shows
 _BATCH_COLUMNS = {"query": "int64", **_COLUMNS}
+
+
+def _shown(score: float) -> str:
+    """Three decimals; three significant digits of a score below, which would be shown as 0.000."""
+    return f"{score:.2e}" if 0 < abs(score) < 1e-3 else f"{score:.3f}"
 
 
 def _listed(pairs: Iterable[tuple[Any, Any]]) -> str:

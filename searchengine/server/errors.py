@@ -10,6 +10,7 @@ from searchengine.errors import (
     CollectionBusy,
     CollectionError,
     EncoderMismatch,
+    EncoderMissing,
     EndpointError,
     SearchEngineError,
     UnknownKey,
@@ -53,6 +54,8 @@ def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
         return 503, "another process is writing to the collection; try again"
     if isinstance(error, EncoderMismatch):
         return 503, "the collection has just been built by another encoder; try again"
+    if isinstance(error, EncoderMissing):
+        return 503, "the encoder of the collection cannot be loaded; search by words: mode text"
     if isinstance(error, EndpointError):
         return 502, "the encoder of the collection cannot be reached, or answers wrongly"
     if isinstance(error, CollectionError):

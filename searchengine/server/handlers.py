@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from searchengine.errors import SearchEngineError, UnknownKey
+from searchengine.errors import EncoderMissing, SearchEngineError, UnknownKey
 from searchengine.server import errors
 from searchengine.server.errors import Refused
 
@@ -66,7 +66,7 @@ def _invalid(request: Request, error: Any) -> Response:
 
 def _engine(request: Request, error: Any) -> Response:
     status, message = errors.of_engine(error)
-    if status >= 500:
+    if status >= 500 and not isinstance(error, EncoderMissing):  # logged when it is tried
         _log.error("request %s: %s", request.scope["id"], error)
     if message is None:
         message = str(error)

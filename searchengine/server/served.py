@@ -81,13 +81,18 @@ class Served:
 
     async def warm(self) -> None:
         """Load the encoders and read all files; then the collection is ready. Tries until it is."""
+        failure: str | None = None  # of the last attempt, so that it is logged once
         while self.problem is not None:
             try:
                 await asyncio.to_thread(self._load)
             except (SearchEngineError, TrainerError, OSError) as error:
-                if str(error) != self._failure:
-                    _log.error("%s cannot encode questions: %s", self.name, error)
-                self._failure = str(error)
+                if str(error) != failure:
+                    _log.error(
+                        "%s answers only searches by words (mode text); the rest is tried again "
+                        "every %g seconds: %s",
+                        *(self.name, AGAIN, error),
+                    )
+                failure = str(error)
                 self.problem = "the encoder cannot be loaded; the log of the server says why"
                 await asyncio.sleep(AGAIN)
             else:

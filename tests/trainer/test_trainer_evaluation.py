@@ -247,6 +247,29 @@ def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
     assert (alone["task"], alone["n"], alone["layers"]) == ("x=two", 2, 2)
 
 
+def test_few_pairs_get_no_interval(folder: Path) -> None:
+    """The bootstrap of four pairs reaches from −1 to 1."""
+    header = "score\tsentence1\tsentence2\tsubset\n"
+    lines = [f"{i}\ta dog {'runs ' * i}\ta cat\tof{i // 10}\n" for i in range(14)]
+    for name, count in (("nine", 9), ("ten", 10), ("parts", 14)):
+        write(folder / f"{name}.tsv", header + "".join(lines[:count]))
+    files = [str(folder / f"{name}.tsv") for name in ("nine", "ten", "parts")]
+    rows = {row["task"]: row for row in evaluate_sts(folder, *files, "--prefixes", "32")}
+    assert rows["nine"]["spearman_interval"] is rows["average"]["spearman_interval"] is None
+    assert rows["ten"]["spearman_interval"] and rows["parts"]["spearman_interval"]
+    command = ["evaluate", "sts", *files, "--encoder", str(folder / "model"), "--setting", "mean"]
+    done = CliRunner().invoke(cli, command)
+    remarks = [line for line in done.stderr.splitlines() if line.startswith("Note: ")]
+    assert remarks == [
+        "Note: nine, subset of0: 9 pairs are too few for an interval; at least 10 are needed",
+        "Note: parts, subset of1: 4 pairs are too few for an interval; at least 10 are needed",
+    ]
+    shown = {line.split()[5]: line for line in done.stdout.splitlines() if "│" in line}
+    assert {name: "[" in line for name, line in shown.items()} == {
+        **{"nine": False, "ten": True, "parts": False, "average": False}
+    }
+
+
 def test_command_measures_the_first_layers(folder: Path) -> None:
     rows = evaluate_sts(folder, str(folder / "a.b.tsv"), "--layers", "2,1", "--prefixes", "16")
     assert [(row["layers"], row["dim"]) for row in rows] == [(2, 16), (1, 16)]

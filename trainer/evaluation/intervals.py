@@ -21,6 +21,9 @@ Interval = tuple[float, float]
 CONFIDENCE = 0.95
 RESAMPLES = 1999
 """Draws of the bootstrap."""
+MIN_PAIRS = 10
+"""Pairs that an interval needs. Of four pairs it covers the true correlation in 70 % of samples
+instead of 95 (two normal variables that correlate by 0.8), or is as wide as [−1, 1]."""
 
 _BATCH = 1 << 20  # numbers drawn at a time, which bounds memory
 

@@ -17,6 +17,7 @@ from scipy import stats
 
 from trainer.errors import ConfigError, DataError
 from trainer.evaluation.intervals import (
+    MIN_PAIRS,
     Interval,
     interval_of_mean,
     spearman_interval,
@@ -73,7 +74,8 @@ class StsRow:
     """Agreement on one task at one prefix length.
 
     spearman, pearson: fractions in [−1, 1]; n: pairs. task: "" for pairs without a name.
-    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed.
+    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed, or
+    fewer than MIN_PAIRS pairs are correlated together.
     """
 
     task: str
@@ -290,6 +292,17 @@ def _check(task: StsTask, setting: Setting) -> None:
             )
 
 
+def too_few_pairs(task: StsTask, setting: Setting) -> str | None:
+    """Why a task has no interval, in a sentence; None: it has enough pairs."""
+    subset, places = min(task.parts(setting).items(), key=lambda part: len(part[1]))
+    if len(places) >= MIN_PAIRS:
+        return None
+    return (
+        f"{_where(task, subset)}{len(places)} pairs are too few for an interval; "
+        f"at least {MIN_PAIRS} are needed"
+    )
+
+
 def _where(task: StsTask, subset: str) -> str:
     parts = [task.name, f"subset {subset}" if subset else ""]
     named = ", ".join(part for part in parts if part)
@@ -302,6 +315,7 @@ def _row(
     gold = np.array([score for score, _, _ in task.pairs])
     found, ends = [], []
     parts = task.parts(setting)
+    intervals = intervals and too_few_pairs(task, setting) is None
     for subset, places in parts.items():
         x, y = cosines[places], gold[places]
         if np.ptp(x) == 0:

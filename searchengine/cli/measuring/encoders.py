@@ -170,7 +170,9 @@ def _cells(row: "RetrievalRow") -> dict[str, Any]:
     """The row as text, for a terminal of 80 columns: --json has the other metrics."""
     cells, comparison = row.as_cells(), row.comparison
     difference = None
-    if comparison is not None:
+    if comparison is not None and not row.intervals:
+        difference = cells["difference"]
+    elif comparison is not None:
         difference = f"{cells['difference']} [{comparison.low:+.3f} to {comparison.high:+.3f}]"
     return {
         "encoder": cells["setting"],

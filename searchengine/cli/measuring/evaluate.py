@@ -97,8 +97,8 @@ def sts(
     Example:
         searchengine evaluate sts sts12.tsv stsb_test.tsv sick=train.tsv sick=test.tsv
     """
-    from searchengine.cli.console import note, progress, show_json, show_rows
-    from trainer.evaluation.sts import averages, sentences, sts_tasks
+    from searchengine.cli.console import counted, note, progress, show_json, show_rows
+    from trainer.evaluation.sts import averages, sentences, sts_tasks, too_few_pairs
 
     tasks = _sts_tasks(files)
     models, titles = load_all(encoders, layers, runtime), titles_of(encoders)
@@ -112,11 +112,16 @@ def sts(
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
             line = titles[name] + (f", {model.layers} layers" if layers else "")
             lines[line] = {row.dim: row.spearman for row in rows if row.task == rows[-1].task}
+    for task in tasks:
+        if reason := too_few_pairs(task, setting):
+            note(f"Note: {reason}")
     pairs = sum(len(task.pairs) for task in tasks)
     if as_json:
         show_json(dicts)
     else:
-        show_rows([_with_interval(row) for row in dicts], f"{pairs} pairs, setting {setting}")
+        show_rows(
+            [_with_interval(row) for row in dicts], f"{counted(pairs, 'pair')}, setting {setting}"
+        )
     if plots is not None:
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import prefix_scores
@@ -127,9 +132,10 @@ def sts(
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the table: the interval of Spearman's correlation stands beside it."""
-    low, high = row["spearman_interval"]
     shown = {name: value for name, value in row.items() if name != "spearman_interval"}
-    return shown | {"spearman": f"{row['spearman']:.4f} [{low:.3f}–{high:.3f}]"}
+    ends = row["spearman_interval"]
+    interval = "" if ends is None else f" [{ends[0]:.3f}–{ends[1]:.3f}]"
+    return shown | {"spearman": f"{row['spearman']:.4f}{interval}"}
 
 
 def titles_of(encoders: tuple[str, ...]) -> dict[str, str]:
@@ -244,7 +250,7 @@ def geometry(
     Example:
         searchengine evaluate geometry stsb_dev.tsv --encoder starter --encoder my-model
     """
-    from searchengine.cli.console import note, progress, show_json, show_rows
+    from searchengine.cli.console import counted, note, progress, show_json, show_rows
     from trainer.encoder import Encoder
     from trainer.evaluation.geometry import geometry as measure
     from trainer.evaluation.geometry import spectrum
@@ -258,7 +264,7 @@ def geometry(
             rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
             dicts += [{"encoder": name} | asdict(row) for row in rows]
             spectra[titles[name]] = spectrum(model.rows)
-    show_json(dicts) if as_json else show_rows(dicts, f"{len(scored)} pairs")
+    show_json(dicts) if as_json else show_rows(dicts, counted(len(scored), "pair"))
     if plots is not None:
         from searchengine.report.plots.style import save
         from searchengine.report.plots.vectors import spectra as draw
@@ -293,7 +299,7 @@ def labels(
     Example:
         searchengine evaluate labels sst2_test.tsv --encoder my-model
     """
-    from searchengine.cli.console import progress, show_json, show_rows
+    from searchengine.cli.console import counted, progress, show_json, show_rows
     from trainer.encoder import Encoder
     from trainer.evaluation.labels import accuracy
     from trainer.training.data.files import read_labelled
@@ -302,7 +308,7 @@ def labels(
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     with progress("Encoding", len(texts)) as advance:
         rows = [asdict(row) for row in accuracy(model, texts, prefixes, advance)]
-    show_json(rows) if as_json else show_rows(rows, f"{len(texts)} texts, {encoder}")
+    show_json(rows) if as_json else show_rows(rows, f"{counted(len(texts), 'text')}, {encoder}")
 
 
 @evaluate.command("map")
@@ -345,7 +351,7 @@ def map_(
     Example:
         searchengine evaluate map trec_test.tsv --encoder my-model --plots pictures
     """
-    from searchengine.cli.console import note, progress
+    from searchengine.cli.console import counted, note, progress
     from searchengine.report.plots.style import save
     from searchengine.report.plots.vectors import sentence_map
     from trainer.encoder import Encoder
@@ -355,6 +361,6 @@ def map_(
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
     with progress("Encoding", len(texts)) as advance:
         vectors = model.encode([text for text, _ in texts], on_batch=advance)
-    title = f"{len(texts)} texts, {Path(encoder).name}"
+    title = f"{counted(len(texts), 'text')}, {Path(encoder).name}"
     figure = sentence_map(vectors, [label for _, label in texts], projection, title=title)
     note(f"Written: {save(figure, plots / 'map.svg')}")

@@ -62,13 +62,20 @@ def show(
 ) -> None:
     """Print the table, a legend, and the questions that lost."""
     from searchengine.cli.console import note, say, show_rows
+    from searchengine.evaluate.significance import MIN_QUESTIONS
 
     show_rows(table, title)
+    if few := rows[0].questions < MIN_QUESTIONS:
+        note(
+            f"{counted(rows[0].questions, 'question')}: too few for intervals; at least "
+            f"{MIN_QUESTIONS} are needed"
+        )
     base = next((row.baseline for row in rows if row.baseline is not None), None)
     if base is not None:
         note(
             f"difference: in nDCG@10, to {base}; p: paired randomisation test, corrected for "
-            f"{counted(len(rows) - 1, 'comparison')} (Holm); […]: 95 % interval"
+            f"{counted(len(rows) - 1, 'comparison')} (Holm)"
+            + ("" if few else "; […]: 95 % interval")
         )
     for name, questions in losses.items():
         say(f"\n{name} against {base}: " + (_LOSSES if questions else "no question lost"))

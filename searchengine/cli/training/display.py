@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from searchengine.cli.console import Terminated, print_line, stderr_console
+from searchengine.cli.console import Terminated, erase, print_line, stderr_console
 from searchengine.cli.training.logs import LOGS
 from trainer.encoder import Encoder
 from trainer.errors import ConfigError, TrainingWarning, install_line
@@ -158,8 +158,10 @@ class Display:
         self._before.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._before.stop()
+        if isinstance(error, Exception):
+            erase(self._bar)
         self._bar.stop()
 
     def __call__(self, report: Report) -> None:

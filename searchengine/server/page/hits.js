@@ -48,9 +48,12 @@ function toggle(item, hit, question) {
   item.querySelector(".whole").textContent = open ? "Whole text" : "Snippet";
 }
 
+/** Three decimals; three significant digits of a score below, which would be shown as 0.000. */
+const shown = (score) => (score && Math.abs(score) < 1e-3 ? score.toExponential(2) : score.toFixed(3));
+
 /** The score, and those of the stages and parts that it follows from. */
 function scores(hit) {
-  const parts = Object.entries(hit.scores).map(([name, score]) => `${name.replace("_", "-")} ${score.toFixed(3)}`);
+  const parts = Object.entries(hit.scores).map(([name, score]) => `${name.replace("_", "-")} ${shown(score)}`);
   return parts.length ? `Score; ${parts.join(", ")}` : "Score";
 }
 
@@ -59,7 +62,7 @@ function item(hit, question, onFilter) {
   const element = make("li", { tabindex: "-1", "data-key": hit.key },
     make("div", { class: "head" },
       make("h3", {}, ...highlighted(title, question)),
-      make("span", { class: "score", title: scores(hit) }, hit.score.toFixed(3))),
+      make("span", { class: "score", title: scores(hit) }, shown(hit.score))),
     make("p", { class: "hit-text" }, ...highlighted(hit.snippet, question)),
     metadata(hit, onFilter),
   );

@@ -65,7 +65,8 @@ def test_discard(collection: Path, models: tuple[Path, Path]) -> None:
     assert "the pending reindex was discarded" in done.stderr
     again = run("reindex", collection)
     assert again.returncode == 2
-    assert "no reindex of" in again.stderr and "name the encoder to change to" in again.stderr
+    assert "no reindex of" in again.stderr
+    assert "name the encoder to change to: --encoder PATH" in again.stderr
     for option in (("-q", "x"), ("-k", "10"), ("--no-passages",), ("--runtime", "auto")):
         both = run("reindex", collection, "--discard", *option)
         assert both.returncode == 2 and "give it without other options" in both.stderr

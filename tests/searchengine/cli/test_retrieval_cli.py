@@ -80,6 +80,8 @@ def test_tables_are_for_people(folder: Path) -> None:
     assert "Note: questions without a judgement, left out: 1" in done.stderr
     assert "judgements of documents that the collection does not have: 1 of 3" in done.stderr
     assert "difference: in nDCG@10, to text; p: paired randomisation test" in done.stderr
+    assert "2 questions: too few for intervals; at least 10 are needed" in done.stderr
+    assert "[" not in table and "[…]" not in done.stderr
 
 
 def test_what_slipped_is_shown(folder: Path) -> None:

@@ -72,16 +72,18 @@ def test_conclusions_by_hand() -> None:
     """Five questions, all better: 2 of 32 swaps are as extreme, p = 0.0625; six: 2 of 64."""
     base, better = setting("a", *[0.5] * 5), setting("b", *[0.75] * 5)
     assert second(table([base, better])) == (
-        "b and a: no difference beyond chance, +0.250 (+0.250 to +0.250), p = 0.062"
+        "b and a: no difference beyond chance, +0.250, p = 0.062"
     )
     base, better = setting("a", *[0.5] * 6), setting("b", *[0.75] * 6)
-    assert second(table([base, better])) == "b is better than a by 0.250 (0.250–0.250), p = 0.031"
-    assert second(table([better, base])) == "a is worse than b by 0.250 (0.250–0.250), p = 0.031"
+    assert second(table([base, better])) == "b is better than a by 0.250, p = 0.031"
+    assert second(table([better, base])) == "a is worse than b by 0.250, p = 0.031"
+    base, better = setting("a", *[0.5] * 10), setting("b", *[0.75] * 10)  # enough for intervals
+    assert second(table([better, base])) == "a is worse than b by 0.250 (0.250–0.250), p = 0.002"
     row = replace(table([base, better])[1], p=0.01, comparison=Comparison(0.1, -0.01, 0.2, 0.01))
     assert conclusion(row) == (
         "b and a: no difference beyond chance, +0.100 (-0.010 to +0.200), p = 0.010"
     )
-    same = second(table([base, setting("b", *[0.5] * 6)]))
+    same = second(table([base, setting("b", *[0.5] * 10)]))
     assert same == "b and a: no difference beyond chance, +0.000 (+0.000 to +0.000), p = 1.000"
 
 

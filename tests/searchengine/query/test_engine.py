@@ -31,6 +31,7 @@ from searchengine.errors import (
     DuplicateKey,
     EmptyCorpus,
     EncoderMismatch,
+    EncoderMissing,
     FilterError,
     QueryError,
 )
@@ -362,7 +363,7 @@ def test_an_encoder_that_has_moved_is_asked_for(engine: SearchEngine, path: Path
         Changes(store).set("encoder", gone)
     with (
         SearchEngine.open(path) as moved,
-        pytest.raises(CollectionError, match=r"gone, which cannot be loaded"),
+        pytest.raises(EncoderMissing, match=r"gone, which cannot be loaded .*--query-encoder PATH"),
     ):
         moved.search("dog")
     with SearchEngine.open(path, WordLengths()) as found:
@@ -525,6 +526,15 @@ def test_a_long_text_is_shown_by_its_beginning() -> None:
     assert shown.endswith("字…")
     assert len(shown) < 250
     assert str(Hit(1, "k", "", "two\n  lines", {}, 0, 12)).endswith(" two lines")
+
+
+def test_small_scores_are_shown_by_their_digits() -> None:
+    """A word of most documents has hardly any weight, and still orders."""
+    scores = {1.0: "1.000", 0.0: "0.000", -0.25: "-0.250", 0.001: "0.001"}
+    scores |= {1.364e-6: "1.36e-06", 1.358e-6: "1.36e-06", 1.35e-6: "1.35e-06", -4e-4: "-4.00e-04"}
+    for score, text in scores.items():
+        hit = Hit(score, "k", "", "x", {}, 0, 1)
+        assert str(hit).split()[0] == text and f">{text}<" in hit._repr_html_()
 
 
 def test_second_writer_is_refused_at_once(engine: SearchEngine, path: Path) -> None:

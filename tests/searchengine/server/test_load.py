@@ -14,8 +14,10 @@ from server_process import TOKEN
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
-from searchengine.errors import EndpointError
-from searchengine.server import served
+from searchengine.encoders.of_collection import CollectionEncoder
+from searchengine.encoders.protocol import TextEncoder
+from searchengine.errors import EncoderMissing, EndpointError
+from searchengine.server import app, served
 from searchengine.server.guard import Guard
 
 Serve = Callable[..., TestClient]
@@ -183,13 +185,16 @@ def test_writing_does_not_hold_up_searches(serve: Serve, monkeypatch: pytest.Mon
 
 
 def test_an_encoder_that_fails_is_tried_again(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = threading.Event()
     failing.set()
     real = SearchEngine.warm
 
+    tried: list[float] = []
+
     def warm(self: SearchEngine) -> int:
+        tried.append(time.monotonic())
         if failing.is_set():
             raise EndpointError("http://secret.example cannot be reached")
         return real(self)
@@ -201,7 +206,32 @@ def test_an_encoder_that_fails_is_tried_again(
     while "cannot be loaded" not in (answer := client.get("/readyz")).text:
         assert answer.status_code == 503 and time.monotonic() < end
     assert "secret" not in answer.text  # everyone may ask
+    while tried[-1] - tried[0] < 3 * app.REFRESH:  # meanwhile, commits are looked for
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    logged = [each.getMessage() for each in caplog.records if each.name == served.__name__]
+    assert logged == [
+        "words answers only searches by words (mode text); the rest is tried again every 0.05 "
+        "seconds: http://secret.example cannot be reached"
+    ]
     failing.clear()
     while (answer := client.get("/readyz")).status_code != 200:
         assert time.monotonic() < end
     assert answer.json() == {"status": "ok", "problems": {}}
+
+
+def test_a_missing_encoder_leaves_searches_by_words(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(self: CollectionEncoder) -> TextEncoder:
+        raise EncoderMissing("built by /secret, which cannot be loaded")
+
+    monkeypatch.setattr(CollectionEncoder, "load", missing)
+    client = serve()
+    assert client.post("/v1/search", json={"query": "a bee", "mode": "text"}).json()["hits"]
+    for mode in ("hybrid", "vector", "auto"):
+        answer = client.post("/v1/search", json={"query": "a bee", "mode": mode})
+        assert answer.status_code == 503
+        message = "the encoder of the collection cannot be loaded; search by words: mode text"
+        assert answer.json()["error"]["message"] == message
+    assert sum("/secret" in each.getMessage() for each in caplog.records) == 1

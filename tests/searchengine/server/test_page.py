@@ -133,7 +133,7 @@ def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
         if asked[-1]["cross_encoder"]:
             plain["timing"]["cross_encode"] = 12.5
             for hit in plain["hits"]:
-                hit["scores"] = {"text": hit["score"], "cross_encoder": 0.75}
+                hit["scores"] = {"text": 1.364e-6, "cross_encoder": 0.75}
         route.fulfill(json=plain)
 
     page.route("**/v1/collections", collections)
@@ -150,7 +150,8 @@ def test_a_cross_encoder_is_asked_for_by_a_box(page: Any) -> None:
     settle(page)
     assert asked[-1]["cross_encoder"] and asked[-1]["k"] == 10
     assert not page.is_visible("#more")  # a second page would need 20 candidates
-    assert "cross-encoder 0.750" in page.locator(".score").first.get_attribute("title")
+    title = page.locator(".score").first.get_attribute("title")
+    assert "text 1.36e-6, cross-encoder 0.750" in title
 
 
 def test_filters_are_chips(page: Any) -> None:
