@@ -249,7 +249,7 @@ def latencies(
 def collected(data: Path, work: Path, count: int) -> Path:
     """The path of a tuned collection of `count` sentences, encoded by the starter."""
     path = work / f"{count}-sentences.index"
-    with SearchEngine.open_or_create(path, STARTER, {}) as engine:
+    with SearchEngine.open_or_create(path, STARTER) as engine:
         if engine.stats().tuning is None:  # new, or interrupted
             texts = enumerate(mixed(data, count))
             engine.add({"_id": str(i), "text": text} for i, text in texts)

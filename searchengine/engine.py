@@ -147,8 +147,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     def open_or_create(
         cls,
         path: str | Path,
-        encoder: str | Path | None,
-        config: Mapping[str, Any],
+        encoder: EncoderArgument | None = None,
+        config: Mapping[str, Any] | None = None,
         *,
         passages: PassageConfig | bool | None = None,
         tokenizer: Tokenizer | str | None = None,
@@ -159,9 +159,10 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
     ) -> "SearchEngine":
         """Open a collection to add to, or create it. `config` holds fields of SegmentConfig.
 
-        `dim`: if `encoder` is None, create it without an encoder, for vectors of this width. Of
-        several processes at the same time, one creates it and the others open it. `wait`: as for
-        `open`. Raises CollectionError if the collection there has other settings."""
+        `encoder`: None is the one that built it, or "starter" for a new one. `dim`: if `encoder` is
+        None, create it without an encoder, for vectors of this width. Of several processes at the
+        same time, one creates it and the others open it. `wait`: as for `open`. Raises
+        CollectionError if the collection there has other settings."""
         if not exists(path):
             encoder = "starter" if encoder is None and dim is None else encoder
             loaded = None if encoder is None else load_given(encoder, runtime, layers)
@@ -176,7 +177,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
             place = engine.collection.path  # a URL without its password
-            engine._settings().check_compatible(place, config, passages, tokenizer, layers)
+            engine._settings().check_compatible(place, config or {}, passages, tokenizer, layers)
         except BaseException:
             engine.close()
             raise

@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print. Commands import heavy packages when run."""
 
+import itertools
 import logging
 import warnings
 from collections.abc import Iterator
@@ -42,6 +43,13 @@ def _printable_errors() -> Iterator[None]:
 
 class OneSentence(click.Group):
     """A group whose commands report bad input in one sentence, with exit code 2."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by what they are for."""
+        for title, commands in SECTIONS.items():
+            rows = [(str(each.name), each.get_short_help_str(200)) for each in commands]
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=20)
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run as a process: escape log messages, and let SIGTERM end it as Ctrl-C does."""
@@ -91,34 +99,40 @@ def cli() -> None:
 
 for command in (retrieval.retrieval, retrieval.run_files, mteb.mteb):
     evaluate.evaluate.add_command(command)
-for command in (
-    train.mine,
-    train.train,
-    train.train_cross_encoder,
-    adapt.adapt,
-    evaluate.evaluate,
-    index.index,
-    encode.encode,
-    search.search,
-    search.similar,
-    serve.serve,
-    mcp.mcp,
-    documents.get,
-    documents.list_documents,
-    documents.count,
-    changing.delete,
-    changing.update,
-    changing.reindex,
-    maintenance.optimize,
-    maintenance.tune,
-    bench.bench,
-    plan.plan,
-    maintenance.info,
-    maintenance.verify,
-    maintenance.repair,
-    maintenance.backup,
-    copying.copy,
-    maintenance.export,
-    demo.demo,
-):
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Index and search": (
+        demo.demo,
+        index.index,
+        search.search,
+        search.similar,
+        documents.get,
+        documents.list_documents,
+        documents.count,
+        changing.update,
+        changing.delete,
+        serve.serve,
+        mcp.mcp,
+    ),
+    "Measure and tune": (evaluate.evaluate, bench.bench, maintenance.tune, plan.plan),
+    "Train": (
+        train.train,
+        adapt.adapt,
+        train.mine,
+        train.train_cross_encoder,
+        encode.encode,
+        changing.reindex,
+    ),
+    "Keep": (
+        maintenance.info,
+        maintenance.verify,
+        maintenance.repair,
+        maintenance.optimize,
+        maintenance.backup,
+        copying.copy,
+        maintenance.export,
+    ),
+}
+"""The commands, by what they are for."""
+
+for command in itertools.chain.from_iterable(SECTIONS.values()):
     cli.add_command(command)

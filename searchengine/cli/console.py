@@ -10,11 +10,14 @@ Functions import rich when they need it: the import takes longer than a search.
 import json
 import logging
 import re
+import shlex
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
@@ -194,6 +197,15 @@ def _json(value: Any, indent: int | None = None) -> str:
 def counted(number: int, noun: str) -> str:
     """A number and its noun: 1 document, 2,000 documents."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def program() -> str:
+    """What to type for this program: its name if that finds it, else its path."""
+    name = "searchengine"
+    path = Path(sys.argv[0])
+    if path.name != name or str(path) == shutil.which(name):
+        return name
+    return shlex.quote(str(path))
 
 
 def note(message: str) -> None:

@@ -47,7 +47,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.bench.dataset import collection_dataset
     from searchengine.bench.grid import Grid
     from searchengine.bench.run import Bench, Settings
-    from searchengine.cli.console import note, progress, say, show_rows, steps
+    from searchengine.cli.console import note, program, progress, say, show_rows, steps
     from searchengine.cli.training.display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
@@ -62,7 +62,7 @@ def run_demo(folder: Path) -> None:
     else:
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
-    with SearchEngine.open_or_create(collection, model, {}) as engine:
+    with SearchEngine.open_or_create(collection, model) as engine:
         if not engine.local.segments:
             documents = list(read_corpus(sample))
             with progress("Indexing", len(documents)) as advance:
@@ -80,4 +80,4 @@ def run_demo(folder: Path) -> None:
             settings = Settings(grid, cold=0, growth=False)
             results = Bench(dataset, settings, folder, report).run()
     show_rows(table(results), "Operating points, compared with exact search (the first row)")
-    say(f'Next: searchengine search {collection} "why do volcanoes erupt"')
+    say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

@@ -81,7 +81,8 @@ class Hit:
         below = self.heading
         if below and self.title:  # the first heading often is the title
             below = f" > {below}".removeprefix(f" > {self.title}")
-        return f"{_shown(self.score)}  {self.key}  {self.title}{below}\n       {self.snippet}"
+        title = f"  {self.title}{below}" if self.title or below else ""
+        return f"{_shown(self.score)}  {self.key}{title}\n       {self.snippet}"
 
 
 @dataclass(frozen=True, slots=True)
