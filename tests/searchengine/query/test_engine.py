@@ -70,7 +70,7 @@ def test_hits_are_exact_and_ordered(engine: SearchEngine) -> None:
     score = hits[2].score
     expected = ("fives", "whale", "sleep", metadata, 0, 5, "one dog", {"vector": score})
     assert hits[2] == Hit(score, *expected)
-    assert str(hits[0]) == "1.000  threes  \n       the cat sat"
+    assert str(hits[0]) == "1.000  threes\n       the cat sat"
 
 
 def test_equal_scores_come_in_the_order_added(engine: SearchEngine) -> None:
