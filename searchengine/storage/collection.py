@@ -16,7 +16,7 @@ from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
 from searchengine.storage.merging import Merging, due, misfit
-from searchengine.storage.scratch import new_folder
+from searchengine.storage.scratch import is_free, new_folder
 from searchengine.storage.writer import Measured, WritableView
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Collection(WritableView):
         `tokenizer`: None lets the first documents decide (searchengine.ingest.languages).
         """
         path = path.absolute()
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not is_free(path):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
         refuse_network(path)
         with new_folder(path) as scratch:

@@ -1,6 +1,9 @@
 """New folders, whole or not at all: filled under a temporary name, then renamed.
 
-A folder is filled as `.NAME.<uuid>.new`. Beside it is `.NAME.<uuid>.new.lock`, which its process
+A folder is filled as `.NAME.<uuid>.new`, in its parent. One that is there already, and empty, is
+filled in itself and stays: it may be a mount point, or somebody's working directory, and its owner
+and mode were chosen. What is in the scratch folder then moves up, under a lock. Beside a scratch
+folder is `.NAME.<uuid>.new.lock`, which its process
 locks until the folder is renamed or removed. The system releases the lock of a killed process: the
 next process that creates a folder here takes the lock and removes the abandoned folder.
 
@@ -21,6 +24,10 @@ from indexer.storage.durable import sync_folder
 from searchengine.errors import CollectionBusy
 from searchengine.storage.folders import os_errors
 
+# What an empty folder may hold: the folder that a file system makes, and that of no segments, which
+# a process left that was killed while it moved them up.
+_EMPTY = ("lost+found", "segments")
+_DATABASE = "documents.db"
 _LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
 
 
@@ -36,26 +43,46 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     from filelock import FileLock  # takes longer to import than a search
 
-    scratch = path.with_name(f".{path.name}.{uuid4().hex}.new")
+    present = path.is_dir()
+    home = path if present else path.parent
+    scratch = home / f".{path.name}.{uuid4().hex}.new"
     lock = scratch.with_name(f"{scratch.name}.lock")
     with os_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
-        remove_abandoned(path.parent)
+        remove_abandoned(home)
         file_lock = FileLock(lock)
         try:
             file_lock.acquire()
             scratch.mkdir()
             yield scratch
             sync_folder(scratch)
-            _rename(scratch, path)
+            if present:
+                _move_up(scratch, path)
+            else:
+                _rename(scratch, path)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             file_lock.release()
             with suppress(OSError):  # unlocked, so the next new folder removes it
                 lock.unlink()
+
+
+def is_free(path: Path) -> bool:
+    """Whether a new folder can be created at a path: nothing is there, or an empty folder."""
+    if not path.is_dir():
+        return not path.exists()
+    remove_abandoned(path)
+    names = [entry.name for entry in path.iterdir() if not _is_scratch(entry.name)]
+    if set(names) - set(_EMPTY):
+        return False
+    return "segments" not in names or not any((path / "segments").iterdir())
+
+
+def _is_scratch(name: str) -> bool:
+    return _LOCK.fullmatch(name) is not None or _LOCK.fullmatch(f"{name}.lock") is not None
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -95,8 +122,29 @@ def _rename(scratch: Path, path: Path) -> None:
     except OSError as error:
         if not path.exists():
             raise
-        raise CollectionBusy(
-            f"{path} was created by another process just now; "
-            "run this again to add to it, or choose another folder"
-        ) from error
+        raise _created_meanwhile(path) from error
     sync_folder(path.parent)
+
+
+def _move_up(scratch: Path, path: Path) -> None:
+    """Move what is in a scratch folder into the empty folder that it is in, the database last."""
+    from filelock import FileLock
+
+    lock = path / f".{path.name}.{'0' * 32}.new.lock"
+    with FileLock(lock):
+        try:
+            if not is_free(path):
+                raise _created_meanwhile(path)
+            for entry in sorted(scratch.iterdir(), key=lambda entry: entry.name == _DATABASE):
+                entry.replace(path / entry.name)
+            sync_folder(path)
+        finally:
+            if os.name != "nt":  # Windows cannot remove an open file
+                lock.unlink()
+
+
+def _created_meanwhile(path: Path) -> CollectionBusy:
+    return CollectionBusy(
+        f"{path} was created by another process just now; "
+        "run this again to add to it, or choose another folder"
+    )

@@ -1,12 +1,13 @@
 """What a process that was stopped leaves of a new folder, and who removes it."""
 
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -202,3 +203,118 @@ def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGHUP, before[1])
+
+
+def create(path: Path) -> None:
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}])
+
+
+def test_an_empty_folder_stays_and_is_filled(tmp_path: Path) -> None:
+    """Its owner and mode were chosen, and a shell may be in it."""
+    path = tmp_path / "volume"
+    path.mkdir(mode=0o2750)
+    path.chmod(0o2750)
+    (path / "lost+found").mkdir()  # as a new file system has it
+    before = path.stat()
+    with chdir(path):
+        create(Path("."))
+        with SearchEngine.open(".", WordLengths()) as engine:
+            assert [hit.key for hit in engine.search("a bee")] == ["a"]
+    after = path.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert {entry.name for entry in path.iterdir()} == {"lost+found", "segments", "documents.db"}
+    with pytest.raises(CollectionError, match="exists already"):
+        create(path)
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c" / "segments").mkdir(parents=True)
+    (tmp_path / "c" / "segments" / "notes.txt").touch()
+    with pytest.raises(CollectionError, match="exists already"):
+        create(tmp_path / "c")
+    assert (tmp_path / "c" / "segments" / "notes.txt").exists()
+
+
+def test_a_mount_point(tmp_path: Path) -> None:
+    """A file system of its own, as the volume of a container: it cannot be renamed or replaced."""
+    script = """
+mount -t tmpfs none "$1" || exit 77
+exec "$2" -c '
+import sys
+from searchengine import SearchEngine
+from conftest import WordLengths
+with SearchEngine.create(sys.argv[1], WordLengths()) as engine:
+    engine.add([{"_id": "a", "text": "a bee"}])
+with SearchEngine.open(sys.argv[1], WordLengths()) as engine:
+    print(list(engine.keys()))
+' "$1"
+"""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare")
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY / "tests",
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (1, 77) and "permitted" in done.stderr + done.stdout:
+        pytest.skip("mounting is not permitted here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['a']\n"
+
+
+def test_one_of_several_creates_it_in_an_empty_folder(tmp_path: Path) -> None:
+    for i in range(10):
+        path = tmp_path / str(i)
+        path.mkdir()
+        outcomes: list[str] = []
+
+        def run(path: Path = path, outcomes: list[str] = outcomes) -> None:
+            try:
+                SearchEngine.create(path, WordLengths()).close()
+            except CollectionError as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append("")
+
+        threads = [Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.count("") == 1, outcomes
+        assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
+        with SearchEngine.open(path, WordLengths()) as engine:
+            engine.verify()
+
+
+def test_what_a_killed_process_left_in_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had moved the folder of segments up, and not yet the database."""
+    path = tmp_path / "c"
+    path.mkdir()
+    moved = Path.replace
+
+    def replace(entry: Path, target: Path) -> Path:
+        if entry.name == "documents.db":
+            raise Killed
+        return moved(entry, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        patch.setattr("searchengine.storage.scratch.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            create(path)
+    left = {entry.name.rpartition(".")[2] for entry in path.iterdir()}
+    assert left == {"segments", "new", "lock"}
+    create(path)
+    assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
+
+
+class Killed(BaseException):
+    """The process ends here."""
