@@ -1,7 +1,9 @@
 """The command line: parse, call one function, print. Commands import heavy packages when run."""
 
+import errno
 import itertools
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +41,18 @@ def _printable_errors() -> Iterator[None]:
         text = printable(error.format_message())
         error.format_message = lambda: text  # type: ignore[method-assign]
         raise
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open: raise the limit, for example with: ulimit -n 1024"
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the current folder was removed; change to one that is there"
+    return error.strerror or str(error)
 
 
 class OneSentence(click.Group):
@@ -84,9 +98,9 @@ class OneSentence(click.Group):
         except (SearchEngineError, IndexerError, TrainerError, ImportError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
-            if error.filename is None:  # no file: a closed pipe, for example, which click handles
+            if error.errno == errno.EPIPE:  # which click handles
                 raise
-            raise BadInput(f"{error.filename}: {error.strerror}") from error
+            raise BadInput(_reason(error)) from error
 
 
 @click.group(

@@ -15,6 +15,7 @@ from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import refuse_network
+from searchengine.storage.folders import check_name
 from searchengine.storage.merging import Merging, due, misfit
 from searchengine.storage.scratch import is_free, new_folder
 from searchengine.storage.writer import Measured, WritableView
@@ -40,6 +41,7 @@ class Collection(WritableView):
         `tokenizer`: None lets the first documents decide (searchengine.ingest.languages).
         """
         path = path.absolute()
+        check_name(path)
         if not is_free(path):
             raise CollectionError(f"{path} exists already; choose another folder or remove it")
         refuse_network(path)

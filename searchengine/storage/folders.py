@@ -19,6 +19,16 @@ _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 _REMEMBERED = 16 << 20
 
 
+def check_name(path: Path) -> None:
+    """Raise CollectionError for the path of a collection that faiss could not open."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise CollectionError(
+            f"{path}: the name of a collection must be UTF-8; choose or give it another one"
+        ) from None
+
+
 def folder_of(path: Path, number: int) -> Path:
     """The folder of a segment."""
     return path / "segments" / f"{number:06d}"

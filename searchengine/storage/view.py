@@ -14,7 +14,7 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
-from searchengine.storage.folders import checksum, folder_of
+from searchengine.storage.folders import check_name, checksum, folder_of
 from searchengine.storage.snapshot import Snapshot
 
 _MAX_WAIT = 2_000_000  # seconds to wait
@@ -41,6 +41,7 @@ class View:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
         if not path.is_dir():
             raise CollectionError(f"{path}: no such collection; make one with: searchengine index")
+        check_name(path)
         if not 0 <= wait <= _MAX_WAIT:
             raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")
         if device not in tuple(Device):

@@ -1,5 +1,6 @@
 """The command line as a user runs it: results, messages, exit codes, streams, signals."""
 
+import errno
 import json
 import os
 import re
@@ -366,6 +367,39 @@ def test_help_and_import_load_nothing_heavy() -> None:
             [sys.executable, "-c", program.format(action)], capture_output=True, text=True
         )
         assert done.stdout.splitlines()[-1] == "[]", action
+
+
+def by_shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """What a shell script prints that calls the command, $1."""
+    command = ["bash", "-c", script, "bash", COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
+
+
+def test_a_removed_folder_is_one_sentence(tmp_path: Path) -> None:
+    done = by_shell('cd "$2" && rmdir "$2" && "$1" info .', tmp_path)
+    assert one_sentence(done).startswith("Error: the current folder was removed; change to")
+
+
+def test_too_many_open_files_are_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # as numpy raises it, with no name
+
+    monkeypatch.setattr("searchengine.storage.view.View._newest", fail)
+    done = run("info", folder / "c.index")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: too many files are open: raise the limit")
+
+
+def test_a_path_that_is_not_utf_8_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    done = by_shell('"$1" index "$2" "$3"', folder / "corpus.jsonl", path)
+    assert "the name of a collection must be UTF-8" in one_sentence(done)
+    assert list(tmp_path.iterdir()) == []
+    shutil.copytree(folder / "c.index", path)
+    done = by_shell('"$1" info "$2"', path)
+    assert "the name of a collection must be UTF-8" in one_sentence(done)
 
 
 def test_without_faiss_one_sentence_names_the_package(folder: Path) -> None:
