@@ -10,14 +10,16 @@ from searchengine.cli.options import AS_JSON, Address
 @click.command()
 @click.argument("source", type=Address())
 @click.argument("target", type=Address())
+@click.option("--prune", is_flag=True, help="Delete documents of TARGET that SOURCE does not have.")
 @AS_JSON
-def copy(source: Path | str, target: Path | str, as_json: bool) -> None:
+def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> None:
     """Copy the collection SOURCE to TARGET, a folder or a URL.
 
     A URL is postgresql://USER@HOST/DATABASE#NAME or qdrant://HOST:6333#NAME.
 
     Nothing is encoded again. Both sides are compared at the end. After an
-    interruption, or when SOURCE has changed, the same command copies the rest.
+    interruption, or when SOURCE has changed, the same command copies the rest;
+    with --prune it also deletes what SOURCE no longer has.
 
     \b
     Examples:
@@ -30,13 +32,14 @@ def copy(source: Path | str, target: Path | str, as_json: bool) -> None:
     from searchengine.maintenance.copying import copy as copy_collection
 
     with steps() as report:
-        copied = copy_collection(source, target, report)
+        copied = copy_collection(source, target, report, prune=prune)
     names = {"source": name_of(source), "target": name_of(target)}
     if as_json:
         show_json(names | copied.as_dict())
     else:
+        removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
         note(
             f"{counted(copied.written, 'document')} of {counted(copied.documents, 'document')} "
-            f"copied to {names['target']}; both sides are equal (checksum {copied.checksum[:12]}, "
-            f"vectors within {copied.farthest:.5f})"
+            f"copied to {names['target']}{removed}; both sides are equal (checksum "
+            f"{copied.checksum[:12]}, vectors within {copied.farthest:.5f})"
         )

@@ -33,6 +33,7 @@ class Copied:
     Attributes:
         documents, passages: in the target, as in the source.
         written: documents written; the others were there already.
+        removed: documents removed, which the source did not have.
         checksum: SHA-256 of all documents and passages but the vectors, equal on both sides.
         farthest: the largest distance between the two copies of a vector.
     """
@@ -40,6 +41,7 @@ class Copied:
     documents: int
     passages: int
     written: int
+    removed: int
     checksum: str
     farthest: float
 
@@ -52,15 +54,22 @@ Progress = Callable[[str, int, int | None], None]
 """Progress callback: the step, the documents just done, and those in all."""
 
 
-def copy(source: str | Path, target: str | Path, progress: Progress | None = None) -> Copied:
+def copy(
+    source: str | Path,
+    target: str | Path,
+    progress: Progress | None = None,
+    *,
+    prune: bool = False,
+) -> Copied:
     """Copy all documents, with their vectors, to the path or URL `target`, created if needed.
 
-    Nothing is encoded. A target on a server takes over the rotation and the shortlist of the
-    source; a folder measures its own.
+    `prune`: delete the documents of the target that the source does not have. Nothing is encoded. A
+    target on a server takes over the rotation and the shortlist of the source; a folder measures
+    its own.
 
     Raises:
-        CollectionError: the target holds documents that the source does not have, was made with
-            other settings, or differs after the copy.
+        CollectionError: without `prune`, the target holds documents that the source does not have;
+            it was made with other settings, or differs after the copy.
         EncoderMismatch: the target was built by another encoder.
     """
     with closing(open_backend(source)) as origin:
@@ -79,9 +88,17 @@ def copy(source: str | Path, target: str | Path, progress: Progress | None = Non
             for keys in _keys(origin):
                 written += _copy_batch(origin, copied, keys)
                 report("Copying", len(keys))
+            extra = _extra(origin, copied)
+            if extra and not prune:
+                raise CollectionError(
+                    f"{copied.path} holds {len(extra)} documents that {origin.path} does not have, "
+                    f"such as {extra[0]!r:.80}; delete them with --prune (prune=True), or copy to "
+                    "a new collection"
+                )
+            removed = copied.delete(extra, None) if extra else 0
             copied.flush()
             copied.wait_ready()
-            return _compare(origin, copied, written, report)
+            return _compare(origin, copied, written, removed, report)
 
 
 def _create(origin: Backend, target: str | Path) -> Backend:
@@ -134,8 +151,24 @@ def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
     return len(differing)
 
 
+def _extra(origin: Backend, copied: Backend) -> list[str]:
+    """The keys of the target's documents that the source does not have."""
+    with origin.reading() as ours, copied.reading() as theirs:
+        if ours.store.count() == theirs.store.count():  # all of the source's were copied
+            return []
+    extra: list[str] = []
+    for keys in _keys(copied):
+        known = origin.known(keys)
+        extra += [key for key in keys if key not in known]
+    return extra
+
+
 def _compare(
-    origin: Backend, copied: Backend, written: int, report: Callable[[str, int], None]
+    origin: Backend,
+    copied: Backend,
+    written: int,
+    removed: int,
+    report: Callable[[str, int], None],
 ) -> Copied:
     """Read both sides again. Raises CollectionError for the first difference."""
     digest, documents, passages, farthest = hashlib.sha256(), 0, 0, 0.0
@@ -149,16 +182,11 @@ def _compare(
         report("Comparing", len(ours))
     with copied.reading() as snapshot:
         counts = snapshot.store.counts()
-    if counts[0] > documents:
-        raise CollectionError(
-            f"{copied.path} holds {counts[0]} documents and {origin.path} {documents}; delete the "
-            "others, or copy to a new collection"
-        )
     if counts != (documents, passages):
         raise _differs(
             copied, f"it holds {counts} documents and passages, not {documents, passages}"
         )
-    return Copied(documents, passages, written, digest.hexdigest(), farthest)
+    return Copied(documents, passages, written, removed, digest.hexdigest(), farthest)
 
 
 def _distance(entry: Entry, other: Entry | None, copied: Backend) -> float:

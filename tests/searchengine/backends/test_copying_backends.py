@@ -118,8 +118,21 @@ def test_what_differs_is_found(source: Path, url: str) -> None:
         assert copy(source, url).written == 0
         entry = engine.collection.entries(["k1"])[0]
         engine.collection.upsert([_renamed(entry)])
-    with pytest.raises(CollectionError, match=r"holds 45 documents and .* 44; delete the others"):
+    with pytest.raises(CollectionError, match=r"1 documents that .* not have, such as 'renamed'"):
         copy(source, url)
+
+
+def test_what_the_source_deleted_is_named_and_pruned(source: Path, url: str) -> None:
+    copy(source, url)
+    with SearchEngine.open(source, Words()) as engine:
+        engine.delete(["k3", "k4"])
+        engine.add([{"_id": "new", "text": "ccc"}])
+    with pytest.raises(CollectionError, match=r"2 documents .*, such as 'k[34]'; delete them with"):
+        copy(source, url)
+    pruned = copy(source, url, prune=True)
+    assert (pruned.written, pruned.removed) == (0, 2)  # the new one was copied before the refusal
+    assert sorted(contents(url)) == sorted(contents(source))
+    assert copy(source, url).removed == 0
 
 
 def _open_scan(path: Path) -> list[Any]:
