@@ -105,15 +105,21 @@ class Database:
                     f"{self.path.parent} is being written to by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS"
                 ) from error
-            raise CollectionError(
-                f"{self.path}: {error}; check that the disk has room and the folder can be written"
-            ) from error
+            raise CollectionError(f"{self.path}: {error}; {self._way_out()}") from error
         except sqlite3.ProgrammingError as error:
             if "closed" not in str(error):
                 raise
             raise CollectionError(f"{self.path.parent} is closed; open it again") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise self.damaged(str(error)) from error
+
+    def _way_out(self) -> str:
+        """What to do where SQLite cannot read or write: another user may own one of its files."""
+        names = [self.path.name + suffix for suffix in ("", "-wal", "-shm")]
+        for path in (self.path.parent, *map(self.path.with_name, names)):
+            if path.exists() and not os.access(path, os.W_OK):
+                return f"this user cannot write {path}: change its owner or its mode"
+        return "check that the disk has room and the folder can be written"
 
     def damaged(self, how: str) -> CollectionError:
         """The error for a file with impossible content; `how`: the fault."""

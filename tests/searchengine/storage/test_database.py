@@ -319,3 +319,13 @@ def test_an_upgrade_waits_for_another_process_that_upgrades(tmp_path: Path) -> N
     release.join()
     assert other.execute("SELECT count(*) FROM pending").fetchone() == (0,)
     other.close()
+
+
+def test_the_file_of_another_user_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a killed writer left, which only its owner can write."""
+    log = store.path.with_name("documents.db-wal")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != log)
+    log.touch()
+    with pytest.raises(CollectionError) as refused, store.named_errors():
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+    assert str(refused.value).endswith(f"user cannot write {log}: change its owner or its mode")
