@@ -8,7 +8,7 @@ GENERATED := README.md docs/cli.md docs/training.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test test-long test-integrations check check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test test-long test-installs test-integrations check check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -50,6 +50,9 @@ test: setup check  ## the checks, and the tests of everything that an edit can b
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+
+test-installs: setup  ## every install line by pip, and the commands that it promises, some 40 minutes
+	$(PYTEST) -m "" tests/test_installs.py
 
 # Their packages beside those of .venv, which pytest's plugins among them would disturb.
 .venv/integrations/installed: .venv/installed
