@@ -8,7 +8,7 @@ GENERATED := README.md docs/cli.md docs/training.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo test test-long test-integrations check check-generated generate docs bench bench-index bench-reports \
+.PHONY: setup setup-demo demo demo-check test test-long test-installs test-integrations check check-generated generate docs bench bench-index bench-reports \
 	bench-living bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
@@ -42,11 +42,17 @@ setup-demo: .venv/demo  ## only what the demo needs
 demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
+demo-check:  ## make demo in a fresh clone with an empty environment, some two minutes
+	$(PYTHON) tests/first_contact.py
+
 test: setup check  ## the checks, and the tests of everything that an edit can break, some eight minutes on two cores
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 
 test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
+
+test-installs: setup  ## every install line by pip, and the commands that it promises, some 40 minutes
+	$(PYTEST) -m "" tests/test_installs.py
 
 # Their packages beside those of .venv, which pytest's plugins among them would disturb.
 .venv/integrations/installed: .venv/installed

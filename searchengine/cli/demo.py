@@ -53,6 +53,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.engine import SearchEngine
     from searchengine.evaluate.judgements import read_queries
     from searchengine.report.tables import table
+    from trainer.model.source import starter_folder
     from trainer.training.config import TrainConfig
 
     sample = sample_folder()
@@ -60,6 +61,7 @@ def run_demo(folder: Path) -> None:
     if (model / "modules.json").is_file():
         note(f"The encoder in {model} is there already; remove {folder} to train again")
     else:
+        starter_folder()  # refuses if it is not installed
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
     with SearchEngine.open_or_create(collection, model) as engine:

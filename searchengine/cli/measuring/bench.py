@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from indexer.config import BUILDABLE, Code
-from searchengine.cli.options import AS_JSON, ENCODER, numbers, runs, several, stages
+from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
 
 if TYPE_CHECKING:
     from searchengine.bench.dataset import Dataset
@@ -21,7 +21,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("collection", required=False, type=click.Path(path_type=Path))
+@click.argument("collection", required=False, type=Address())
 @click.option(
     "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
 )
@@ -108,7 +108,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @runs
 @AS_JSON
 def bench(
-    collection: Path | None,
+    collection: Path | str | None,
     queries: Path | None,
     vectors: Path | None,
     compare: tuple[Path, Path] | None,
@@ -137,7 +137,7 @@ def bench(
 
 
 def _check_together(
-    collection: Path | None,
+    collection: Path | str | None,
     queries: Path | None,
     vectors: Path | None,
     compare: tuple[Path, Path] | None,
@@ -186,7 +186,9 @@ def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
             note(sentence)
 
 
-def _measure(path: Path, queries: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+def _measure(
+    path: Path | str, queries: Path | None, as_json: bool, options: dict[str, Any]
+) -> None:
     from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
     from searchengine.cli.console import note, say, show_json, show_rows, steps
@@ -243,14 +245,16 @@ def _write(results: "Results", out: Path, target: float) -> str:
 
 @contextmanager
 def _dataset(
-    path: Path, queries: Path | None, scratch: Path, options: dict[str, Any]
+    path: Path | str, queries: Path | None, scratch: Path, options: dict[str, Any]
 ) -> Iterator["Dataset"]:
     """Open the collection or the vectors for a block."""
     from indexer.config import SegmentConfig
     from searchengine.bench.dataset import collection_dataset, vectors_dataset
 
     if queries is None:
-        with vectors_dataset(path, options["query_vectors"], SegmentConfig(), scratch) as dataset:
+        with vectors_dataset(
+            Path(path), options["query_vectors"], SegmentConfig(), scratch
+        ) as dataset:
             yield dataset
         return
     from searchengine.engine import SearchEngine

@@ -29,7 +29,7 @@ def encode_on_ray(work: Work, parts: Sequence[Part], cpus: float) -> Generator[R
     Raises ImportError, ServerError (a part was lost too often, or no machine is large enough), and
     what encode_part raises.
     """
-    ray = _ray()
+    ray = import_ray()
     is_ours = not ray.is_initialized()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if is_ours:
@@ -117,7 +117,8 @@ def _check_room(ray: Any, needs: dict[str, float]) -> None:
         raise ServerError(f"no machine of the Ray cluster has {wanted} for a task; add one")
 
 
-def _ray() -> Any:
+def import_ray() -> Any:
+    """The module ray. Raises ImportError with the line that installs it."""
     try:
         import ray
     except ImportError as error:

@@ -99,11 +99,16 @@ def encode_corpus(
         runtime, layers: how it is loaded.
 
     Raises CorpusError, EmptyCorpus, EncoderMismatch (another encoder wrote the folder),
-    CollectionError (it has other passages), CollectionBusy, and ServerError (Ray).
+    CollectionError (it has other passages), CollectionBusy, and with Ray ServerError, or
+    ImportError if it is not installed.
     """
     options = EncodeOptions() if options is None else options
     path, unread, bad = Path(path).resolve(), Unread(), LeftOut()
     _check_apart(Path(corpus).resolve(), path)
+    if options.on == Place.RAY:
+        from searchengine.ingest.encoding.on_ray import import_ray
+
+        import_ray()  # refuses if it is not installed, before a folder is made
     parts = parts_of(corpus, unread)
     loaded = load(encoder, runtime, layers)
     done: dict[str, Entry] = {}

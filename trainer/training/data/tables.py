@@ -40,7 +40,7 @@ def _of_parquet(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise _lacking(path, "pyarrow") from None
+        raise _lacking(path, "pyarrow", "formats") from None
     try:
         # Reads row groups piece by piece: a file may have only one.
         parts = {"pre_buffer": False, "buffer_size": _BYTES}
@@ -57,7 +57,7 @@ def _of_dataset(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     try:
         import datasets
     except ImportError:
-        raise _lacking(path, "datasets") from None
+        raise _lacking(path, "datasets", "datasets") from None
     try:
         if _is_named(path):
             name, _, rest = str(path).removeprefix(HUB).partition(":")
@@ -80,5 +80,5 @@ def _of_dataset(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     raise DataError(f"{path}: holds {', '.join(rows)}: name one of them, as {path / first}")
 
 
-def _lacking(path: Path, package: str) -> DataError:
-    return DataError(f"{path}: reading it needs {package}: {install_line('datasets')}")
+def _lacking(path: Path, package: str, extra: str) -> DataError:
+    return DataError(f"{path}: reading it needs {package}: {install_line(extra)}")

@@ -1,0 +1,207 @@
+"""Environments with the built wheel and what one install line brings, and no more.
+
+`install` is the line itself, as pip does it: a minute and 1.5 GB for each. `view` takes a second: a
+virtual environment with links to the distributions of the one that runs the tests, of which it sees
+only those that the line requires, by the wheel's metadata and theirs.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conftest import REPOSITORY
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+BUILT_FROM = ("indexer", "searchengine", "trainer", "data")
+ENVIRONMENT = re.compile(r"(?i)PATH|LANG|LC_\w+|TMPDIR|(PIP|SSL|OPENBLAS)_\w+|\w+_PROXY")
+Done = subprocess.CompletedProcess[str]
+
+
+def project() -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this repository in `folder`, from a copy: the build compiles in place."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    for name in BUILT_FROM:
+        ignored = shutil.ignore_patterns("__pycache__", "kernel.so*")
+        shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(source)
+    return wheel
+
+
+def pip(*arguments: str | Path, python: Path | None = None) -> None:
+    """Run the pip of this environment, for another one if `python` is given."""
+    command = [sys.executable, "-m", "pip", *(("--python", python) if python else ()), *arguments]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with the wheel, in a folder."""
+
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        """The home of its processes, empty at first."""
+        return self.folder / "home"
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def variables(self, **extra: str) -> dict[str, str]:
+        """The variables of a process in it: of this process's, only those that find programs."""
+        kept = {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name)}
+        single = {"OMP_NUM_THREADS": "1"}  # other tests run meanwhile
+        return {**kept, **single, "HOME": str(self.home), **extra}
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The words of a searchengine command."""
+        return [str(self.folder / "bin" / "searchengine"), *map(str, arguments)]
+
+    def run(
+        self, *arguments: str | Path, cwd: Path, input: str = "", variables: Mapping[str, str] = {}
+    ) -> Done:
+        """Run a searchengine command in a process of its own."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=cwd,
+            env=self.variables(**variables),
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def program(self, text: str, cwd: Path) -> Done:
+        """Run a Python program in a process of its own."""
+        return subprocess.run(
+            [self.python, "-c", text],
+            cwd=cwd,
+            env=self.variables(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def distributions(self) -> set[str]:
+        """The names of all that is installed in it."""
+        return {
+            canonicalize_name(path.name.split("-")[0])
+            for path in self.folder.glob("lib/python3*/site-packages/*.dist-info")
+        }
+
+
+def requirements(extras: Iterable[str]) -> list[Requirement]:
+    """What pyproject.toml says that searchengine needs with these extras."""
+    table = project()
+    lines = [*table["dependencies"]]
+    for extra in extras:
+        lines += table["optional-dependencies"][extra]
+    return [Requirement(line) for line in lines]
+
+
+def closure(wanted: Sequence[Requirement], installed: bool = True) -> set[str]:
+    """The names of all distributions that requirements bring, by the metadata of those here.
+
+    installed: raise PackageNotFoundError for one that is not here; otherwise its requirements are
+        left out.
+    """
+    table = project()["optional-dependencies"]
+    todo, seen = [line for line in wanted if holds(line, ())], set()
+    while todo:
+        requirement = todo.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            continue
+        if name == "searchengine":
+            lines = [line for extra in extras for line in table[extra]]
+            todo += [needed for needed in map(Requirement, lines) if holds(needed, ())]
+            continue
+        seen.add((name, extras))
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            if installed:
+                raise
+            continue
+        todo += [needed for needed in map(Requirement, lines) if holds(needed, extras)]
+    return {name for name, _ in seen}
+
+
+def holds(requirement: Requirement, extras: Iterable[str]) -> bool:
+    """Whether a requirement applies here, if its distribution is installed with these extras."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def view(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:
+    """The environment that the wheel with these extras makes, of links to what is here."""
+    environment = _empty(folder)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    owners = Counter(
+        top for distribution in metadata.distributions() for top in _tops(distribution)
+    )
+    for name in closure(requirements(extras)):
+        distribution = metadata.distribution(name)
+        for file in distribution.files or ():
+            top = file.parts[0]
+            if top in ("..", "__pycache__"):
+                continue
+            part = Path(top) if owners[top] == 1 else Path(file)
+            link = packages / part
+            if not link.is_symlink():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(Path(str(distribution.locate_file(part))).resolve())
+    pip("install", "--quiet", "--no-deps", "--no-index", wheel, python=environment.python)
+    return environment
+
+
+def install(wheel: Path, extras: Sequence[str], folder: Path) -> Environment:
+    """The environment that pip makes of the wheel with these extras, as the Makefile calls it."""
+    environment = _empty(folder)
+    constraints = REPOSITORY / "constraints.txt"
+    torch = re.search(r"^torch==.*$", constraints.read_text(), re.MULTILINE)
+    assert torch is not None
+    line = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+    for wanted in (torch[0], line):
+        pip("install", "--quiet", "-c", constraints, wanted, python=environment.python)
+    return environment
+
+
+def _empty(folder: Path) -> Environment:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    environment = Environment(folder)
+    environment.home.mkdir()
+    return environment
+
+
+def _tops(distribution: metadata.Distribution) -> set[str]:
+    return {file.parts[0] for file in distribution.files or ()}
+
+
+def distribution(requirement: str) -> str:
+    """The normalized name of what a requirement asks for."""
+    return canonicalize_name(Requirement(requirement).name)

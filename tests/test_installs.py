@@ -1,0 +1,623 @@
+"""Every documented install line, and the commands that it promises, in environments of their own.
+
+By default an environment is a view: links to the distributions that the line requires, by the
+metadata of the wheel and of the packages (`installs.view`). It takes two seconds, pip a minute; and
+when CI runs these tests, pip has installed both main lines already, for the demo and for the tests.
+The long tests let pip install every line, and run all that it promises.
+
+What a line does not bring must be refused in one sentence, with the line to type.
+"""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import docx
+import installs
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from conftest import REPOSITORY
+from document_files import write_epub
+from filelock import FileLock
+from installs import Done, Environment, closure, project, requirements
+from reportlab.pdfgen.canvas import Canvas
+from tiny_model import write_cross_encoder, write_model2vec, write_sentence_transformer
+
+from searchengine.cli import cli
+
+View = Callable[[str], Environment]
+Check = Callable[[Environment, Path], None]
+MAIN = {"base": (), "starter": ("starter",), "all": ("all",)}
+FORMER = {"cpu", "train", "eval", "plots", "http", "watch"}  # names of what the base brings now
+FOR_WORK = {"dev", "docs", "fuzz", "peers"}
+POSTGRESQL, QDRANT = "postgresql://127.0.0.1:1/db#c", "qdrant://127.0.0.1:1#c"  # nobody listens
+OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+CLIENT = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if folder.name.startswith("popen-") else folder
+
+
+@pytest.fixture(scope="session")
+def wheel(shared: Path) -> Path:
+    """The wheel of the repository."""
+    with FileLock(shared / "wheel.lock"):
+        folder = shared / "wheel"
+        if not list(folder.glob("*.whl")):
+            installs.build_wheel(folder)
+        (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def inputs(shared: Path) -> Path:
+    """Tiny models, and files to index, train on and measure with."""
+    folder = shared / "inputs"
+    with FileLock(shared / "inputs.lock"):
+        if not folder.is_dir():
+            unfinished = shared / "unfinished"
+            _write_inputs(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+def _write_inputs(folder: Path) -> None:
+    write_sentence_transformer(folder / "tiny")
+    write_model2vec(folder / "static")
+    write_cross_encoder(folder / "cross")
+    rows = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
+    np.save(folder / "v.npy", rows)
+    subjects = "dog cat whale bird man woman child".split()
+    verbs = "sleeps runs eats sings plays sits".split()
+    sentences = [f"the {a} {b} near the {c}" for a in subjects for b in verbs for c in subjects]
+    pairs = [f"{a}\t{b}" for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
+    _write_rows(folder / "pairs.tsv", "anchor\tpositive", pairs[:60])
+    triplets = [f"{row}\t{sentences[-1 - i]}" for i, row in enumerate(pairs[:20])]
+    _write_rows(folder / "triplets.tsv", "anchor\tpositive\tnegative", triplets)
+    scored = [f"{i % 6}\t{sentences[i]}\t{sentences[3 * i]}" for i in range(20)]
+    _write_rows(folder / "sts.tsv", "score\tsentence1\tsentence2", scored)
+    labels = [f"{text}\t{'sleep' if 'sleeps' in text else 'other'}" for text in sentences[:40]]
+    _write_rows(folder / "labels.tsv", "text\tlabel", labels)
+    notes = folder / "notes"
+    notes.mkdir()
+    (notes / "whale.txt").write_text("A whale sleeps under the sea.\n")
+    (notes / "dog.md").write_text("# Dog\n\nThe dog runs.\n")
+    (notes / "cat.html").write_text("<html><body><p>The cat sits on a car.</p></body></html>")
+    (notes / "birds.csv").write_text("id,text\nred,A red bird sings\nblue,A blue bird eats\n")
+    write_epub(notes / "book.epub", "House", ["<body><p>A child plays near a tree.</p></body>"])
+    named = [{"_id": "whale", "text": "A whale sleeps."}, {"_id": "dog", "text": "The dog runs."}]
+    (folder / "notes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in named))
+    papers = folder / "papers"
+    papers.mkdir()
+    canvas = Canvas(str(papers / "whale.pdf"))
+    canvas.drawString(72, 720, "A whale sleeps under the sea")
+    canvas.save()
+    document = docx.Document()
+    document.add_paragraph("The dog runs near a tree")
+    document.save(str(papers / "dog.docx"))
+    table = pyarrow.table({"id": ["red", "blue"], "text": ["A red bird sings", "A blue bird"]})
+    pyarrow.parquet.write_table(table, papers / "birds.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"anchor": sentences[:40], "positive": sentences[40:80]}),
+        folder / "pairs.parquet",
+    )
+    (folder / "latin.txt").write_bytes("Le café est fermé\n".encode("latin-1"))
+
+
+def _write_rows(path: Path, head: str, rows: list[str]) -> None:
+    path.write_text("\n".join([head, *rows, ""]))
+
+
+@pytest.fixture
+def at(tmp_path: Path, inputs: Path) -> Path:
+    """A folder of the test, with links to the inputs."""
+    for path in inputs.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def view(wheel: Path, shared: Path) -> View:
+    """The view of a main line, by its name."""
+
+    @cache
+    def made(line: str) -> Environment:
+        folder = shared / f"view-{line}"
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                installs.view(wheel, MAIN[line], folder)
+        return Environment(folder)
+
+    return made
+
+
+# What a line promises.
+
+
+def done(env: Environment, at: Path, *words: str | Path) -> Done:
+    """Run a command that must succeed."""
+    result = env.run(*words, cwd=at)
+    assert result.returncode == 0, f"{words}: {result.stderr}"
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def keys(env: Environment, at: Path, *words: str | Path) -> list[str]:
+    """The keys of the hits of a command."""
+    hits = json.loads(done(env, at, *words, "--json").stdout)
+    return [hit["key"] for hit in hits]
+
+
+def sample(env: Environment) -> Path:
+    """The sample data of the wheel."""
+    (folder,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
+    return folder
+
+
+def helps(env: Environment, at: Path) -> None:
+    for name, command in cli.commands.items():
+        for words in [[name], *([name, each] for each in getattr(command, "commands", ()))]:
+            assert "Usage: searchengine" in done(env, at, *words, "--help").stdout
+
+
+def handles_vectors(env: Environment, at: Path) -> None:
+    done(env, at, "index", "v.npy", "v.index")
+    assert re.search(r"documents +1000\b", done(env, at, "info", "v.index").stdout)
+    done(env, at, "tune", "v.index", "--target-recall", "0.9")
+    done(env, at, "delete", "v.index", "3")
+    done(env, at, "optimize", "v.index")
+    done(env, at, "verify", "v.index")
+    done(env, at, "backup", "v.index", "v.backup")
+    assert done(env, at, "count", "v.backup").stdout.strip() == "999"
+    done(env, at, "export", "v.index", "exported")
+    assert np.load(at / "exported" / "vectors.npy").shape == (999, 16)
+    assert done(env, at, "bench", "--vectors", "v.npy", "--out", "speed", "--repeats", "1").stdout
+    assert "│" in done(env, at, "plan", "--rows", "1e9").stdout
+
+
+def handles_documents(env: Environment, at: Path) -> None:
+    data, encoder = sample(env), ("--encoder", "static")
+    judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
+    done(env, at, "encode", data, "encoded", *encoder)
+    done(env, at, "index", data, "s.index", *encoder, "--vectors", "encoded")
+    for mode in ("vector", "text", "hybrid"):
+        assert keys(env, at, "search", "s.index", "sleeping whales", "--mode", mode)
+    done(env, at, "update", "s.index", "whales-01", "year=1900")
+    older = ("--mode", "text", "--where", "year = 1900")
+    assert keys(env, at, "search", "s.index", "dolphin", *older) == ["whales-01"]
+    assert keys(env, at, "similar", "s.index", "whales-01", "-k", "1")
+    assert "dolphin" in done(env, at, "get", "s.index", "whales-01").stdout
+    assert "whales-01" in done(env, at, "list", "s.index").stdout
+    done(env, at, "evaluate", "retrieval", "s.index", *judged, "--run-out", "runs")
+    run = next((at / "runs").iterdir())
+    done(env, at, "evaluate", "runs", run, *judged[2:])
+    done(env, at, "bench", "s.index", *judged[:2], "--repeats", "1", "--out", "report")
+    assert list((at / "report").glob("*.svg")), "the report has no picture"
+    done(env, at, "mine", "pairs.tsv", "--out", "mined.tsv", *encoder)
+    done(env, at, "copy", "s.index", "copied.index")
+    done(env, at, "repair", "copied.index")
+
+
+def trains(env: Environment, at: Path) -> None:
+    few = ("--set", "max_steps=2", "--batch-size", "8", "--plots", "curve")
+    done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
+    assert list((at / "curve").glob("*.svg"))
+    done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model", "--plots", "scores")
+    done(env, at, "index", "notes", "n.index", "--encoder", "model")
+    assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
+
+
+def trains_others(env: Environment, at: Path) -> None:
+    done(env, at, "evaluate", "geometry", "sts.tsv", "--encoder", "tiny")
+    few = ("--set", "max_steps=2", "--set", "objective=classification", "--batch-size", "4")
+    done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
+    done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
+    once = ("--epochs", "1", "--base", "cross")
+    done(env, at, "train-cross-encoder", "triplets.tsv", "--out", "scorer", *once)
+
+
+def adapts(env: Environment, at: Path) -> None:
+    whole = ("--encoder", "tiny", "--no-passages")
+    done(env, at, "index", sample(env), "a.index", *whole)
+    done(env, at, "adapt", "a.index", "--documents", "100")
+    done(env, at, "reindex", "a.index", "--encoder", "static")
+
+
+def indexes_files(env: Environment, at: Path) -> None:
+    done(env, at, "index", "notes", "n.index", "--encoder", "static")
+    (found,) = keys(env, at, "search", "n.index", "tree", "--mode", "text")
+    assert found.startswith("book.epub")
+    found = keys(env, at, "search", "n.index", "bird", "--mode", "text")
+    assert len(found) == 2
+
+
+def watches(env: Environment, at: Path) -> None:
+    (at / "watched").mkdir()
+    (at / "watched" / "first.txt").write_text("A dog runs.\n")
+    words = ("index", "watched", "w.index", "--encoder", "static", "--watch")
+    with started(env, at, *words) as process:
+        wait_for(process.stderr, "watching")  # type: ignore[arg-type]
+        (at / "watched" / "second.txt").write_text("A cat sits.\n")
+        deadline = time.monotonic() + 60
+        while done(env, at, "count", "w.index").stdout.strip() != "2":
+            assert time.monotonic() < deadline, "the second file is not indexed"
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert "Stopped watching" in process.stderr.read()  # type: ignore[union-attr]
+
+
+def searches_with_the_starter(env: Environment, at: Path) -> None:
+    done(env, at, "index", "notes.jsonl", "n.index")
+    assert keys(env, at, "search", "n.index", "ocean mammals at rest", "-k", "1") == ["whale"]
+
+
+def finishes_the_demo(env: Environment, at: Path) -> None:
+    assert "Operating points" in done(env, at, "demo").stdout
+
+
+def reads_papers(env: Environment, at: Path) -> None:
+    done(env, at, "index", "papers", "p.index", "--encoder", "static")
+    for word, file in (("whale", "whale.pdf"), ("dog", "dog.docx")):
+        (key,) = keys(env, at, "search", "p.index", word, "--mode", "text")
+        assert key.startswith(file)
+    assert len(keys(env, at, "search", "p.index", "bird", "--mode", "text")) == 2
+    done(env, at, "index", "latin.txt", "l.index", "--encoder", "static")
+    few = ("--set", "max_steps=1", "--batch-size", "8")
+    done(env, at, "train", "pairs.parquet", "--out", "model", "--base", "tiny", *few)
+
+
+def serves(env: Environment, at: Path) -> None:
+    done(env, at, "index", "notes", "n.index", "--encoder", "static")
+    with started(env, at, "serve", "n.index", "--port", "0") as process:
+        line = wait_for(process.stdout, "Serving")  # type: ignore[arg-type]
+        with urllib.request.urlopen(f"{line.split()[-1]}/v1/collections", timeout=60) as answer:
+            assert answer.status == 200 and b"n" in answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, 128 + signal.SIGTERM)
+
+
+def serves_assistants(env: Environment, at: Path) -> None:
+    done(env, at, "index", "notes", "n.index", "--encoder", "static")
+    with started(env, at, "mcp", "n.index") as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps({**OPENED, "params": CLIENT}) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline() or "{}")
+        process.stdin.close()
+        process.wait(60)
+    assert answer["result"]["serverInfo"]["name"] == "searchengine"
+
+
+def runs_openvino(env: Environment, at: Path) -> None:
+    openvino = ("--runtime", "openvino")
+    done(env, at, "index", "notes", "n.index", "--encoder", "tiny", *openvino)
+    shown = done(env, at, "info", "n.index").stdout
+    assert re.search(r"runtime\s+openvino", shown), shown
+
+
+def runs_int8(env: Environment, at: Path) -> None:
+    done(env, at, "index", "notes", "n.index", "--encoder", "tiny", "--precision", "int8")
+    assert keys(env, at, "search", "n.index", "a whale", "-k", "1", "--precision", "int8")
+
+
+def reaches_for(url: str) -> Check:
+    """A check that the server of a URL is asked, where nothing listens."""
+
+    def reaches(env: Environment, at: Path) -> None:
+        result = env.run("info", url, cwd=at)
+        assert result.returncode == 2
+        assert "cannot be reached" in result.stderr
+        assert "pip install" not in result.stderr
+
+    return reaches
+
+
+def reads_datasets(env: Environment, at: Path) -> None:
+    pairs = {"anchor": ["the dog runs"] * 40, "positive": ["a dog eats"] * 40}
+    written = env.program(
+        f"from datasets import Dataset; Dataset.from_dict({pairs}).save_to_disk('saved')", at
+    )
+    assert written.returncode == 0, written.stderr
+    few = ("--set", "max_steps=1", "--batch-size", "8")
+    done(env, at, "train", "saved", "--out", "model", "--base", "tiny", *few)
+
+
+def evaluates_with_mteb(env: Environment, at: Path) -> None:
+    assert "│" in done(env, at, "evaluate", "mteb", "--sts", "sts.tsv", "--encoder", "tiny").stdout
+
+
+def logs_to_tensorboard(env: Environment, at: Path) -> None:
+    few = ("--set", "max_steps=1", "--batch-size", "8", "--tensorboard", "logs")
+    done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
+    assert list((at / "logs").iterdir())
+
+
+def encodes_on_ray(env: Environment, at: Path) -> None:
+    done(env, at, "encode", "notes", "encoded", "--encoder", "static", "--on", "ray")
+
+
+def imports(*modules: str) -> Check:
+    """A check that the modules of this project or of others can be imported."""
+
+    def check(env: Environment, at: Path) -> None:
+        result = env.program(f"import {', '.join(modules)}", at)
+        assert result.returncode == 0, result.stderr
+
+    return check
+
+
+BASE: list[Check] = [
+    helps,
+    handles_vectors,
+    handles_documents,
+    trains,
+    indexes_files,
+    watches,
+]
+LONGER: list[Check] = [trains_others, adapts]
+EXTRAS: dict[str, list[Check]] = {
+    "starter": [searches_with_the_starter],
+    "fast": [runs_openvino],
+    "formats": [reads_papers],
+    "serve": [serves],
+    "mcp": [serves_assistants],
+    "postgresql": [reaches_for(POSTGRESQL)],
+    "int8": [runs_int8],
+    "datasets": [reads_datasets],
+    "mteb": [evaluates_with_mteb],
+    "tensorboard": [logs_to_tensorboard],
+    "posthoc": [imports("umap", "zuko")],
+    "qdrant": [reaches_for(QDRANT)],
+    "ray": [encodes_on_ray],
+    "langchain": [imports("searchengine.integrations.langchain")],
+    "llamaindex": [imports("searchengine.integrations.llamaindex")],
+    "haystack": [imports("searchengine.integrations.haystack")],
+}
+IN_ALL = ("starter", "fast", "formats", "serve", "mcp", "postgresql")
+EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
+
+# What is refused without an extra: the extra, the command.
+few = ("--base", "tiny", "--set", "max_steps=1")
+MISSING: list[tuple[str, tuple[str, ...]]] = [
+    ("starter", ("index", "notes", "x.index")),
+    ("starter", ("encode", "notes", "x")),
+    ("starter", ("demo", "x")),
+    ("starter", ("train", "pairs.tsv", "--out", "x")),
+    ("starter", ("evaluate", "sts", "sts.tsv")),
+    ("starter", ("mine", "pairs.tsv", "--out", "x.tsv")),
+    ("starter", ("reindex", "notes.index", "--encoder", "starter")),
+    ("fast", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "openvino")),
+    ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
+    ("formats", ("index", "papers/dog.docx", "x.index", "--encoder", "static")),
+    ("formats", ("index", "papers/birds.parquet", "x.index", "--encoder", "static")),
+    ("formats", ("index", "latin.txt", "x.index", "--encoder", "static")),
+    ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
+    ("serve", ("serve", "notes.index")),
+    ("mcp", ("mcp", "notes.index")),
+    *(
+        (extra, words)
+        for extra, url in (
+            ("postgresql", POSTGRESQL),
+            ("qdrant", QDRANT),
+        )
+        for words in (
+            ("info", url),
+            ("search", url, "whale"),
+            ("index", "v.npy", url),
+            ("delete", url, "a"),
+            ("copy", "notes.index", url),
+            ("bench", url, "--queries", "notes/whale.txt"),
+        )
+    ),
+    ("mteb", ("evaluate", "mteb", "--sts", "sts.tsv", "--encoder", "tiny")),
+    ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
+    ("datasets", ("train", "hf:owner/name", "--out", "x", *few)),
+    ("ray", ("encode", "notes", "x", "--encoder", "static", "--on", "ray")),
+]
+
+
+def refuses(env: Environment, at: Path, extra: str, words: tuple[str, ...]) -> None:
+    """The command must end with one sentence that has the line to type, and with status 2."""
+    if "notes.index" in words:
+        done(env, at, "index", "notes", "notes.index", "--encoder", "static")
+    before = {path.name for path in at.iterdir()}
+    result = env.run(*words, cwd=at)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert f"{shlex.quote(str(env.python))} -m pip install 'searchengine[{extra}]'" in line
+    assert {path.name for path in at.iterdir()} == before, "the refused command left something"
+
+
+# The tests.
+
+
+def name(check: Check) -> str:
+    return getattr(check, "__name__", str(check))
+
+
+@pytest.mark.parametrize(
+    "check", [*BASE, *(pytest.param(each, marks=pytest.mark.long) for each in LONGER)], ids=name
+)
+def test_base(check: Check, view: View, at: Path) -> None:
+    check(view("base"), at)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    MISSING,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_base_names_the_missing_extra(
+    extra: str, words: tuple[str, ...], view: View, at: Path
+) -> None:
+    refuses(view("base"), at, extra, words)
+
+
+def test_a_folder_is_indexed_without_what_cannot_be_read(view: View, at: Path) -> None:
+    (at / "mixed").mkdir()
+    for file in ("papers/whale.pdf", "notes/whale.txt"):
+        (at / "mixed" / Path(file).name).write_bytes((at / file).read_bytes())
+    shown = done(view("base"), at, "index", "mixed", "m.index", "--encoder", "static").stderr
+    assert "'searchengine[formats]' reads .pdf" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "check"),
+    [(line, check) for line in ("starter", "all") for check in EXTRAS[line]],
+    ids=lambda value: value if isinstance(value, str) else name(value),
+)
+def test_main_lines(line: str, check: Check, view: View, at: Path) -> None:
+    check(view(line), at)
+
+
+def test_int8_is_refused_where_only_openvino_is_there(view: View, at: Path) -> None:
+    words = ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "int8")
+    refuses(view("all"), at, "int8", words)
+
+
+def test_a_view_has_what_its_line_requires_and_no_more(view: View) -> None:
+    for line, extras in MAIN.items():
+        expected = closure(requirements(extras)) | {"searchengine"}
+        assert view(line).distributions() == expected
+    assert "pytest" not in view("all").distributions()
+    assert {"psycopg-pool", "cryptography"} <= view("all").distributions()  # of extras of theirs
+    assert view("base").program("import openvino", Path()).returncode == 1
+
+
+def test_former_names_bring_nothing_more() -> None:
+    assert closure(requirements(FORMER)) == closure(requirements(()))
+    assert requirements(["postgres"])[-1].extras == {"postgresql"}
+
+
+LINES = {
+    "base": (),
+    "starter": ("starter",),
+    "all": ("all",),
+    **{extra: ("starter", extra) for extra in EXTRAS if extra not in MAIN},
+    "former": (*sorted(FORMER), "postgres"),
+}
+
+
+def test_every_extra_has_a_line() -> None:
+    assert {extra for extras in LINES.values() for extra in extras} | FOR_WORK == {
+        *project()["optional-dependencies"]
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("line", LINES)
+def test_installed_by_pip(line: str, wheel: Path, inputs: Path, tmp_path: Path) -> None:
+    """A minute for pip, and some for the commands: all of the base and what the extras promise."""
+    extras = LINES[line]
+    env = installs.install(wheel, extras, tmp_path / "environment")
+    promised = [check for extra in extras for check in EXTRAS.get(extra, ())]
+    if "postgres" in extras:
+        promised.append(reaches_for(POSTGRESQL))
+    if line == "starter":
+        promised.append(finishes_the_demo)
+    absent = _absent(env)
+    runs: list[Callable[[Path], None]] = [
+        *(lambda at, check=check: check(env, at) for check in [*BASE, *LONGER, *promised]),
+        *(
+            lambda at, extra=extra, words=words: refuses(env, at, extra, words)
+            for extra, words in MISSING
+            if extra in absent
+        ),
+    ]
+    for number, run in enumerate(runs):
+        at = tmp_path / str(number)
+        at.mkdir()
+        for path in inputs.iterdir():
+            (at / path.name).symlink_to(path)
+        run(at)
+
+
+def _absent(env: Environment) -> set[str]:
+    """The extras of which an environment has no distribution that they name."""
+    table, installed = project()["optional-dependencies"], env.distributions()
+    return {
+        extra
+        for extra in EXTRAS
+        if not {installs.distribution(line) for line in table[extra]} & installed
+    }
+
+
+# The words.
+
+
+def pages() -> Iterator[Path]:
+    yield from (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md")
+    yield from sorted((REPOSITORY / "docs").rglob("*.md"))
+    yield from sorted((REPOSITORY / "benchmarks").rglob("*.md"))
+
+
+def named_extras(text: str) -> set[str]:
+    """The extras in install lines and in sentences that speak of an extra."""
+    lists = re.findall(r"(?:searchengine|[\"' ]\.)\[([a-z0-9,]+)\]", text)
+    sentences = re.findall(r"\bextras? `([a-z0-9]+)`", text)
+    return {extra for names in [*lists, *sentences] for extra in names.split(",")}
+
+
+def test_extras_on_the_pages_exist() -> None:
+    known = {*project()["optional-dependencies"]} - FORMER - {"postgres"}
+    named = {page: named_extras(page.read_text()) for page in pages()}
+    assert {"serve", "formats", "posthoc"} <= set().union(*named.values())
+    assert {page.name: names - known for page, names in named.items() if names - known} == {}
+
+
+def test_every_extra_is_on_the_start_page() -> None:
+    page = (REPOSITORY / "docs" / "start.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = {extra for row in rows for extra in re.findall(r"`([a-z0-9]+)`", row)} | {"all"}
+    assert listed == {*project()["optional-dependencies"]} - FORMER - FOR_WORK - {"postgres"}
+    assert "searchengine[all]" in page
+
+
+# Processes that go on.
+
+
+@contextmanager
+def started(env: Environment, at: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs during the block."""
+    with subprocess.Popen(
+        env.command(*words),
+        cwd=at,
+        env=env.variables(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(lines: Iterator[str], word: str) -> str:
+    """The first line with a word; the process must write it before it ends."""
+    for line in lines:
+        if word in line:
+            return line
+    pytest.fail(f"the command ended without {word!r}")
