@@ -165,6 +165,147 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
     assert re.match(r"0\.\d+ whales.txt A whale rests", done.stdout)
 
 
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+
+
+def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands and programs as written, in order: each prints what the page shows.
+
+    With few steps of training, it and what follows has few texts, and only the rows are compared.
+    """
+    page = TUTORIAL.read_text()
+    (tmp_path / "searchengine").symlink_to(REPOSITORY)
+    monkeypatch.setattr("builtins.input", choose_answer)
+    monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)  # torch would take minutes
+    output, all_texts, compared = "", True, 0
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL):
+        if language == "python":
+            (tmp_path / block.split()[1]).write_text(block)
+        elif language == "sh":
+            output = ""
+            for line in block.splitlines():
+                if line.startswith("searchengine train") and steps is not None:
+                    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")  # compiles no model
+                    leave_few_texts(tmp_path)
+                    all_texts = False
+                output += run_line(line, tmp_path)
+        elif all_texts:
+            assert_alike(block, output.replace(str(tmp_path), "/home/me"))
+            compared += 1
+        else:
+            rows = re.compile(r"^│ (\S+) .*│$", re.MULTILINE)
+            assert rows.findall(block) == rows.findall(output)
+            compared += 1
+    assert compared == 8
+    judged = (tmp_path / "mine" / "qrels" / "test.tsv").read_text().splitlines()
+    assert judged[1:] == ["q1\tfilters.md\t1", "q2\tintegrations.md\t1"]
+    (excerpt,) = re.findall(r"^only papers.*?\? \d+$", page, re.MULTILINE | re.DOTALL)
+    assert f"{excerpt.split()[-1]:>3}  filters.md" in excerpt
+
+
+def leave_few_texts(folder: Path) -> None:
+    """Delete all pages but three from the tutorial's collection, and all pairs but 40."""
+    keys = {path.name for path in (folder / "notes").iterdir()}
+    keys -= {"labels.md", "mteb.md", "reports.md"}
+    assert run("delete", "notes.index", *keys, cwd=folder).returncode == 0
+    pairs = (folder / "pairs.jsonl").read_text().splitlines(keepends=True)
+    assert len(pairs) > 200
+    (folder / "pairs.jsonl").write_text("".join(pairs[:40]))
+
+
+def run_line(line: str, folder: Path) -> str:
+    """Run a line of the tutorial in the folder; what it prints on a terminal."""
+    words = shlex.split(line)
+    if words[0] == "python":
+        return run_python((folder / words[1]).read_text(), folder, in_this_process=True)
+    if words[0] != "searchengine":
+        subprocess.run(line, shell=True, cwd=folder, check=True)
+        return ""
+    file = words.pop() if words[-2] == ">" else None
+
+    done = run(*(word for word in words[1:] if word != ">"), cwd=folder)
+    assert done.returncode == (2 if words[1] == "tune" else 0), (line, done.stderr)
+    if file is None:
+        return done.stdout + done.stderr
+    (folder / file).write_text(done.stdout)
+    return done.stderr
+
+
+def choose_answer(prompt: str) -> str:
+    """The number of the page that answers the last question that was printed."""
+    shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    question = "LangChain retriever" if "LangChain retriever" in shown else "only papers"
+    key = {"only papers": "filters.md", "LangChain retriever": "integrations.md"}[question]
+    answer: str = re.findall(rf"^ +(\d+)  {key}", shown[shown.index(question) :], re.MULTILINE)[0]
+    print(f"{prompt}{answer}")
+    return answer
+
+
+NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
+P_VALUE = re.compile(r"(?<=p = )\d\.\d+|\d\.\d{3}(?= │$)")
+
+
+def assert_alike(shown: str, printed: str) -> None:
+    """Every line shown must be printed, in order: with the same words and much the same figures.
+
+    The pages of the documentation change: fractions may differ by 0.04, counts by a third, p-values
+    as long as they lie on the same side of 0.05. Times, snippets, the headings of hits and the
+    choices of judge.py may differ.
+    """
+    lines = iter(figures(printed))
+    for words, expected in figures(shown):
+        actual = next((numbers for others, numbers in lines if others == words), None)
+        assert actual is not None, f"not printed: {words}\n{printed}"
+        for number, other in zip(expected, actual, strict=True):
+            allowed = 0.04 if number <= 1 else number / 3
+            assert other == pytest.approx(number, abs=allowed), (words, expected, actual)
+
+
+def figures(text: str) -> list[tuple[str, list[float]]]:
+    """The words and the numbers of each line that is compared."""
+    rows = []
+    with_p = False
+    for line in text.rstrip().splitlines():
+        if not line.strip() or line[0] in "┏┡└" or line.startswith(" " * 7):
+            continue
+        if re.match(r" +\d+  \S+\.md  ", line):  # a choice of judge.py
+            continue
+        if re.match(r"0\.\d{3}  \S+\.md  ", line):  # a hit: its score and its key
+            score, key = line.split()[:2]
+            rows.append((key, [float(score)]))
+            continue
+        with_p = line.split()[-2] == "p" if line[0] == "┃" else with_p
+        line = re.sub(r"\d+(\.\d+)?(?= m?s\b)", "TIME", line)
+        line = re.sub(r"(?<=Which answer it\? )\d+", "NUMBER", line)
+        line = re.sub(r"(│ exact +│) \d\.\d\d ", r"\1 TIME ", line)  # of bench, in ms
+        if with_p or line[0] != "│":
+            line = P_VALUE.sub(lambda p: "beyond chance" if float(p[0]) < 0.05 else "chance", line)
+        numbers = [float(number.replace(",", "")) for number in NUMBER.findall(line)]
+        rows.append((" ".join(NUMBER.sub("#", line).split()), numbers))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("0.671 [", "0.611 ["),
+        ("│ 0.509", "│ 0.031"),
+        ("needs 768 passages", "needs 400 passages"),
+        ("Leave it", "Use it"),
+        ("0.599  reliability.md", "0.599  results.md"),
+        ("│ hybrid ", "│ vector "),
+        ("0.053 (0.017", "0.003 (0.017"),
+        ("p = 0.007", "p = 0.412"),
+    ],
+)
+def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -> None:
+    page = "\n".join(blocks(TUTORIAL.read_text(), "text"))
+    assert_alike(page, page)
+    assert before in page
+    with pytest.raises(AssertionError):
+        assert_alike(page, page.replace(before, after))
+
+
 def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool) -> None:
     """Their commands, the one page after the other, then their Python code."""
     (tmp_path / "notes").mkdir()

@@ -31,7 +31,7 @@ from searchengine.adapt.judging import (
     judge,
     objection,
 )
-from searchengine.adapt.material import Material, check_questions, read_material
+from searchengine.adapt.material import Material, check_documents, check_questions, read_material
 from searchengine.adapt.negatives import hard_negatives
 from searchengine.adapt.questions import Part, Question, read_clicks
 from searchengine.encoders.none import NoEncoder
@@ -127,6 +127,7 @@ def adapt(
         config = settings_for(encoder, snapshot.settings).config
         if only is not None and (reason := rotation.needless(snapshot, config)) is not None:
             return Adaptation(False, _sentence(reason, (), only), (), 0, 0)
+        check_documents(snapshot.store, clicks, documents, seed, engine.local.path)
         material = read_material(snapshot, encoder, clicks, documents, seed, report)
         check_questions(material, engine.local.path)
         if only is None:

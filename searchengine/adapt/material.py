@@ -1,5 +1,6 @@
 """What `adapt` trains on and judges by: encoded documents, and questions in three parts."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import QueryError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import CollectionSettings
+from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
 
 MIN_QUESTIONS = {Part.TRAINING: 50, Part.VALIDATION: 10, Part.HELD_OUT: 25}
@@ -76,17 +78,42 @@ def _nearest(snapshot: Snapshot, question: Question, vector: Vectors) -> Vectors
     return np.stack(nearest) if nearest else np.empty((0, len(vector)), np.float32)
 
 
+def check_documents(
+    store: Store,
+    clicks: Mapping[str, Sequence[str]],
+    documents: int,
+    seed: int,
+    path: Path | str,
+) -> None:
+    """Raise QueryError, before anything is encoded, if a part must get too few questions.
+
+    A document is asked for by its title and by one sentence, and by the log.
+    """
+    if not list(store.scan("SELECT id FROM documents WHERE text != '' LIMIT 1")):
+        raise QueryError(f"{path} has no document with a text, so there is nothing to learn from")
+    split = Split(store, seed)
+    counts = Counter(split.parts[i] for i in split.sample(documents))
+    ids = store.ids_of({key for keys in clicks.values() for key in keys})
+    logged = Counter(question.part for question in clicked(clicks, ids, split.parts))
+    for part in MIN_QUESTIONS:
+        _check_count(2 * counts[part] + logged[part], part, path, "at most ")
+
+
 def check_questions(material: Material, path: Path | str) -> None:
     """Raise QueryError if there are no texts, or a part has too few questions."""
     if not len(material.sample.vectors):
         raise QueryError(f"{path} has no document with a text, so there is nothing to learn from")
-    for part, least in MIN_QUESTIONS.items():
-        count = sum(asked.question.part is part for asked in material.asked)
-        if count < least:
-            raise QueryError(
-                f"{path} has {count} questions for {part}, adapt needs {least}: from titles and "
-                "sentences of documents with text, and from --log; add documents, or a log"
-            )
+    for part in MIN_QUESTIONS:
+        _check_count(sum(asked.question.part is part for asked in material.asked), part, path)
+
+
+def _check_count(count: int, part: Part, path: Path | str, about: str = "") -> None:
+    if count < MIN_QUESTIONS[part]:
+        raise QueryError(
+            f"{path} has {about}{count} questions for {part}, adapt needs {MIN_QUESTIONS[part]}: "
+            "from titles and sentences of documents with text, and from --log; add documents "
+            "(100 are usually enough), or a log"
+        )
 
 
 def of_part(

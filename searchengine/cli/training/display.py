@@ -170,8 +170,10 @@ class Display:
         loss = "–" if report.loss is None else f"{report.loss:.3f}"
         self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
         if not self._started:
-            left_out = f"{report.excluded} left out, for they are in an exclude file"
-            print_line(self._console, f"{report.examples} examples; {left_out}")
+            left_out = f"; {report.excluded} left out, for they are in an exclude file"
+            print_line(
+                self._console, f"{report.examples} examples{left_out if report.excluded else ''}"
+            )
             if report.scores is None and not self._resume:
                 last = "No --dev file, and too few examples to hold out: the last step is kept"
                 print_line(self._console, last)

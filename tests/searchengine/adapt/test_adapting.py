@@ -318,7 +318,10 @@ def test_an_empty_collection_is_refused(model: Path, tmp_path: Path) -> None:
 
 
 def test_few_documents_are_refused(model: Path, tmp_path: Path) -> None:
-    assert "questions for training, adapt needs 50" in refused(tmp_path, model, documents(20))
+    steps: list[str] = []
+    message = refused(tmp_path, model, documents(20), progress=lambda step, *_: steps.append(step))
+    assert "questions for training, adapt needs 50" in message and "at most" in message
+    assert steps == []  # nothing was encoded
     assert "must be at least 1, got 0" in refused(tmp_path / "b", model, [], documents=0)
 
 

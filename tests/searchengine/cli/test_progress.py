@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from searchengine.cli.console import stderr_console
+from searchengine.cli.training.display import Display
+from trainer.training.loop import Report
+
 PROGRAM = """
 import time
 from types import SimpleNamespace
@@ -37,7 +41,7 @@ cli()
 """
 COMMANDS = {
     "indexes": ["a remark", "Error: it broke"],
-    "trains": ["9 examples; 0 left out, for they are in an exclude file", "Error: it broke"],
+    "trains": ["9 examples", "Error: it broke"],
 }
 
 
@@ -93,3 +97,13 @@ def test_an_error_leaves_no_bar_in_a_file(command: str) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == COMMANDS[command]
+
+
+@pytest.mark.parametrize(("excluded", "line"), [(0, "9 examples"), (2, "9 examples; 2 left out")])
+def test_left_out_examples_are_counted(
+    excluded: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Display(stderr_console(), resume=True) as display:
+        display(Report(0, 5, None, 0.1, None, None, None, 0, 9, excluded))
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.removesuffix(", for they are in an exclude file").strip() == line
