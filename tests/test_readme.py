@@ -168,6 +168,7 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 
 
+@pytest.mark.long
 def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands and programs as written, in order: each prints what the page shows.
 
