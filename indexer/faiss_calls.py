@@ -21,6 +21,7 @@ except ModuleNotFoundError as error:
 
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 
+_WRITTEN = 1 << 20  # bytes passed to Python at a time
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
@@ -37,11 +38,13 @@ def read_index(path: Path, *, mapped: bool) -> Any:
 
 
 def write_index(index: Any, path: Path) -> None:
-    """A faiss index to a file. OSError if the disk does not take it."""
-    try:
-        faiss.write_index(index, str(path))
-    except RuntimeError as error:  # how faiss reports every failed write
-        raise OSError(f"could not write {path}: {error}") from error
+    """A faiss index to a file. OSError if the disk does not take it.
+
+    By Python's own writes: faiss passes over an error when it closes the file, and with it up to
+    4 KB that found no room.
+    """
+    with path.open("wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write, _WRITTEN))
 
 
 @contextmanager

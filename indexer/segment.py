@@ -87,7 +87,7 @@ class Segment:
         adopted = None
         if rotation_of is not None:
             check_same(rotation_of.manifest.config, config, ("rotation", "blocks"))
-            adopted = rotation_of._basis()
+            adopted = rotation_of.basis()
         write_segment(Path(path), vectors, config, dict(provenance or {}), progress, adopted, words)
         return cls.open(path, rotation_of=rotation_of)
 
@@ -132,8 +132,7 @@ class Segment:
             progress=progress,
             words=words,
         )
-        rotation = manifest.rotation_sha256
-        same = (part for part, _ in parts if part.manifest.rotation_sha256 == rotation)
+        same = (s for s, _ in parts if s.manifest.rotation_sha256 == manifest.rotation_sha256)
         return cls.open(path, rotation_of=next(same, None))
 
     @classmethod
@@ -181,7 +180,7 @@ class Segment:
         Raises SegmentError (the folder exists, or this segment was altered) and SegmentConfigError
         (another rotation or storage).
         """
-        source = self._opened().file, self._basis(), self.manifest
+        source = self._opened().file, self.basis(), self.manifest
         rewrite_segment(Path(path), *source, config, tuning=tuning, progress=progress)
         return self.open(path, rotation_of=self)
 
@@ -383,7 +382,8 @@ class Segment:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _basis(self) -> Basis:
+    def basis(self) -> Basis:
+        """The basis of the stored rows; a writer may have removed its file."""
         rotation = self._opened().rotation
         return Basis.of(self.path, self.manifest, None if rotation is None else rotation.matrix)
 
@@ -392,7 +392,7 @@ class Segment:
         numbers = None if only is None else only.rows
         checksum = self.manifest.files[self.manifest.vectors_file].sha256
         parts, config = self._opened(), self.manifest.config
-        return Part(parts.file, checksum, numbers, self._basis(), config, parts.words)
+        return Part(parts.file, checksum, numbers, self.basis(), config, parts.words)
 
     def _opened(self) -> Parts:
         if self._parts is None:

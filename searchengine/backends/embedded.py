@@ -8,7 +8,6 @@ import numpy as np
 
 from indexer.arrays import BLOCK_ROWS, Floats
 from indexer.config import Device
-from indexer.storage.manifest import ROTATION
 from searchengine.backends.contract import (
     Backend,
     Capabilities,
@@ -22,7 +21,6 @@ from searchengine.storage.collection import Collection
 from searchengine.storage.documents.changes import Known, known
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import SegmentRow
-from searchengine.storage.folders import folder_of
 
 
 class Embedded(Collection):
@@ -50,8 +48,7 @@ class Embedded(Collection):
             largest = max(snapshot.segments, key=lambda row: row.rows, default=None)
             if largest is None:
                 return {}
-            file = folder_of(self.path, largest.id) / ROTATION
-            rotation = np.load(file, allow_pickle=False) if file.exists() else None
+            rotation = snapshot.segments[largest].basis().matrix
             return {"rotation": rotation, "shortlist": snapshot.shortlist()}
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:

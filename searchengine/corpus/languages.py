@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from searchengine.errors import CorpusError
+
 # Thai, Lao, Burmese, Hangul letters, Khmer, kana, Chinese, Hangul, Chinese again.
 UNSPACED_OR_KOREAN = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u31ff\u3400-\u9fff"
@@ -131,4 +133,10 @@ def _letters(text: str) -> int:
 def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    try:  # it is unpacked into a temporary file of 65 MB
+        return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    except OSError as error:
+        raise CorpusError(
+            f"the language of the documents cannot be identified: {error.strerror or error}; make "
+            "room for 65 MB of temporary files, or set TMPDIR to a folder that has it"
+        ) from error

@@ -4,7 +4,9 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from indexer.storage.manifest import altered
 from searchengine.errors import CollectionError
+from searchengine.maintenance.held import held
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
@@ -69,7 +71,7 @@ def verify(collection: Collection) -> None:
 
     Raises CollectionError on the first fault.
     """
-    with collection.newest() as snapshot:
+    with held(collection) as (snapshot, files):
         path = snapshot.store.path
         check_pages(snapshot.store, path, "integrity_check")
         for sql, what in _INVARIANTS.items():
@@ -85,15 +87,10 @@ def verify(collection: Collection) -> None:
                 complaint = store.index_complaint()
         if complaint is not None:
             raise damaged(path, " ".join(complaint.split()))
-        for row, segment in snapshot.segments.items():
-            try:
-                with collection.named_segment(row):
-                    segment.verify()
-            except CollectionError:
-                with collection.newest() as newest:
-                    if row in newest.segments:
-                        raise
-                return verify(collection)  # a writer has replaced and removed it meanwhile
+        for file in files:
+            if not file.intact:
+                with collection.named_segment(file.row):
+                    raise altered(file.path)
 
 
 def check_pages(store: Store, path: Path, pragma: str) -> None:

@@ -4,15 +4,17 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
 from indexer.storage.durable import sha256, sync_file, sync_folder
-from indexer.storage.manifest import MANIFEST
 from searchengine.errors import CollectionError
 from searchengine.maintenance.check import check_pages, check_texts, damaged
+from searchengine.maintenance.held import HeldFile, held
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents.pending import drop_all
 from searchengine.storage.documents.store import SegmentRow, Store
@@ -21,22 +23,23 @@ from searchengine.storage.scratch import new_folder
 from searchengine.storage.snapshot import Snapshot
 
 _BLOCK = 4096  # passages read at a time
-_TRIES = 5  # a backup starts again if segments were replaced meanwhile
+_CHUNK = 1 << 20  # bytes copied at a time
 
 
 def backup(collection: Collection, path: Path) -> None:
-    """Copy the last commit to a new folder, whole or not at all."""
-    with _new_folder(path, collection.path) as scratch:
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                with collection.newest() as snapshot:
-                    _copy(snapshot, scratch)
-                return
-            except FileNotFoundError:  # replaced and removed by writers meanwhile
-                if not tries_left:
-                    raise
-                shutil.rmtree(scratch)
-                scratch.mkdir()
+    """Copy the last commit to a new folder, whole or not at all, while others read and write."""
+    with _new_folder(path, collection.path) as scratch, held(collection) as (snapshot, files):
+        for file in files:
+            _copy_file(file, folder_of(scratch, file.row.id))
+        segments = scratch / "segments"
+        segments.mkdir(exist_ok=True)
+        for folder in (*segments.iterdir(), segments):
+            sync_folder(folder)
+        snapshot.store.copy_to(scratch / "documents.db")
+        with Store(scratch / "documents.db") as store:
+            with store.transaction():
+                drop_all(store)  # what others are doing belongs to the folder that was copied
+            check_pages(store, snapshot.path / "documents.db", "quick_check")
 
 
 def export(snapshot: Snapshot, path: Path) -> int:
@@ -55,16 +58,17 @@ def export(snapshot: Snapshot, path: Path) -> int:
                 file.write(json.dumps(document.as_record(), ensure_ascii=False) + "\n")
         positions = _positions(snapshot.store)
         _export_passages(snapshot.store, folder / "passages.jsonl")
-        vectors = np.lib.format.open_memmap(
-            folder / "vectors.npy", "w+", np.float32, (passages, dim)
-        )
-        done = 0
-        for row in snapshot.segments:
-            done += _export_segment(snapshot, row, vectors, positions[done:])
+        with (folder / "vectors.npy").open("xb") as file:
+            shape = {"descr": "<f4", "fortran_order": False, "shape": (passages, dim)}
+            np.lib.format.write_array_header_1_0(file, shape)
+            start = file.tell()
+            done = 0
+            for row in snapshot.segments:
+                for block in _verified(snapshot, row, positions[done:]):
+                    _write_rows(file, start, block, positions[done : done + len(block)])
+                    done += len(block)
         if done != passages:
             raise damaged(snapshot.store.path, f"{passages - done} passages have no row")
-        vectors.flush()
-        del vectors
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
@@ -99,44 +103,40 @@ def _export_passages(store: Store, path: Path) -> None:
             after = rows[-1][:2]
 
 
-def _copy(snapshot: Snapshot, target: Path) -> None:
-    for row, segment in snapshot.segments.items():
-        folder = folder_of(target, row.id)
-        folder.mkdir(parents=True)
-        checksums = {name: entry.sha256 for name, entry in segment.manifest.files.items()}
-        for name, checksum in (checksums | {MANIFEST: row.manifest_sha256}).items():
-            source = folder_of(snapshot.path, row.id) / name
-            shutil.copyfile(source, folder / name)
-            sync_file(folder / name)
-            if sha256(folder / name) != checksum:
-                raise CollectionError(
-                    f"{source} does not match its checksum; nothing was copied; run "
-                    f"searchengine verify {snapshot.path}"
-                )
-        sync_folder(folder)
-    (target / "segments").mkdir(exist_ok=True)
-    sync_folder(target / "segments")
-    snapshot.store.copy_to(target / "documents.db")
-    with Store(target / "documents.db") as store:
-        with store.transaction():
-            drop_all(store)  # what others are doing belongs to the folder that was copied
-        check_pages(store, snapshot.path / "documents.db", "quick_check")
+def _copy_file(source: HeldFile, folder: Path) -> None:
+    """Copy a file of a segment, and compare the copy with its checksum."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / source.path.name
+    with path.open("xb") as file:
+        shutil.copyfileobj(source.file, file, _CHUNK)
+    sync_file(path)
+    if sha256(path) != source.sha256:
+        raise CollectionError(
+            f"{source.path} does not match its checksum; nothing was copied; run "
+            f"searchengine verify {source.path.parents[2]}"
+        )
 
 
-def _export_segment(
-    snapshot: Snapshot, row: SegmentRow, vectors: Floats, positions: RowNumbers
-) -> int:
-    """Write the vectors of a segment to their positions in the array; returns how many."""
+def _verified(snapshot: Snapshot, row: SegmentRow, positions: RowNumbers) -> Iterator[Floats]:
+    """The vectors of a segment in blocks; there must be as many `positions`, or more."""
     live = snapshot.live[row]
     expected = np.arange(row.rows) if live is None else live.rows
     if len(positions) < len(expected) or not _are_passages(snapshot.store, row, expected):
         raise damaged(snapshot.store.path, f"segment {row.id} has other rows than passages")
-    done = 0
     with segment_errors(snapshot.path):
-        for block in snapshot.segments[row].verified(live):
-            vectors[positions[done : done + len(block)]] = block
-            done += len(block)
-    return done
+        yield from snapshot.segments[row].verified(live)
+
+
+def _write_rows(file: BinaryIO, start: int, block: Floats, positions: RowNumbers) -> None:
+    """Write rows (n, D) to their positions (n,) in an array that begins at byte `start`.
+
+    Not mapped into memory: a full disk would then end the process by a signal.
+    """
+    rows = np.ascontiguousarray(block, "<f4")
+    runs = np.flatnonzero(np.diff(positions) != 1) + 1  # where rows do not follow each other
+    for first, end in pairwise([0, *runs.tolist(), len(rows)]):
+        file.seek(start + int(positions[first]) * rows[0].nbytes)
+        file.write(rows[first:end].data)
 
 
 def _are_passages(store: Store, row: SegmentRow, expected: RowNumbers) -> bool:

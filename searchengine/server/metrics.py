@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
@@ -16,6 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from searchengine.maintenance.stats import Stats
 from searchengine.query.hits import STAGES, Timing
+from searchengine.server.shared import reserve
 
 if TYPE_CHECKING:
     from searchengine.server.served import Served
@@ -25,6 +27,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # prometheus-client keeps the numbers of all processes in files of this folder, if it is set.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
+_RESERVED = 1 << 19  # bytes of a file, each 100 to 400 for a number; a larger one has holes
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # as many lines again, for no use
 
 
@@ -32,6 +36,7 @@ class Metrics:
     """Counters and histograms. With several workers, a scrape adds up those of all."""
 
     def __init__(self) -> None:
+        _reserve_files()
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "searchengine_requests",
@@ -145,3 +150,12 @@ class _Collections:
         for served, _ in self._collections:
             ready.add_metric([served.name], float(served.problem is None))
         yield ready
+
+
+def _reserve_files() -> None:
+    """Write the files of this process, which prometheus-client would make with holes and map."""
+    if FOLDER in os.environ:
+        for kind in ("counter", "histogram"):
+            path = Path(os.environ[FOLDER]) / f"{kind}_{os.getpid()}.db"
+            if not path.exists():  # else of a killed worker that had this number
+                reserve(path, _RESERVED)

@@ -16,6 +16,17 @@ REQUESTS = 0  # column: requests under way
 _WINDOW = 1.0  # seconds over which the rate of a token is counted
 
 
+def reserve(path: Path, size: int) -> None:
+    """Write a file of zeros that is to be mapped: on a full disk an error now.
+
+    Where a mapped file has holes, a store to memory that finds no room ends the process by SIGBUS.
+    """
+    try:
+        path.write_bytes(bytes(size))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class Shared:
     """The row of this process, and the sums of all.
 
@@ -46,7 +57,7 @@ class Shared:
     @staticmethod
     def create(path: Path, workers: int, collections: int, tokens: int) -> None:
         """Write a file of zeros; twice as many rows as workers, which may overlap in a restart."""
-        np.zeros((2 * workers + 8, 1 + collections + 3 * tokens)).tofile(path)
+        reserve(path, 8 * (2 * workers + 8) * (1 + collections + 3 * tokens))
 
     def _claim(self) -> int:
         """Lock a free row, and forget the requests of processes that were killed."""
