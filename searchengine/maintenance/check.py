@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 from searchengine.errors import CollectionError
 from searchengine.storage.collection import Collection
+from searchengine.storage.documents.ids import BEHIND
 from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
 
@@ -32,6 +33,7 @@ _INVARIANTS = {
     "WHERE start < 0 OR start > end OR end > length(CAST(text AS BLOB))": (
         "passages outside of their text"
     ),
+    BEHIND: "next ids that are used already",
 }
 
 

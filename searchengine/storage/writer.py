@@ -94,7 +94,7 @@ class Writer:
         self._open_segment = open_segment
         self.before = before
         # Beyond the folders that no commit names, too: see folders.remove_unnamed.
-        self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
+        self._numbers = max([self.changes.upcoming("segments") - 1, *map(int, before)])
 
     def append(
         self,
