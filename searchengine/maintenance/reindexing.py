@@ -34,6 +34,7 @@ from searchengine.ingest.settings import (
     trained_blocks,
 )
 from searchengine.maintenance.blocks import Block, Blocks, check_text
+from searchengine.maintenance.check import check_texts
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
@@ -225,6 +226,9 @@ class Reindexing:
                 raise _More
             for block in self.blocks.of(left):
                 self.blocks.record(block)
+            if self.blocks.changed():  # nobody else writes now
+                check_texts(self.store)
+                raise self.store.damaged("documents cannot be given passages")
             self._build()
             former = self.store.segments()
             for row in former:
