@@ -245,19 +245,20 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         if documents is None and vectors is None:
             raise QueryError("add takes documents, vectors or both, got neither")
         options = AddOptions(skip_bad, commit_every, progress, building)
-        reader = None
+        readers = None
         if vectors is None or isinstance(vectors, str | Path):
             if passages is not None:
                 raise QueryError("passages describe an array; pass vectors too, or leave them out")
             if documents is None:
                 raise QueryError(f"{vectors} holds no documents; pass them too")
-            reader, vectors = self._reader(vectors), None
+            readers, vectors = partial(self._reader, vectors), None
         if not isinstance(self.collection, Embedded) and passages is None:
+            reader = None if readers is None else readers()
             return upsert_documents(self.collection, documents, vectors, reader, options)
         if vectors is not None:
             return add_with_vectors(self.local, documents, vectors, passages, options)
-        assert reader is not None and documents is not None
-        return add(self.local, documents, reader, options)
+        assert readers is not None and documents is not None
+        return add(self.local, documents, readers, options)
 
     def delete(self, keys: Iterable[str] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
@@ -316,21 +317,22 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         return await asyncio.to_thread(self.search_batch, queries, k, **options)
 
     def _answer(self, request: Query, queries: Questions) -> HitsBatch:
-        settings, encodes = self.collection.settings, self._encoder.encodes
-        request, questions, vectors = split(queries, request, settings, encodes)
-        if not questions and vectors is None:
-            return HitsBatch()
-        scorer = self.cross_encoders.of(request.cross_encoder)
+        asked = request
         while True:
-            encoder, times = self._encoder, [perf_counter()]
+            settings, times = self.collection.settings, [perf_counter()]
+            encodes = self._encoder.encodes(settings)
+            request, questions, vectors = split(queries, asked, settings, encodes)
+            if not questions and vectors is None:
+                return HitsBatch()
+            scorer = self.cross_encoders.of(request.cross_encoder)
             if questions and not request.by_words:
-                asked = request.to_encode(questions)
-                vectors = encoder.questions(request.layers).encode(asked)
+                encoder = self._encoder.questions(request.layers, settings)
+                vectors = encoder.encode(request.to_encode(questions))
             times.append(perf_counter())
             found = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
-                if not self._is_current(encoder, snapshot.settings):  # `reindex` has replaced it
-                    continue
+                if snapshot.settings["encoder"] != settings["encoder"]:
+                    continue  # reindexed meanwhile
                 rankings = rank(snapshot, found, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, found, rankings, questions)

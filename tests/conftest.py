@@ -115,6 +115,25 @@ class WordLengths:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+class Remainders(WordLengths):
+    """Another encoder of the same width: entry i counts the words of length i modulo 5.
+
+    "a bee" is [0, 1, 0, 1, 0, …] / √2.
+    """
+
+    def __init__(self, dim: int = 16, fingerprint: str = "remainders") -> None:
+        super().__init__(dim, fingerprint)
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+        """Float32 (n, dim) unit rows."""
+        self.calls.append(list(texts))
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        for row, text in enumerate(texts):
+            for word in text.split():
+                vectors[row, len(word) % 5] += 1
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 class Numbers:
     """A text is "x y z": its vector is those numbers, not scaled. `asked`: texts encoded so far."""
 

@@ -69,8 +69,9 @@ class Embedded(Collection):
         spans = [entry.spans for entry in entries]
         supplied = {e.document.key: e.supplied for e in entries if e.supplied is not None}
         sources = {e.document.key: e.source for e in entries if e.source is not None}
+        made_by = self.settings
         with self.own_store() as store:
-            with self.writing(store) as writer:
+            with self.writing(store, made_by=made_by) as writer:
                 before = writer.changes.known(list(last))
                 check_unchanged(expected, before, last)
                 # Without its source, nothing of the metadata before is merged.

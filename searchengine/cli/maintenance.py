@@ -50,21 +50,34 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
 
 @click.command()
 @COLLECTION
+@click.option(
+    "--encode",
+    default=0,
+    type=click.IntRange(0),
+    help="Number of passages to encode again, to compare with their vectors [default: none].",
+)
+@ENCODER
+@runs
 @AS_JSON
-def verify(collection: Path, as_json: bool) -> None:
+def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
     \b
     Example:
         searchengine verify my.index
+        searchengine verify my.index --encode 100
     """
-    from searchengine.cli.console import say, show_json
+    from searchengine.cli.console import counted, say, show_json
     from searchengine.engine import SearchEngine
 
-    with SearchEngine.open(collection) as engine:
-        engine.verify()
+    with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
+        encoded = engine.verify(encode=encode)
     if as_json:
-        show_json({"collection": str(collection), "whole": True})
+        result = {"collection": str(collection), "whole": True}
+        show_json(result | ({"encoded": encoded} if encode else {}))
+    elif encode:
+        passages = counted(encoded, "passage")
+        say(f"{collection} is whole; {passages} encoded again: the vectors are the same")
     else:
         say(f"{collection} is whole")
 

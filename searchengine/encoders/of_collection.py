@@ -1,22 +1,44 @@
-"""The encoder of an open collection: loaded when it is first needed, checked before it is used."""
+"""The encoder of an open collection: loaded when it is first needed, checked before it is used.
+
+A reindex of the same engine brings another one. From before its commit until the engine shows it,
+both are held, and the settings of a state say which one built it. So a thread that searches, adds
+or refreshes meanwhile never has the vectors of one and the encoder of the other.
+"""
 
 from collections.abc import Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from searchengine.backends.contract import Backend
 from searchengine.encoders.loading import check_aligned, check_built_by, load_built_by, renamed
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EndpointError
+from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.storage.documents import forks
 from trainer.errors import TrainerError
 from trainer.runtimes.config import RuntimeConfig
 
 
+class _Held(NamedTuple):
+    """An encoder, what it is run by, and what encodes questions by it."""
+
+    encoder: TextEncoder
+    runtime: RuntimeConfig | None
+    questions: QuestionEncoder
+
+    @classmethod
+    def of(cls, encoder: TextEncoder, runtime: RuntimeConfig | None) -> "_Held":
+        return cls(encoder, runtime, QuestionEncoder(encoder))
+
+
 class CollectionEncoder:
-    """Safe to use from several threads, and in a forked child."""
+    """Safe to use from several threads, and in a forked child.
+
+    Attributes:
+        argument, runtime: as it was opened, or reindexed.
+        for_questions: encodes questions in place of the encoder.
+    """
 
     def __init__(
         self,
@@ -33,44 +55,44 @@ class CollectionEncoder:
         """
         self.argument, self.runtime, self.for_questions = encoder, runtime, for_questions
         self._collection = collection
-        self._questions: QuestionEncoder | None = None
+        self._asking: QuestionEncoder | None = None
         if for_questions is not None:
             check_aligned(for_questions, collection.settings["encoder"], collection.path)
-            self._questions = QuestionEncoder(for_questions)
+            self._asking = QuestionEncoder(for_questions)
         self._loading = Lock()
-        self._encoder: TextEncoder | None = None
+        self._present: _Held | None = None
+        self._expected: tuple[_Held, ...] = ()
         if encoder is not None:
             self._adopt(encoder)
         collection.accepts = self.check
         forks.inherit(self)
 
     def after_fork(self) -> None:
-        """In a forked child: a new lock, because the parent's may be locked for ever."""
+        """In a forked child: new locks, because the parent's may be locked for ever."""
         self._loading = Lock()
-        if (encoder := self.for_questions or self._encoder) is not None:
-            self._questions = QuestionEncoder(encoder)
+        if self.for_questions is not None:
+            self._asking = QuestionEncoder(self.for_questions)
+        if self._present is not None:
+            self._present = _Held.of(self._present.encoder, self._present.runtime)
+        self._expected = tuple(_Held.of(held.encoder, held.runtime) for held in self._expected)
 
-    def load(self) -> TextEncoder:
-        """The encoder. Raises EncoderMismatch if it has changed, CollectionError without it."""
-        with self._loading:
-            if self._encoder is None:
-                stored = self._collection.settings["encoder"]
-                self._adopt(load_built_by(stored, self._collection.path, self.runtime))
-            assert self._encoder is not None
-            return self._encoder
+    def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
+        """The encoder that built the state of these settings; None: the state shown.
 
-    @property
-    def encodes(self) -> bool:
+        Raises EncoderMismatch if it is another one, CollectionError without it.
+        """
+        return self._of(settings).encoder
+
+    def encodes(self, settings: Mapping[str, Any]) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
-        stored = self._collection.settings["encoder"]["fingerprint"]
         named = self.argument is not None or self.for_questions is not None
-        return named or stored != NO_ENCODER
+        return named or settings["encoder"]["fingerprint"] != NO_ENCODER
 
-    def questions(self, layers: int | None) -> QuestionEncoder:
+    def questions(
+        self, layers: int | None, settings: Mapping[str, Any] | None = None
+    ) -> QuestionEncoder:
         """What encodes questions, by the first `layers` of the encoder; None: by all."""
-        self.load_for_questions()
-        assert self._questions is not None
-        return self._questions.at(layers)
+        return (self._asking or self._of(settings).questions).at(layers)
 
     def load_for_questions(self) -> TextEncoder:
         """The encoder of questions. Raises as `load`."""
@@ -78,7 +100,7 @@ class CollectionEncoder:
 
     def counts(self) -> dict[str, int]:
         """How many questions were answered from the cache, and how many were encoded."""
-        questions = self._questions
+        questions = self._asking or (self._present and self._present.questions)
         return {
             "cached": 0 if questions is None else questions.cached,
             "encoded": 0 if questions is None else questions.encoded,
@@ -92,15 +114,60 @@ class CollectionEncoder:
             return str(error)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise EncoderMismatch if another encoder built a state of the collection."""
-        if self._encoder is not None:
-            check_built_by(self._encoder, settings["encoder"], self._collection.path)
+        """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
+        if self._present is not None and self._built(settings) is None:
+            self._check(self._present, settings)
         if self.for_questions is not None:
             check_aligned(self.for_questions, settings["encoder"], self._collection.path)
 
-    def _adopt(self, encoder: TextEncoder) -> None:
-        check_built_by(encoder, self._collection.settings["encoder"], self._collection.path)
+    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> None:
+        """Hold another encoder too: a reindex may commit its vectors from now on."""
+        with self._loading:
+            self._expected += (_Held.of(encoder, runtime),)
+            self._collection.renamed = {**self._collection.renamed, **renamed(encoder)}
+
+    def settle(self) -> None:
+        """Hold only the encoder that built the state shown."""
+        with self._loading:
+            built = self._built(self._collection.settings)
+            if built is not None and built is not self._present:
+                self.argument, self.runtime = built.encoder, built.runtime
+                self._present = built
+            self._expected = ()
+
+    def _of(self, settings: Mapping[str, Any] | None) -> _Held:
+        settings = self._collection.settings if settings is None else settings
+        with self._loading:
+            if (held := self._built(settings)) is not None:
+                return held
+            if self._present is None:
+                path = self._collection.path
+                self._adopt(load_built_by(settings["encoder"], path, self.runtime), settings)
+            assert self._present is not None
+            self._check(self._present, settings)
+            return self._present
+
+    def _built(self, settings: Mapping[str, Any]) -> _Held | None:
+        """The encoder held that built a state."""
+        present, expected = self._present, self._expected
+        if present is not None and self._suits(present, settings):
+            return present
+        if settings["encoder"]["fingerprint"] == NO_ENCODER:  # suits any, and is of no reindex
+            return None
+        return next((held for held in expected if self._suits(held, settings)), None)
+
+    def _suits(self, held: _Held, settings: Mapping[str, Any]) -> bool:
+        try:
+            self._check(held, settings)
+        except EncoderMismatch:
+            return False
+        return True
+
+    def _check(self, held: _Held, settings: Mapping[str, Any]) -> None:
+        check_built_by(held.encoder, settings["encoder"], self._collection.path)
+
+    def _adopt(self, encoder: TextEncoder, settings: Mapping[str, Any] | None = None) -> None:
+        held = _Held.of(encoder, self.runtime)
+        self._check(held, self._collection.settings if settings is None else settings)
         self._collection.renamed = renamed(encoder)
-        self._encoder = encoder
-        if self.for_questions is None:
-            self._questions = QuestionEncoder(encoder)
+        self._present = held

@@ -10,7 +10,9 @@
 
 Only `commit` holds the write lock. What another process commits before that is seen by the second
 comparison: a document that it has stored meanwhile is not written again, and one that it has
-changed or deleted is encoded then. In both cases the segment is built again.
+changed or deleted is encoded then. In both cases the segment is built again. What was encoded by an
+encoder that a reindex has replaced meanwhile is not stored: it is encoded again, if the reindex was
+one of this engine, which then has the new encoder.
 
 While the second thread encodes, this one reads, cuts and writes what comes next. So that there is
 something to encode while a commit is written, the first block of the next one is read before. If
@@ -19,10 +21,10 @@ nothing is read ahead: the next document may take long to come.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import Any, Self
 
@@ -30,8 +32,9 @@ import numpy.typing as npt
 
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import DuplicateKey, EmptyCorpus
+from searchengine.errors import EmptyCorpus, EncoderMismatch
 from searchengine.ingest.blocks import Block, Encode, Encoding, Stopped
+from searchengine.ingest.keys import Keys
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
@@ -49,17 +52,20 @@ from searchengine.storage.writer import Writer
 # Larger blocks would save little more, take more memory, and report progress less often.
 _FIRST_BLOCK = 512, 1 << 16
 _LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
+Readers = Callable[[], PassageReader]
+"""Returns what cuts and encodes for the state of the collection that is shown now."""
+
 _PENDING = 2  # batches in the second thread: one is encoded, the next one waits
 
 
 def add(
     collection: Collection,
     documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-    reader: PassageReader,
+    readers: Readers,
     options: AddOptions,
 ) -> AddSummary:
     """Commit documents, in place of those of the same keys; see SearchEngine.add."""
-    with Ingestion(collection, documents, reader, options) as ingestion:
+    with Ingestion(collection, documents, readers, options) as ingestion:
         return ingestion.run()
 
 
@@ -70,16 +76,18 @@ class Ingestion:
         self,
         collection: Collection,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
-        reader: PassageReader | None,
+        readers: Readers | None,
         options: AddOptions,
     ) -> None:
-        """Without `reader`, the vectors come with the documents (ingest.supplied).
+        """Without `readers`, the vectors come with the documents (ingest.supplied).
 
         Raises CollectionError when there is no room for temporary files."""
         collection.follow()
         self._collection = collection
         self._identity = collection.store.identity  # another folder may replace this one
-        self._reader = reader
+        self._readers = readers
+        self._reader = reader = None if readers is None else readers()
+        self._settings = collection.settings if reader is None else reader.settings
         self._options = options
         self._languages = Languages(None if reader is None else reader.encoder)
         self._block_size = _FIRST_BLOCK
@@ -88,11 +96,12 @@ class Ingestion:
         self._pending: deque[Encoding] = deque()
         self._stop = Event()
         self._added = self._changed = self._metadata_updated = self._unchanged = 0
-        self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
-        malformed = self._bad if options.skip_bad else None
-        self._stream = as_documents(documents, malformed, needs_text=reader is not None)
+        bad = LeftOut()
+        malformed = bad if options.skip_bad else None
+        self._stream = as_documents(documents, malformed, needs_text=readers is not None)
         self._peeked: Document | None = None
         self._spool = Spool(collection.path)
+        self._keys = Keys(self._spool, options.skip_bad, bad)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
 
     def __enter__(self) -> Self:
@@ -133,7 +142,8 @@ class Ingestion:
             if differs or finished:
                 self._merge(self._gone_through if finished else 0)
         counts = self._added, self._changed, self._metadata_updated, self._unchanged
-        return AddSummary(*counts, self._without_text, self._bad, self._repeated)
+        left_out = self._keys.without_text, self._keys.bad, self._keys.repeated
+        return AddSummary(*counts, *left_out)
 
     # ------------------------------------------------------------------- read, compare, cut, encode
 
@@ -178,22 +188,25 @@ class Ingestion:
             return None
         read = self._read(most)
         supplied = self._supplied(read)
-        documents = self._storable(read, supplied)
+        documents = self._keys.storable(read, supplied)
         with self._collection.reader(self._identity) as store:
             stored = self._known(store, documents)
             self._languages.look(store, documents)
-        documents = [each for each in documents if self._may_replace(each, stored)]
+        documents = [each for each in documents if self._keys.may_replace(each, stored)]
         comparison = compare(documents, stored, {k: each.checksum for k, each in supplied.items()})
-        spans, tokens = self._cut(comparison.changed)
         return Block(
-            len(read),
-            documents,
-            {each.key: cut for each, cut in zip(comparison.changed, spans, strict=True)},
-            tokens,
-            self._batches(comparison.changed, spans),
-            bool(comparison.changed or comparison.metadata),
-            supplied,
+            read=len(read),
+            documents=documents,
+            differs=bool(comparison.changed or comparison.metadata),
+            supplied=supplied,
+            **self._cut_block(comparison.changed),
         )
+
+    def _cut_block(self, changed: Sequence[Document]) -> dict[str, Any]:
+        """What a block holds of the documents to encode."""
+        spans, tokens = self._cut(changed)
+        by_key = {each.key: cut for each, cut in zip(changed, spans, strict=True)}
+        return {"spans": by_key, "tokens": tokens, "batches": self._batches(changed, spans)}
 
     def _known(
         self, store: Store, documents: Sequence[Document], writer: Writer | None = None
@@ -231,45 +244,6 @@ class Ingestion:
             characters -= len(self._peeked.title) + len(self._peeked.text)
             self._peeked = None
         return documents
-
-    def _storable(
-        self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
-    ) -> list[Document]:
-        """Documents with a text or vector and a new key; counts the others."""
-        kept: dict[str, Document] = {}
-        seen = self._spool.seen([document.key for document in documents])
-        for document in documents:
-            vectors = supplied.get(document.key)
-            if not document.full_text and not (vectors and vectors.spans):
-                self._without_text.add(document.key)
-            elif document.key not in seen and document.key not in kept:
-                kept[document.key] = document
-            elif document.derived:
-                self._repeated.add(document.key)
-            else:
-                self._refuse(document, "occurs twice; give it another key or leave it out")
-        self._spool.remember(kept)
-        return list(kept.values())
-
-    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
-        """False for a file whose key another folder's file has, if skip_bad leaves it out."""
-        before = stored.get(document.key)
-        if before is None or not before.root or before.root == document.root or not document.root:
-            return True
-        if not (Path(before.root) / document.file).exists():  # the folder was moved
-            return True
-        self._refuse(
-            document,
-            f"is that of a file of {before.root}; give the keys of one of the two folders a "
-            "prefix: --key-prefix NAME/",
-        )
-        return False
-
-    def _refuse(self, document: Document, why: str) -> None:
-        message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
-        if not self._options.skip_bad:
-            raise DuplicateKey(message)
-        self._bad.add(message)
 
     def _batches(
         self, documents: Sequence[Document], spans: Sequence[Sequence[Span]]
@@ -313,8 +287,37 @@ class Ingestion:
 
     def _commit(self, differs: bool) -> None:
         """Write the spooled documents that are not stored yet."""
-        if not differs:
-            return
+        while differs:
+            try:
+                return self._write()
+            except EncoderMismatch:
+                if self._readers is None:
+                    raise
+                self._encode_again()
+
+    def _encode_again(self) -> None:
+        """Encode what is not committed by the encoder that a reindex of this engine has brought.
+
+        Raises EncoderMismatch if the engine does not have it.
+        """
+        assert self._readers is not None
+        self._collection.refresh()
+        self._reader = self._readers()
+        self._settings = self._reader.settings
+        while self._pending:  # read ahead, by the former encoder
+            self._pending.popleft().vectors.exception()
+        self._spool.clear_vectors()
+        for spooled in self._spool.documents():
+            documents = [each.document for each in spooled if each.spans is not None]
+            spans, _ = self._cut(documents)
+            self._spool.place({d.key: cut for d, cut in zip(documents, spans, strict=True)})
+            for batch in self._batches(documents, spans):
+                self._spool.add_vectors(batch(self._check_stop))
+        if (block := self._next_block) is not None:
+            changed = [each for each in block.documents if each.key in block.spans]
+            self._next_block = replace(block, **self._cut_block(changed))
+
+    def _write(self) -> None:
         expected = self._spool.ranges()
         rows: Ranges = []  # of the spool's vectors
         with (
@@ -322,18 +325,21 @@ class Ingestion:
             built_ahead(
                 self._collection,
                 store,
+                self._settings,
                 number(expected),
                 lambda: self._vectors(expected),
                 self._spool.texts,
                 self._options.building,
             ) as ahead,
-            self._collection.writing(store) as writer,
+            self._collection.writing(store, made_by=self._settings) as writer,
         ):
             self._languages.settle(writer)
             passage = writer.changes.next_passage()
             for spooled in self._spool.documents():
                 stored = self._known(store, [each.document for each in spooled], writer)
-                replacing = [each for each in spooled if self._may_replace(each.document, stored)]
+                replacing = [
+                    each for each in spooled if self._keys.may_replace(each.document, stored)
+                ]
                 checksums = {s.document.key: s.vectors for s in replacing if s.vectors is not None}
                 comparison = compare([each.document for each in replacing], stored, checksums)
                 changed = self._encoded(replacing, comparison.changed)
@@ -389,10 +395,4 @@ class Ingestion:
         """Raise EmptyCorpus if the stream ended and nothing of it is stored."""
         if self._gone_through or self._more():
             return
-        reasons = []
-        if self._without_text.count:
-            reasons.append(f"{self._without_text.count} without text")
-        if self._bad.count:
-            reasons.append(f"{self._bad.count} bad, the first: {self._bad.first[0]}")
-        left_out = f" ({', '.join(reasons)})" if reasons else ""
-        raise EmptyCorpus(f"no document to index{left_out}; nothing was changed")
+        raise EmptyCorpus(f"no document to index{self._keys.reasons}; nothing was changed")

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from searchengine.corpus.documents import Document
 from searchengine.errors import EmptyCorpus
-from searchengine.ingest.ingestion import Ingestion
-from searchengine.ingest.passages import PassageReader
+from searchengine.ingest.ingestion import Ingestion, Readers
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import listing
@@ -65,11 +64,11 @@ class Mirroring(Ingestion):
         self,
         collection: Collection,
         documents: Iterable[Document],
-        reader: PassageReader,
+        readers: Readers,
         options: AddOptions,
         scope: Scope,
     ) -> None:
-        super().__init__(collection, documents, reader, options)
+        super().__init__(collection, documents, readers, options)
         self._scope = scope
         self._lost: dict[bytes, list[str]] | None = None  # digest → keys without a file
         self._moves: dict[str, str] = {}  # new key → former key

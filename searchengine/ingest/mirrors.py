@@ -78,16 +78,17 @@ class Mirrors(Local):
         Raises QueryError without an encoder."""
         folder = None if encoded is None else EncodedFolder(Path(encoded))
         self.collection.follow()  # the folder may have been replaced, with other settings
-        settings = CollectionSettings.from_stored(self.collection.settings)
+        stored = self.collection.settings
+        settings = CollectionSettings.from_stored(stored)
         if not settings.encodes:
             raise QueryError(
                 f"{self.collection.path} has no encoder; pass the vectors of the documents: "
                 "add(documents, vectors)"
             )
-        encoder = self._encoder.load()
+        encoder = self._encoder.load(stored)
         if folder is None:
-            return PassageReader(encoder, settings.passages)
-        return EncodedReader(folder, encoder, settings.passages)
+            return PassageReader(encoder, settings.passages, stored)
+        return EncodedReader(folder, encoder, settings.passages, stored)
 
     def mirror(
         self,
@@ -192,8 +193,7 @@ class Mirrors(Local):
             files.unsettled,
             options.allow_empty,
         )
-        reader = self._reader()
-        with Mirroring(self.local, documents, reader, options.add, scope) as mirroring:
+        with Mirroring(self.local, documents, self._reader, options.add, scope) as mirroring:
             return mirroring.run()
 
 

@@ -118,11 +118,18 @@ class PassageReader:
 
     Attributes:
         encoder: what encodes them.
+        settings: of the state of the collection that they suit; empty if it is not known yet.
     """
 
-    def __init__(self, encoder: TextEncoder, passages: PassageConfig | None) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        passages: PassageConfig | None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
         self.encoder = encoder
+        self.settings = settings or {}
         self._passages = passages
         self._reports = "on_batch" in inspect.signature(encoder.encode).parameters
         self._tokenizer: Tokenizes | None = None

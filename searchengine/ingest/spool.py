@@ -110,6 +110,14 @@ class Spool:
             rows,
         )
 
+    def place(self, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Give documents other passages (by key), and the next rows of `add_vectors`."""
+        rows = []
+        for key, cut in spans.items():
+            rows.append((json.dumps(cut), self._expected, key))
+            self._expected += len(cut)
+        self._many("UPDATE documents SET spans = ?, row = ? WHERE key = ?", rows)
+
     def documents(self) -> Iterator[list[Spooled]]:
         """All documents, in chunks."""
         after = 0
@@ -176,6 +184,10 @@ class Spool:
     def clear(self) -> None:
         """Forget documents and vectors; the keys stay."""
         self._run("DELETE FROM documents")
+        self.clear_vectors()
+
+    def clear_vectors(self) -> None:
+        """Forget vectors; the documents stay."""
         if self._rows:
             with room(self._folder):
                 self._file.truncate(0)

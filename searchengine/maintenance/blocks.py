@@ -123,7 +123,7 @@ class Blocks:
     def changed(self) -> list[int]:
         """Ids of documents that were added or changed since `unencoded` ended, ascending.
 
-        Their new passages left tombstones, or their ids are larger; an id that was used again, too.
+        Their new passages left tombstones, or their ids are larger: no id is used again.
         """
         sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
         dead = self._store.numbers(sql, self._range)

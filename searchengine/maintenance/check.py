@@ -8,6 +8,7 @@ from indexer.storage.manifest import altered
 from searchengine.errors import CollectionError
 from searchengine.maintenance.held import held
 from searchengine.storage.collection import Collection
+from searchengine.storage.documents.ids import BEHIND
 from searchengine.storage.documents.store import Store
 from searchengine.storage.snapshot import Snapshot
 
@@ -34,6 +35,7 @@ _INVARIANTS = {
     "WHERE start < 0 OR start > end OR end > length(CAST(text AS BLOB))": (
         "passages outside of their text"
     ),
+    BEHIND: "next ids that are used already",
 }
 
 

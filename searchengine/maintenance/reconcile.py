@@ -14,6 +14,7 @@ from indexer.segment import Segment
 from searchengine.corpus.documents import Document
 from searchengine.maintenance import salvage
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.ids import BEHIND, catch_up
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.pending import Kind, drop_all, works
 from searchengine.storage.documents.store import SegmentRow, Store
@@ -73,6 +74,10 @@ def reconcile(path: Path, store: Store) -> Plan:
         _documents(store, plan)
         segments = _segments(path, store, plan)
         _passages(store, plan)
+        if store.read(BEHIND)[0][0]:
+            catch_up(store.connection)
+            plan.report.found.append(f"{store.path.name}: next ids are used already")
+            plan.report.mended.append("the next ids are larger than all that are stored")
         lacking = _numbers(
             store,
             "SELECT id FROM documents WHERE vectors IS NOT x'' "

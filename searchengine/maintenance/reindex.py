@@ -1,6 +1,6 @@
 """What an engine offers to change its encoder: `reindex`, `preview_reindex`, `discard_reindex`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
@@ -21,7 +21,7 @@ from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing, current, discard
@@ -57,7 +57,6 @@ class Reindexes(Local):
     """Changes the encoder of an open collection."""
 
     _encoder: CollectionEncoder
-    _replacing = False  # the state shown and `_encoder` may differ for a moment
 
     def reindex(
         self,
@@ -91,21 +90,10 @@ class Reindexes(Local):
             check_aligned(questions, identity, f"{path}, reindexed,")
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
+            self._encoder.expect(chosen, runtime)
             reindexing.swap()
-        former = self.collection.accepts
-        self._replacing = True
-        self.collection.accepts = lambda _: None
-        try:
             self.collection.refresh()
-            try:
-                self._encoder = CollectionEncoder(self.collection, chosen, runtime, questions)
-            except EncoderMismatch:  # another process has reindexed it again
-                self._encoder = CollectionEncoder(self.collection, None, runtime)
-        except BaseException:
-            self.collection.accepts = former
-            raise
-        finally:
-            self._replacing = False
+            self._encoder.settle()
 
     def preview_reindex(
         self,
@@ -143,19 +131,6 @@ class Reindexes(Local):
     def discard_reindex(self) -> bool:
         """Drop the pending reindex with all that it has encoded; False if there is none."""
         return discard(self.local)
-
-    def _is_current(self, encoder: CollectionEncoder, settings: Mapping[str, Any]) -> bool:
-        """Whether an encoder is that of a state; False if `reindex` has replaced it just now.
-
-        Raises EncoderMismatch if no reindex replaces it: one was interrupted after its commit.
-        """
-        try:
-            encoder.check(settings)
-        except EncoderMismatch:
-            if not self._replacing and encoder is self._encoder:
-                raise
-            return False
-        return True
 
     def _chosen(
         self, encoder: EncoderArgument | None, runtime: RuntimeConfig | None

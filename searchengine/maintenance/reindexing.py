@@ -34,9 +34,11 @@ from searchengine.ingest.settings import (
     trained_blocks,
 )
 from searchengine.maintenance.blocks import Block, Blocks, check_text
+from searchengine.maintenance.check import check_texts
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.ids import SPACE
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import Store
 from searchengine.storage.folders import beside, checksum, os_errors, segment_errors
@@ -45,8 +47,6 @@ from searchengine.storage.mode import Mode
 from searchengine.storage.pending import Owner, who
 from searchengine.storage.writer import TUNED, Writer
 
-SPACE = 1 << 40
-"""From the first passage id of one encoder to that of the next: additions and merges stay below."""
 REST = 64
 """Documents that may be encoded while the write lock is held."""
 ROUNDS = 20
@@ -226,6 +226,9 @@ class Reindexing:
                 raise _More
             for block in self.blocks.of(left):
                 self.blocks.record(block)
+            if self.blocks.changed():  # nobody else writes now
+                check_texts(self.store)
+                raise self.store.damaged("documents cannot be given passages")
             self._build()
             former = self.store.segments()
             for row in former:
@@ -292,7 +295,7 @@ def _begun(
             work = current(store)
             if work is None:
                 _check_texts(path, store)
-                first = (Changes(store).next_passage() // SPACE + 1) * SPACE
+                first = Changes(store).take("spaces") * SPACE
                 owner = Owner.new(path)
                 details = {"settings": described, "blocks": [], "supplied": False, **who()}
                 ends = first, first + SPACE - 1

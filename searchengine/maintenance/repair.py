@@ -168,17 +168,18 @@ def _mend(
     progress: Progress | None,
 ) -> Plan:
     with Store(database) as store:
-        settings = store.settings()
         reader = None
 
         def load_reader() -> PassageReader:
+            settings = store.settings()
             described = settings["encoder"]
             if encoder is None:
                 loaded = load_built_by(described, path, runtime)
             else:
                 loaded = load_given(encoder, runtime, described.get("layers"))
             check_built_by(loaded, described, path)
-            return PassageReader(loaded, CollectionSettings.from_stored(settings).passages)
+            cut = CollectionSettings.from_stored(settings).passages
+            return PassageReader(loaded, cut, settings)
 
         if needs_encoder:
             reader = load_reader()  # before the lock is taken: it can take seconds
@@ -188,8 +189,10 @@ def _mend(
             plan = reconcile(path, store)
             opened.update(plan.opened)
             if plan.documents:
+                if reader is None or reader.settings != store.settings():  # changed meanwhile
+                    reader = load_reader()
                 with closing(Spool(path)) as spool:
-                    _encode(writer, plan, reader or load_reader(), spool, progress)
+                    _encode(writer, plan, reader, spool, progress)
                     if spool.rows:
                         writer.append(spool.vectors([(0, spool.rows)]))
         plan.close()

@@ -18,6 +18,7 @@ from indexer.storage.durable import sync_folder
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.ids import catch_up
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
 
@@ -31,6 +32,7 @@ _TABLES = {
     "tombstones": ("passage",),
     "fields": ("id", "path"),
     "pending": ("id", "kind", "first", "last", "folder", "details"),
+    "ids": ("kind", "next"),
 }
 
 
@@ -139,8 +141,10 @@ def finish(path: Path) -> bool:
 def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
     changes, connection = Changes(new), new.connection
     for table, columns in _TABLES.items():
-        if table == "pending" and _lacks(old, table):  # of an older version
+        if table in ("pending", "ids") and _lacks(old, table):  # of an older version
             continue
+        if table == "ids":  # the new file begins with the ids of an empty collection
+            connection.execute("DELETE FROM ids")
         marks = ", ".join("?" * len(columns))
         names = ", ".join(columns)
         insert = f"INSERT OR ABORT INTO {table} ({names}) VALUES ({marks})"
@@ -153,6 +157,7 @@ def _copy(old: sqlite3.Connection, new: Store, result: Salvage) -> None:
                     result.copied[table] += 1
             except (sqlite3.IntegrityError, sqlite3.InterfaceError) as error:
                 result.lost.append(f"a row of {table}, {row[0]!r:.80} ({error})")
+    catch_up(connection)
     settings = dict(connection.execute("SELECT name, value FROM settings").fetchall())
     if "record_keys" not in settings:
         changes.set("record_keys", "position")  # of an older version, as its migration sets it

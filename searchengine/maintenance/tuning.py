@@ -116,13 +116,14 @@ def tune_collection(
     with collection.reading() as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
         measured = {row: (each, snapshot.live[row]) for row, each in snapshot.segments.items()}
+        settings = snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
     self_queries = None
     if queries is None:
         vectors, self_queries = queries_of(segments, live, goal)
     else:
-        vectors = encoder.load().encode(queries, role="query")
+        vectors = encoder.load(settings).encode(queries, role="query")
     tuning = tune(
         segments,
         vectors,

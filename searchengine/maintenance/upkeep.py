@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from indexer.building.build import Progress
+from indexer.config import integer
 from indexer.tuning.tune import Goal, Tuning
 from searchengine.backends.embedded import Local
 from searchengine.encoders.loading import start
@@ -11,6 +12,7 @@ from searchengine.encoders.none import NoEncoder
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import QueryError
 from searchengine.maintenance import check, copies
+from searchengine.maintenance.encoded import check_encoded
 from searchengine.maintenance.repair import repair
 from searchengine.maintenance.tuning import stored_goal, tune_collection
 
@@ -68,9 +70,16 @@ class Upkeep(Local):
         with self.local.reading() as snapshot:
             return check.warm(snapshot)
 
-    def verify(self) -> None:
-        """Check files, checksums and tables. Raises CollectionError on the first error."""
+    def verify(self, *, encode: int = 0) -> int:
+        """Check files, checksums and tables. Raises CollectionError on the first error.
+
+        `encode`: number of passages, from all segments, to encode again and to compare with the
+        stored vectors. Returns how many were: a collection may have fewer, and vectors that came
+        with their documents are left out."""
+        if integer(encode) is None or encode < 0:
+            raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
         check.verify(self.local)
+        return check_encoded(self.local, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
 

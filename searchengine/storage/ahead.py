@@ -5,8 +5,9 @@ pending work, from the rows that the commit is expected to add. Should another w
 that depends on meanwhile, the segment is dropped, and the transaction builds its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from indexer.building.build import Blocks, Progress
 from indexer.segment import Segment
@@ -25,6 +26,7 @@ MIN_ROWS = 1000
 def built_ahead(
     view: WritableView,
     store: Store,
+    made_by: Mapping[str, Any],
     rows: int,
     vectors: Callable[[], Blocks],
     texts: Callable[[], Iterable[terms.Text]],
@@ -36,17 +38,19 @@ def built_ahead(
 
     Args:
         view, store: the collection, and its connection for writing.
+        made_by: the settings by which they were made.
         rows: number of vectors.
         vectors: returns the vectors, (rows, D) in all.
         texts: returns the texts of their documents.
         progress: progress callback, as for `add`.
 
-    Raises as `Writer.append`; also CollectionBusy, as `WritableView.writing`.
+    Raises as `Writer.append`; also CollectionBusy and EncoderMismatch, as `WritableView.writing`.
     """
     if rows < MIN_ROWS:
         yield None
         return
     way, largest = way_to_build(store, rows)
+    view.check_made_by(made_by, store)
     if largest is None:
         yield None
         return

@@ -167,7 +167,7 @@ class Merging:
                 rows = sum(map(len, live))
                 if not rows:
                     return None
-                first = Changes(store).next_passage()
+                first = Changes(store).take("passages", rows)
                 owner = Owner.new(path)
                 inputs = [[row.id, row.base, row.rows, row.manifest_sha256] for row in chosen]
                 details = {"inputs": inputs, "rows": rows, "moved": 0, **who()}

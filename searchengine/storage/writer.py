@@ -94,7 +94,7 @@ class Writer:
         self._open_segment = open_segment
         self.before = before
         # Beyond the folders that no commit names, too: see folders.remove_unnamed.
-        self._numbers = max([0, *(row.id for row in store.segments()), *map(int, before)])
+        self._numbers = max([self.changes.upcoming("segments") - 1, *map(int, before)])
 
     def append(
         self,
@@ -320,10 +320,15 @@ class WritableView(View):
         return {row: held.get(row) or self._open_segment(row, held) for row in rows}
 
     @contextmanager
-    def writing(self, store: Store, wait: float | None = None) -> Iterator[Writer]:
+    def writing(
+        self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
+    ) -> Iterator[Writer]:
         """A transaction; shows what it committed, and removes the folders that it replaced.
 
-        `wait`: seconds to wait for another writer; None: as the view was opened.
+        `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
+        settings by which the passages and vectors to add were made; None: none are added.
+
+        Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
         """
         opened: dict[SegmentRow, Segment] = {}
 
@@ -334,7 +339,8 @@ class WritableView(View):
             return opened[row]
 
         with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
-            self._check_encoder(store.settings())
+            self.accepts(store.settings())
+            self.check_made_by(made_by, store)
             writer.rename_encoder(self.renamed)
             yield writer
         try:
@@ -352,18 +358,25 @@ class WritableView(View):
             ) from error
         self._clear_away(store, writer.before)
 
-    def _check_encoder(self, stored: Mapping[str, Any]) -> None:
-        """Raise EncoderMismatch if another encoder has replaced the one of what this view shows."""
-        shown, now = self.settings["encoder"], stored["encoder"]
-        if shown == now:
-            return
-        self.accepts(stored)
-        if _identity(shown) != _identity(now):
+    def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:
+        """Raise EncoderMismatch unless passages and vectors made by these settings suit the store.
+
+        What this view shows does not count: another thread may have moved it since.
+        """
+        stored = store.settings()
+        if made_by is not None and self._making(made_by) != self._making(stored):
+            now = stored["encoder"]
             name = now["source"] or now.get("name") or now["fingerprint"][:12]
             raise EncoderMismatch(
-                f"{self.path} was reindexed by the encoder {name} since it was opened here; "
-                "nothing was changed, open it again"
+                f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
+                "they were not added, make them again by that encoder"
             )
+
+    def _making(self, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What passages and vectors depend on; a newer version may have renamed the encoder."""
+        encoder = settings["encoder"]
+        fingerprint = self.renamed.get(encoder["fingerprint"], encoder["fingerprint"])
+        return fingerprint, encoder["dim"], settings.get("passages")
 
     def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
         """Remove replaced folders, unless another process is writing.
@@ -378,10 +391,3 @@ class WritableView(View):
                 "replaced segments were not removed; the next change tries again: %s",
                 error,
             )
-
-
-def _identity(described: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What identifies a stored encoder; a model may get another fingerprint by a newer version."""
-    named = described["source"] is not None
-    names = (described.get(name) for name in ("dim", "source", "name", "layers"))
-    return *names, None if named else described["fingerprint"]

@@ -4,10 +4,10 @@ A document is looked up by its title and text, so keys, metadata and the order o
 differ from those of the corpus that was encoded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,13 +33,17 @@ class EncodedReader(PassageReader):
     """Cuts documents as they were cut, and returns the vectors of their passages."""
 
     def __init__(
-        self, folder: EncodedFolder, encoder: TextEncoder, passages: PassageConfig | None
+        self,
+        folder: EncodedFolder,
+        encoder: TextEncoder,
+        passages: PassageConfig | None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`encoder`, `passages`: of the collection. Reads all digests: 20 bytes a document.
+        """`encoder` and the rest: of the collection. Reads all digests: 20 bytes a document.
 
         Raises EncoderMismatch, CollectionError (other passages), CorpusError (damaged).
         """
-        super().__init__(encoder, passages)
+        super().__init__(encoder, passages, settings)
         check_built_by(
             encoder,
             folder.encoder,

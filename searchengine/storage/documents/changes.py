@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from searchengine.corpus.documents import Document
-from searchengine.storage.documents import lexical
+from searchengine.storage.documents import ids, lexical
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filters import fields
 
@@ -95,15 +95,21 @@ class Changes:
         return known(self.store, keys)
 
     def next_passage(self) -> int:
-        """The id of the next passage: beyond all rows of all segments, and those of merges.
+        """The id of the next passage: beyond all rows that any segment has had.
 
-        A new encoder's passages have ids far beyond (searchengine.storage.documents.pending).
+        A new encoder's passages have ids far beyond (searchengine.storage.documents.ids).
         """
-        sql = (
-            "SELECT max((SELECT ifnull(max(base + rows), 0) FROM segments), "
-            "(SELECT ifnull(max(last + 1), 0) FROM pending WHERE kind != 'reindex'))"
-        )
-        return int(self.store.read(sql)[0][0])
+        return self.upcoming("passages")
+
+    def upcoming(self, kind: str) -> int:
+        """The next id. Kinds: see searchengine.storage.documents.ids."""
+        with self.store.writing() as connection:
+            return ids.upcoming(connection, kind)
+
+    def take(self, kind: str, count: int = 1) -> int:
+        """Take new ids; returns the first."""
+        with self.store.writing() as connection:
+            return ids.take(connection, kind, count)
 
     def write(
         self,
@@ -119,16 +125,16 @@ class Changes:
         """
         replaced = [known[d.key].id for d in documents if d.key in known]
         self._bury(replaced)
-        free = self.store.read("SELECT ifnull(max(id), -1) + 1 FROM documents")[0][0]
-        ids, rows = [], []
+        free = self.take("documents", sum(d.key not in known for d in documents))
+        numbers, rows = [], []
         for document in documents:
             before = known.get(document.key)
             metadata, source = merged(before, document)
-            ids.append(free if before is None else before.id)
+            numbers.append(free if before is None else before.id)
             free += before is None
             texts = (document.key, document.title, document.text)
             origin = (source, document.root or None, (vectors or {}).get(document.key))
-            rows.append((ids[-1], *texts, metadata, document.digest, *origin))
+            rows.append((numbers[-1], *texts, metadata, document.digest, *origin))
         self._many(
             "INSERT INTO documents (id, key, title, text, metadata, digest, source, root, vectors) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
@@ -137,7 +143,7 @@ class Changes:
             "vectors = excluded.vectors",
             rows,
         )
-        self._place(ids, spans, first_passage)
+        self._place(numbers, spans, first_passage)
 
     def set_sources(self, sources: Mapping[str, str]) -> None:
         """Store the metadata as last added (by key, as JSON), where an update has changed it."""
@@ -161,9 +167,9 @@ class Changes:
         self._place(documents, spans, first_passage)
 
     def _place(
-        self, ids: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
+        self, documents: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
     ) -> None:
-        placed = ((i, *span) for i, cut in zip(ids, spans, strict=True) for span in cut)
+        placed = ((i, *span) for i, cut in zip(documents, spans, strict=True) for span in cut)
         self._many(
             "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
             ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
@@ -223,6 +229,9 @@ class Changes:
             "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
             [(segment.id, segment.base, segment.rows, segment.manifest_sha256)],
         )
+        with self.store.writing() as connection:
+            ids.skip(connection, "segments", segment.id + 1)
+            ids.skip(connection, "passages", segment.base + segment.rows)
 
     def remove_segments(
         self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False
@@ -283,11 +292,11 @@ class Changes:
         """Passages of these documents → tombstones."""
         if not documents:
             return
-        ids = [(i,) for i in documents]
+        rows = [(i,) for i in documents]
         self._many(
-            "INSERT INTO tombstones (passage) SELECT id FROM passages WHERE document = ?", ids
+            "INSERT INTO tombstones (passage) SELECT id FROM passages WHERE document = ?", rows
         )
-        self._many("DELETE FROM passages WHERE document = ?", ids)
+        self._many("DELETE FROM passages WHERE document = ?", rows)
         self.set("tombstones_id", uuid4().hex)
 
     def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:

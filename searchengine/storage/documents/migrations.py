@@ -11,6 +11,7 @@ segments      the folders of vectors that a commit has named, each with its mani
 tombstones    deleted passages that a segment still has a row for
 pending       work that outlives a commit, see searchengine.storage.documents.pending; the view
               live_passages leaves out the passages that it hides
+ids           the next id of each table, see searchengine.storage.documents.ids
 settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request, see searchengine.storage.filters.fields
 text_index    words, see searchengine.storage.documents.lexical
@@ -26,7 +27,7 @@ from uuid import uuid4
 
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
-from searchengine.storage.documents import lexical
+from searchengine.storage.documents import ids, lexical
 from searchengine.storage.filters import fields
 
 if TYPE_CHECKING:
@@ -126,6 +127,11 @@ def m008_roots(db: "sqlite_utils.Database") -> None:
     db.execute("CREATE INDEX documents_root ON documents (root, key) WHERE root NOT NULL")
 
 
+def m009_ids(db: "sqlite_utils.Database") -> None:
+    """The next ids, so that none is used again."""
+    ids.create(db.conn)
+
+
 _PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
 
 MIGRATIONS = {
@@ -139,6 +145,7 @@ MIGRATIONS = {
         m006_vectors,
         m007_pending,
         m008_roots,
+        m009_ids,
     )
 }
 """Name → migration, in the order in which they are applied."""

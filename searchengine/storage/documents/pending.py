@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from searchengine.storage.documents import ids
 from searchengine.storage.documents.changes import Span
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.tables import Ids
@@ -71,11 +72,13 @@ def enter(
 ) -> Work:
     """Add a row, which hides the passages from `ends[0]` to `ends[1]`."""
     with store.writing() as connection:
-        cursor = connection.execute(
-            "INSERT INTO pending (kind, first, last, folder, details) VALUES (?, ?, ?, ?, ?)",
-            (kind, *ends, folder, json.dumps(details)),
+        number = ids.take(connection, "pending")
+        connection.execute(
+            "INSERT INTO pending (id, kind, first, last, folder, details) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (number, kind, *ends, folder, json.dumps(details)),
         )
-    return Work(int(cursor.lastrowid or 0), kind, *ends, folder, details)
+    return Work(number, kind, *ends, folder, details)
 
 
 def note(store: Store, work: Work, **details: Any) -> Work:
@@ -100,15 +103,15 @@ def give_up(store: Store, work: Work) -> None:
         connection.execute(sql, (Kind.REMOVE, work.id))
 
 
-def move(store: Store, ids: Ids, first: int) -> None:
-    """Copy the passages `ids` (n,), ascending, of one segment, to the hidden ids from `first` on.
+def move(store: Store, passages: Ids, first: int) -> None:
+    """Copy passages (n,), ids ascending, of one segment, to the hidden ids from `first` on.
 
-    The live passages of that segment between the ends of `ids` are all among `ids`. Those that were
-    deleted meanwhile become tombstones.
+    The live passages of that segment between the first and the last are all among them. Those that
+    were deleted meanwhile become tombstones.
     """
     sql = "SELECT id, document, start, end FROM passages WHERE id BETWEEN ? AND ?"
-    new = dict(zip(ids.tolist(), range(first, first + len(ids)), strict=True))
-    rows = store.read(sql, (int(ids[0]), int(ids[-1])))
+    new = dict(zip(passages.tolist(), range(first, first + len(passages)), strict=True))
+    rows = store.read(sql, (int(passages[0]), int(passages[-1])))
     place(store, [(new.pop(old), document, (start, end)) for old, document, start, end in rows])
     bury(store, list(new.values()))
 

@@ -223,10 +223,10 @@ def test_an_encoder_that_fails_is_tried_again(
 def test_a_missing_encoder_leaves_searches_by_words(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def missing(self: CollectionEncoder) -> TextEncoder:
+    def missing(self: CollectionEncoder, settings: object) -> TextEncoder:
         raise EncoderMissing("built by /secret, which cannot be loaded")
 
-    monkeypatch.setattr(CollectionEncoder, "load", missing)
+    monkeypatch.setattr(CollectionEncoder, "_of", missing)
     client = serve()
     assert client.post("/v1/search", json={"query": "a bee", "mode": "text"}).json()["hits"]
     for mode in ("hybrid", "vector", "auto"):

@@ -12,7 +12,7 @@ from test_reindex import during
 
 from searchengine import Document, SearchEngine
 from searchengine.encoders.functions import FunctionEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.maintenance import blocks
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing
@@ -36,7 +36,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 
 @pytest.mark.parametrize("refreshed", [False, True])
-def test_an_interruption_after_the_commit_ends_in_an_error(
+def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, refreshed: bool
 ) -> None:
     refresh = Collection.refresh
@@ -50,13 +50,14 @@ def test_an_interruption_after_the_commit_ends_in_an_error(
         patch.setattr(Collection, "refresh", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.reindex(other())
-    if not refreshed:
-        assert len(engine.search("x", k=5)) == 5  # the former state, by the former encoder
-        with pytest.raises(EncoderMismatch, match="was built by the encoder lengths"):
-            engine.refresh()
-    else:
-        with pytest.raises(EncoderMismatch, match="was built by the encoder lengths"):
-            engine.search("x", k=5)
+    assert len(engine.search("x", k=5)) == 5  # unless refreshed, the former state
+    assert engine.stats().dim == (3 if refreshed else 16)
+    engine.refresh()
+    assert (len(engine.search("x", k=5)), engine.stats().dim) == (5, 3)
+    engine.add([document(7)])
+    engine.reindex(WordLengths(8, "narrow"))
+    assert (len(engine.search("x", k=9)), engine.stats().dim) == (6, 8)
+    engine.verify()
 
 
 def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
