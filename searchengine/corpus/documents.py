@@ -205,9 +205,9 @@ def as_documents(
             malformed.add(str(error))
 
 
-def numbered(count: int, prefix: str = "") -> Iterator[Document]:
-    """Documents without text whose keys are the numbers from 0, for vectors without documents."""
-    return (Document(f"{prefix}{i}", "") for i in range(count))
+def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]:
+    """Documents without text whose keys are numbers from `first`, for vectors without documents."""
+    return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
 
 
 def checked_key(key: object) -> str:
