@@ -228,7 +228,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
-                have a vector. None, with vectors: documents with row numbers as keys.
+                have a vector. None, with vectors: documents without text, whose keys are numbers
+                that follow the highest stored one.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file. In a list, None stands for a document without a vector, which is found by
                 its words. A path: the folder that `encode_corpus` or `searchengine encode` wrote.
@@ -236,7 +237,7 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: new documents per commit; None: all or none. After an interruption the
-                same call continues after the last commit.
+                same call continues after the last commit, but for vectors without documents.
             progress: progress callback: documents just read, tokens just encoded.
             building: progress callback of the index: step, rows just done, rows in all.
 

@@ -47,7 +47,8 @@ class Document:
         file: path below the root, for a document of a file; else "".
         derived: the key was computed from the content of the record.
 
-    Raises CorpusError on an empty key, values of the wrong type, or text that UTF-8 cannot hold.
+    Raises CorpusError on an empty key, values of the wrong type, text that UTF-8 cannot hold, or
+    metadata that contains the character U+0000.
     """
 
     key: str
@@ -76,6 +77,16 @@ class Document:
         except (TypeError, ValueError, RecursionError) as error:
             at = _unwritable(self.metadata)
             self._refuse(f"metadata{at} cannot be written as JSON ({error})")
+        if holds_nul(written):
+            at = next(
+                f" {name!r:.80}"
+                for name, value in self.metadata.items()
+                if holds_nul(_STRICT.encode({name: value}))
+            )
+            self._refuse(
+                f"metadata{at} contains the character U+0000, at which filters would end the text; "
+                "remove it"
+            )
         brackets = written.count("[") + written.count("{")
         if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
             self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
@@ -194,9 +205,9 @@ def as_documents(
             malformed.add(str(error))
 
 
-def numbered(count: int, prefix: str = "") -> Iterator[Document]:
-    """Documents without text whose keys are the numbers from 0, for vectors without documents."""
-    return (Document(f"{prefix}{i}", "") for i in range(count))
+def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]:
+    """Documents without text whose keys are numbers from `first`, for vectors without documents."""
+    return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
 
 
 def checked_key(key: object) -> str:
@@ -341,6 +352,11 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
     return type(value).__name__ in _MISSING_TYPES
+
+
+def holds_nul(written: str) -> bool:
+    """Whether a text in JSON contains the character U+0000, at which SQLite's functions end it."""
+    return "\\u0000" in written and "\\u0000" in written.replace("\\\\", "")
 
 
 def _deeper(value: Any, levels: int) -> bool:

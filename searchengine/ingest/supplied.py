@@ -8,27 +8,30 @@ waits for the commit; the segment is built from the array itself.
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import BLOCK_ROWS
+from indexer.arrays import BLOCK_ROWS, evenly
+from searchengine.backends.contract import Backend
 from searchengine.corpus.documents import DataFrame, Document, checked_key, numbered
 from searchengine.encoders.checks import unusable
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import CollectionBusy, CorpusError, QueryError
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
-from searchengine.storage.documents.changes import Span
+from searchengine.storage.documents.changes import Known, Span
 from searchengine.storage.documents.connections import Pool
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _CHUNK = 10_000  # keys looked up at a time
 _LONGEST = 1 << 40  # characters of a text
+_SAMPLE = 100  # rows that tell one file from another
 
 
 def add_with_vectors(
@@ -47,11 +50,14 @@ def add_with_vectors(
     collection.follow()
     settings = collection.settings
     rows = Rows.checked(vectors, settings["encoder"]["dim"])
-    if documents is None:
-        if passages is not None:
-            raise QueryError("passages need documents; leave them out, or pass documents")
-        documents = numbered(rows.documents)
-    with SuppliedIngestion(collection, documents, rows, passages, options) as ingestion:
+    if documents is not None:
+        with SuppliedIngestion(collection, documents, rows, passages, options) as ingestion:
+            return ingestion.run()
+    if passages is not None:
+        raise QueryError("passages need documents; leave them out, or pass documents")
+    with collection.reader(collection.store.identity) as store:
+        documents = numbered(rows.documents, first=store.highest_number() + 1)
+    with NumberedIngestion(collection, documents, rows, None, options) as ingestion:
         return ingestion.run()
 
 
@@ -220,6 +226,44 @@ class SuppliedIngestion(Ingestion):
         if len(rows) == 1 and self._rows.array.dtype.kind == "f":
             return self._rows.array[slice(*rows[0])]
         return self._rows.blocks(rows)
+
+
+class NumberedIngestion(SuppliedIngestion):
+    """Ingestion of vectors without documents, under new numbers."""
+
+    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
+        if document.key in stored:
+            raise number_taken(self._collection.path, document.key)
+        return True
+
+
+def number_taken(path: object, key: str) -> CollectionBusy:
+    """The error of vectors without documents whose number another writer has used meanwhile."""
+    return CollectionBusy(
+        f"{path}: another writer has just used the number {key}; add the vectors again, their "
+        "numbers then follow it"
+    )
+
+
+def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> None:
+    """Raise QueryError if a file's row numbers are the keys of other vectors: of another file.
+
+    It is the same file, in part or edited, if one of a hundred rows is as it is stored.
+    """
+    rows = Rows.checked(vectors, backend.settings["encoder"]["dim"])
+    sample = {str(i): int(i) for i in evenly(rows.documents, _SAMPLE)}
+    stored = backend.known(list(sample))
+    same = (
+        state.vectors == checksum_of([(0, 0)], rows.read([sample[key]]))
+        for key, state in stored.items()
+    )
+    if stored and not any(same):
+        name = Path(source).stem
+        raise QueryError(
+            f"the row numbers of {source} are keys of other documents in {backend.path}; give its "
+            f"rows keys of their own: --key-prefix {name}/, or replace those documents: "
+            "--key-prefix ''"
+        )
 
 
 class _Passages:

@@ -19,7 +19,7 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CollectionError, DuplicateKey, EmptyCorpus, QueryError
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary
-from searchengine.ingest.supplied import Rows, VectorsArgument, checksum_of
+from searchengine.ingest.supplied import Rows, VectorsArgument, checksum_of, number_taken
 from searchengine.storage.documents.changes import Comparison, Known, Span, compare, merged
 
 _BLOCK = 2000  # documents read, encoded and committed together
@@ -39,9 +39,11 @@ def upsert_documents(
         if options.skip_bad:
             raise QueryError("skip_bad would shift the rows of the vectors; leave skip_bad out")
         rows = Rows.checked(vectors, backend.settings["encoder"]["dim"])
-        documents = numbered(rows.documents) if documents is None else documents
-    assert documents is not None
-    adding = _Adding(backend, reader, rows, options)
+    adding = _Adding(backend, reader, rows, options, numbered=documents is None)
+    if documents is None:
+        assert rows is not None
+        with backend.reading() as snapshot:
+            documents = numbered(rows.documents, first=snapshot.store.highest_number() + 1)
     stream = as_documents(
         documents, adding.bad if options.skip_bad else None, needs_text=rows is None
     )
@@ -60,6 +62,7 @@ class _Adding:
     reader: PassageReader | None
     rows: Rows | None
     options: AddOptions
+    numbered: bool  # vectors without documents, under new numbers
     added: int = 0
     changed: int = 0
     metadata_updated: int = 0
@@ -81,6 +84,8 @@ class _Adding:
         tokens = 0
         for _ in range(_TRIES):
             stored = self.backend.known([document.key for document in storable])
+            if self.numbered and stored:
+                raise number_taken(self.backend.path, next(iter(stored)))
             comparison = compare(storable, stored, checksums)
             if new := [each for each in comparison.changed if each.key not in vectors]:
                 tokens += self._encode(new, vectors)

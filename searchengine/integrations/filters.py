@@ -22,7 +22,6 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_GREATEST = 2**63  # integers from here on are no numbers of a filter
 _CONSTANTS = {True: "true", False: "false"}
 
 
@@ -43,14 +42,18 @@ def literal(value: Any) -> str:
         return _CONSTANTS[value]
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, int) and abs(value) < _GREATEST:
-        return str(value)
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, int | float) and _is_finite(value):
         return repr(value)
     raise FilterError(
-        "a filter compares with texts, finite numbers below 2**63, true and false, "
-        f"got {value!r:.80}"
+        f"a filter compares with texts, finite numbers, true and false, got {value!r:.80}"
     )
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the range of floats
+        return False
 
 
 def missing(name: str) -> str:

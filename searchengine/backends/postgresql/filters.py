@@ -11,7 +11,6 @@ import json
 import re
 from typing import Any
 
-from searchengine.errors import FilterError
 from searchengine.storage.filters.dates import Date
 from searchengine.storage.filters.parser import parse
 from searchengine.storage.filters.sql import Check, Condition, Dialect, Field, Filter, like_parts
@@ -32,8 +31,6 @@ def condition(where: str | None) -> tuple[str, list[Any]]:
     """A filter as a condition over `documents`, and its parameters. Raises FilterError."""
     if where is None:
         return "true", []
-    if "\0" in where:
-        raise FilterError("PostgreSQL stores no character U+0000; leave it out of the filter")
     return compiled(parse(where))
 
 

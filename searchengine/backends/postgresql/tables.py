@@ -52,6 +52,11 @@ class PostgresTables:
         """Key → id, for the keys that are stored."""
         return dict(self.read("SELECT key, id FROM documents WHERE key = ANY(%s)", (_keys(keys),)))
 
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+        sql = "SELECT coalesce(max(key::bigint), -1) FROM documents WHERE key ~ '^[0-9]{1,18}$'"
+        return int(self.read(sql)[0][0])
+
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         """Key → stored state, for the keys that are stored."""
         columns = "key, id, digest, metadata::text, source::text, root, vectors"

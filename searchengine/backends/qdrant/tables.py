@@ -4,6 +4,7 @@ Qdrant has no snapshots. What was read of a document is remembered, so that a qu
 document as it was at one moment, whatever becomes of it meanwhile.
 """
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,16 @@ class QdrantTables:
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
         return {key: stored.number for key, stored in self.keyed(keys).items()}
+
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits, −1 if there is none; reads all."""
+        highest = after = -1
+        while points := self._page(after, None, _PAGE, ["number", "key"]):
+            keys = (str(point.payload["key"]) for point in points)
+            numbers = (int(key) for key in keys if re.fullmatch("[0-9]{1,18}", key))
+            highest = max(highest, *numbers)
+            after = points[-1].payload["number"]
+        return highest
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         """Key → stored state, for the keys that are stored."""

@@ -98,10 +98,9 @@ FEW = 100
 )
 @click.option(
     "--key-prefix",
-    default="",
-    show_default=False,
     metavar="TEXT",
-    help="Text to put before generated keys: of files, and of records without a key.",
+    help="Text to put before generated keys: of files, of records without a key, and of the rows "
+    "of a .npy file.",
 )
 @reads
 @click.option(
@@ -140,7 +139,8 @@ def index(
     input. Fields of records: _id, title, text; all others become metadata to
     filter by. The key of a file is its path below CORPUS; the key of a record
     without _id is a hash of its content (docs/keys.md); the key of a vector
-    without a document is its row number. A document replaces the stored one
+    without a document is its row number, and --key-prefix keeps a second file of
+    vectors apart. A document replaces the stored one
     with the same key, and is encoded only if its text differs. After an
     interruption, the same command continues from the last commit. --prune removes
     what is gone from a folder, --watch keeps the collection in step with it.
@@ -188,7 +188,7 @@ def index(
             if fields:
                 engine.index_fields(*fields)
             if mirror is not None and mirror.watch:
-                watch(engine, corpus, mirror.options(key_prefix, columns, every), as_json)
+                watch(engine, corpus, mirror.options(key_prefix or "", columns, every), as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
@@ -196,7 +196,7 @@ def index(
             ):
                 how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
                 if mirror is not None:
-                    mirrored = mirror.options(key_prefix, columns, every, **how)
+                    mirrored = mirror.options(key_prefix or "", columns, every, **how)
                     summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
                 else:
                     documents = _documents(
@@ -225,20 +225,23 @@ def _documents(
     corpus: str,
     vectors: Any,
     on_bad: Any,
-    key_prefix: str,
+    key_prefix: str | None,
     columns: Any,
     unread: Any,
 ) -> Iterable["Document"]:
     """The documents of a corpus; of a file of vectors, their numbers."""
     from searchengine.corpus.documents import numbered
     from searchengine.corpus.files import read_corpus
+    from searchengine.ingest.supplied import check_numbers
 
     if holds_vectors(corpus):
-        return numbered(len(vectors), key_prefix)
+        if key_prefix is None:
+            check_numbers(engine.collection, vectors, corpus)
+        return numbered(len(vectors), key_prefix or "")
     documents = read_corpus(
         corpus,
         on_bad,
-        key_prefix=key_prefix,
+        key_prefix=key_prefix or "",
         record_keys=engine.collection.settings.get("record_keys", "content"),
         columns=columns,
         unread=unread,

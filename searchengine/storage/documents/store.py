@@ -124,6 +124,14 @@ class Store(Database):
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
         return dict(self._rows(sql, _distinct(keys)))
 
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+        sql = (
+            "SELECT ifnull(max(CAST(key AS INTEGER)), -1) FROM documents WHERE key >= '0' "
+            "AND key < ':' AND key NOT GLOB '*[^0-9]*' AND length(key) <= 18"
+        )
+        return int(self.scan(sql)[0][0])
+
     def keys(self, passage_ids: Iterable[int]) -> list[str]:
         """The keys of these passages' documents, in the order of the ids."""
         order = [int(i) for i in passage_ids]

@@ -41,6 +41,9 @@ class Tables(Protocol):
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
 
+    def highest_number(self) -> int:
+        """The highest key that is a number of at most 18 digits; −1 if there is none."""
+
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
 

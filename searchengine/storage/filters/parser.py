@@ -84,6 +84,10 @@ def parse(source: str) -> Filter:
     """The tree of a filter expression. Raises FilterError with a caret under the mistake."""
     if not source.isprintable() and any("\ud800" <= c <= "\udfff" for c in source):
         raise FilterError("in the filter: half of a surrogate pair, which is not a character")
+    if "\0" in source:
+        raise FilterError(
+            "in the filter: the character U+0000, which no metadata contains; leave it out"
+        )
     return _Parser(source).parse()
 
 
@@ -333,14 +337,10 @@ def _kind(value: Value | Date) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    """A number; None for one that SQLite cannot store exactly."""
-    if re.search(r"[.eE]", text):
-        number = float(text)
-        return None if abs(number) == math.inf else number
-    digits = text.lstrip("+-").lstrip("0") or "0"
-    if len(digits) > 19 or int(digits) >= 2**63:
+    """A number; None for one beyond the range of floating-point numbers."""
+    if math.isinf(float(text)):
         return None
-    return -int(digits) if text[0] == "-" else int(digits)
+    return float(text) if re.search(r"[.eE]", text) else int(text)
 
 
 def _short(text: str) -> str:

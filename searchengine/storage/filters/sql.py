@@ -252,13 +252,18 @@ def _test(check: Check) -> tuple[str, tuple[Value, ...]]:
         case "like":
             return "GLOB ?", (_glob(str(check.values[0])),)
         case "between":
-            return "BETWEEN ? AND ?", check.values
+            return "BETWEEN ? AND ?", tuple(map(_bound, check.values))
         case "in":
-            return f"IN ({', '.join('?' * len(check.values))})", check.values
+            return f"IN ({', '.join('?' * len(check.values))})", tuple(map(_bound, check.values))
         case "":
             return "", ()
         case operator:
-            return f"{operator} ?", check.values
+            return f"{operator} ?", tuple(map(_bound, check.values))
+
+
+def _bound(value: Value) -> Value:
+    """A value as SQLite takes it: it reads whole numbers beyond 64 bits in JSON as floats, too."""
+    return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
 def json_path(field: Field) -> str:

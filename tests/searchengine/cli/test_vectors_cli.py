@@ -39,6 +39,25 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
     assert done.returncode == 2 and "has no encoder: search with a vector of 8" in done.stderr
 
 
+def test_a_second_file_of_vectors_replaces_nothing_unasked(folder: Path) -> None:
+    first, second = folder / "vectors.npy", folder / "second.npy"
+    np.save(second, RNG.standard_normal((40, 8)).astype(np.float32))
+    assert run_json("index", first, folder / "c", "--commit-every", 500)["added"] == 900
+    done = run("index", second, folder / "c")
+    assert done.returncode == 2 and "are keys of other documents in" in done.stderr
+    assert "--key-prefix second/, or replace those documents: --key-prefix ''" in done.stderr
+    assert run_json("index", first, folder / "c")["unchanged"] == 900
+    apart = ("index", second, folder / "c", "--key-prefix", "second/")
+    assert run_json(*apart)["added"] == 40
+    assert run_json(*apart)["unchanged"] == 40
+    edited = np.load(first)
+    edited[:300] *= -1
+    np.save(first, np.concatenate([edited, edited[:7] + 1]))
+    done = run_json("index", first, folder / "c")  # the same file, edited
+    assert (done["changed"], done["unchanged"], done["added"]) == (300, 600, 7)
+    assert run_json("index", second, folder / "c", "--key-prefix", "")["changed"] == 40
+
+
 def test_documents_and_vectors(folder: Path) -> None:
     index = ["index", folder / "documents.jsonl", folder / "c", "--vectors", folder / "vectors.npy"]
     assert run_json(*index)["added"] == 900

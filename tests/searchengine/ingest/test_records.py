@@ -76,6 +76,9 @@ def test_what_is_missing_is_left_out(missing: Any) -> None:
         ({"inner": [{"deep": {1, 2}}]}, "the field 'f.inner.deep' holds a value of type set"),
         (1j, "type complex"),
         (float("inf"), "metadata 'f' cannot be written as JSON"),
+        ("a\0b", r"document 2: metadata 'f' contains the character U\+0000, at which filters"),
+        ([{"x": "\\\0"}], r"contains the character U\+0000"),
+        ({"\0": 1}, r"contains the character U\+0000"),
     ],
 )
 def test_values_that_mean_nothing_in_json_are_named(value: Any, message: str) -> None:
@@ -85,6 +88,12 @@ def test_values_that_mean_nothing_in_json_are_named(value: Any, message: str) ->
     malformed = LeftOut()
     assert [d.key for d in as_documents(records, malformed)] == ["a"]
     assert malformed.count == 1
+
+
+def test_what_only_looks_like_the_character_0_is_kept() -> None:
+    metadata = {"f": "\\u0000", "\\\\u0000": "\x01"}
+    (document,) = as_documents([{"_id": "a", "text": "x\0y", **metadata}], None)
+    assert document.metadata == metadata and document.text == "x\0y"
 
 
 def test_a_nest_without_an_end_is_refused() -> None:

@@ -20,6 +20,7 @@ from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.lines import read_jsonl
 from searchengine.errors import (
+    CollectionBusy,
     CollectionError,
     CorpusError,
     DuplicateKey,
@@ -156,6 +157,39 @@ def test_any_kind_of_numbers(tmp_path: Path, dtype: str, order: Any) -> None:
         _, vectors = stored(engine, tmp_path / "export")
         assert vectors == pytest.approx(unit(rows.astype(np.float64)), abs=1e-3)
         assert engine.get("3").text == ""  # type: ignore[union-attr]
+
+
+def test_vectors_alone_continue_the_numbers(engine: SearchEngine) -> None:
+    rows = random(30)
+    for start in (0, 10, 20):
+        assert engine.add(vectors=rows[start : start + 10], commit_every=4).added == 10
+    assert list(engine.keys()) == [str(i) for i in range(30)]
+    assert engine.search(rows[17], 1, mode="vector")[0].key == "17"
+    engine.delete(["3", "29"])
+    named = [{"_id": key, "text": "x"} for key in ("007", "40x", "4" * 19, "٤٢", "-50", "a1")]
+    engine.add(named, random(6, seed=1))
+    assert engine.add(vectors=rows[:2]).added == 2
+    assert {"29", "30"} <= set(engine.keys()) and "3" not in engine and len(engine) == 36
+    engine.add([{"_id": 99, "text": "x"}], random(1, seed=2))
+    engine.add(vectors=rows[:1])
+    assert "100" in engine
+
+
+def test_a_number_that_another_writer_has_used_is_not_replaced(
+    engine: SearchEngine, path: Path
+) -> None:
+    rows = random(4)
+    engine.add(vectors=rows)
+
+    def on_read(*_: int) -> None:
+        with SearchEngine.open(path) as other:
+            other.add(vectors=rows[2:])
+
+    with pytest.raises(CollectionBusy, match="another writer has just used the number 4"):
+        engine.add(vectors=rows[:2], progress=on_read)
+    engine.refresh()
+    assert len(engine) == 6
+    assert engine.search(rows[2], 2, mode="vector")[1].key == "4"
 
 
 def with_row(i: int, value: float) -> np.ndarray:

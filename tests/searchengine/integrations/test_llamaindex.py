@@ -226,7 +226,7 @@ def test_filters_may_be_nested(stores: Stores) -> None:
         ("any", "abc", "any takes a list"),
         ("all", [], "at least one value"),
         ("==", float("nan"), "texts, finite numbers"),
-        ("==", 2**63, "texts, finite numbers"),
+        ("==", 10**400, "texts, finite numbers"),
     ],
 )
 def test_what_a_filter_cannot_say_is_refused(operator: str, value: Any, message: str) -> None:

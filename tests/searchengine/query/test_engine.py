@@ -279,6 +279,7 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         ("dog", {"k": "5"}, QueryError, "k must be a whole number of at least 1, got '5'"),
         (5, {}, QueryError, r"shape \(q, 16\), got int64 of shape \(1,\)"),
         ("dog", {"where": "a = '\ud800'"}, FilterError, "surrogate"),
+        ("dog", {"where": "a = 'x\0y'"}, FilterError, r"U\+0000, which no metadata contains"),
         (
             "dog",
             {"shortlist": 0},
@@ -305,6 +306,7 @@ def test_bad_questions(
         ({"threes": {"n": float("nan")}}, CorpusError, "cannot be written as JSON"),
         ({"threes": {"n": object()}}, CorpusError, "update of 'threes': the field 'n'"),
         ({"threes": 5}, QueryError, "update of 'threes' must be a mapping of metadata, got int"),
+        ({"threes": {"n": "a\0b"}}, CorpusError, r"update of 'threes': metadata 'n' .* U\+0000"),
         ({"threes": {"n": 1}, "gone": {}}, QueryError, "no document 'gone'; nothing was changed"),
     ],
 )
