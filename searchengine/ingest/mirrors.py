@@ -145,7 +145,8 @@ class Mirrors(Local):
                 summary, unread, malformed = None, Unread(), LeftOut()
                 settled, problem = False, ""
                 try:
-                    files = state.look(unread)
+                    self.collection.follow()
+                    files = state.look(unread, self.local.store.identity)
                     # A pass that failed may have stored files that are gone by now.
                     if not (first or before or state.has_changed(files)):
                         watcher.wait()

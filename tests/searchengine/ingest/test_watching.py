@@ -24,6 +24,7 @@ from searchengine.corpus.files import read_corpus
 from searchengine.corpus.folder import Unread, folders_below
 from searchengine.errors import CorpusError
 from searchengine.ingest import folder_state, mirrors
+from searchengine.ingest import watching as watcher
 from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirrors import MirrorOptions, Pass
 
@@ -170,6 +171,27 @@ def test_two_watchers_and_another_writer(engine: SearchEngine, notes: Path, tmp_
         until(lambda: (third.refresh(), keys(third))[1] == there | records)
         third.delete(records)
     engine.refresh()
+    check(engine, notes)
+
+
+def test_a_restored_backup_catches_up(
+    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the same, but the collection has not read what the one before has."""
+    monkeypatch.setattr(folder_state, "RECENT", 0)
+    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    engine.mirror(notes)
+    engine.backup(tmp_path / "backup")
+    (notes / "a.txt").unlink()
+    write(notes, {"one/b.txt": "bb bb", "c.txt": "ccc", "d.txt": "dddd"})
+    with watching(engine, notes):
+        until(lambda: keys(engine) == {"one/b.txt", "c.txt", "d.txt"})
+        path = engine.collection.path
+        path.rename(tmp_path / "old")
+        (tmp_path / "backup").rename(path)
+        with SearchEngine.open(path, Words()) as restored:
+            until(lambda: (restored.refresh(), len(restored))[1] == 3)
+            assert restored["one/b.txt"].text == "bb bb"
     check(engine, notes)
 
 
