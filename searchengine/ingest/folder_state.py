@@ -43,6 +43,7 @@ class FolderState:
         self.folder = folder
         self._stamps: dict[str, Stamp | None] = {}  # None: to be read again
         self._collection: Hashable = None  # the one that the files were read into
+        self._fresh: dict[str, tuple[Stamp, float]] = {}  # a recent stamp, and when it was seen
 
     def look(self, unread: Unread, collection: Hashable = None) -> Listing:
         """List the folder; `unread` counts files that are not read. Raises CorpusError, OSError.
@@ -53,7 +54,7 @@ class FolderState:
         check_corpus(self.folder)
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
-        now = time.time()
+        now, began = time.time(), time.monotonic()
         files = {}
         for path in _listed(self.folder, unread):
             if stamp := _stamp(path):
@@ -61,7 +62,15 @@ class FolderState:
         stamps = self._stamps if collection == self._collection else {}
         changed = [path for path, stamp in files.items() if stamps.get(path) != stamp]
         # A file just written may be written again without another time: it is read again later.
-        recent = {path for path in changed if now - files[path].changed / 1e9 < RECENT}
+        # Its time may be by another clock, and in the future: then it is settled once it has stayed
+        # the same as long by this clock.
+        listed = time.monotonic()
+        fresh = {path: each for path, each in files.items() if now - each.changed / 1e9 < RECENT}
+        seen = {path: at for path, (stamp, at) in self._fresh.items() if fresh.get(path) == stamp}
+        self._fresh = {path: (stamp, seen.get(path, listed)) for path, stamp in fresh.items()}
+        recent = {
+            path for path in changed if path in fresh and began - seen.get(path, began) < RECENT
+        }
         return Listing(files, changed, recent, collection)
 
     def has_changed(self, listing: Listing) -> bool:
