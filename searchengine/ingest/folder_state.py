@@ -1,7 +1,7 @@
-"""The files of a folder as they were last read, to see which have changed."""
+"""The files of a folder as a collection last read them, to see which have changed."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,15 @@ class Stamp(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a folder at one time: path below the folder → stamp; and which to read."""
+    """The files of a folder at one time: path below the folder → stamp; and which to read.
+
+    `collection`: the one that they are to be read into, see `FolderState.look`.
+    """
 
     files: dict[str, Stamp]
     changed: list[str]
     unsettled: set[str]
+    collection: Hashable = None
 
 
 class FolderState:
@@ -38,25 +42,44 @@ class FolderState:
         """`folder`: absolute."""
         self.folder = folder
         self._stamps: dict[str, Stamp | None] = {}  # None: to be read again
+        self._collection: Hashable = None  # the one that the files were read into
+        self._fresh: dict[str, tuple[Stamp, float]] = {}  # a recent stamp, and when it was seen
 
-    def look(self, unread: Unread) -> Listing:
-        """List the folder; `unread` counts files that are not read. Raises CorpusError, OSError."""
+    def look(self, unread: Unread, collection: Hashable = None) -> Listing:
+        """List the folder; `unread` counts files that are not read. Raises CorpusError, OSError.
+
+        `collection`: what identifies the collection. Another one, such as a backup that was put in
+        its place, has not read what the one before has: every file has changed.
+        """
         check_corpus(self.folder)
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
-        now = time.time()
+        now, began = time.time(), time.monotonic()
         files = {}
         for path in _listed(self.folder, unread):
             if stamp := _stamp(path):
                 files[path.relative_to(self.folder).as_posix()] = stamp
-        changed = [path for path, stamp in files.items() if self._stamps.get(path) != stamp]
+        stamps = self._stamps if collection == self._collection else {}
+        changed = [path for path, stamp in files.items() if stamps.get(path) != stamp]
         # A file just written may be written again without another time: it is read again later.
-        recent = {path for path in changed if now - files[path].changed / 1e9 < RECENT}
-        return Listing(files, changed, recent)
+        # Its time may be by another clock, and in the future: then it is settled once it has stayed
+        # the same as long by this clock.
+        listed = time.monotonic()
+        fresh = {path: each for path, each in files.items() if now - each.changed / 1e9 < RECENT}
+        seen = {path: at for path, (stamp, at) in self._fresh.items() if fresh.get(path) == stamp}
+        self._fresh = {path: (stamp, seen.get(path, listed)) for path, stamp in fresh.items()}
+        recent = {
+            path for path in changed if path in fresh and began - seen.get(path, began) < RECENT
+        }
+        return Listing(files, changed, recent, collection)
 
     def has_changed(self, listing: Listing) -> bool:
-        """Whether files have appeared, changed or gone since the last pass."""
-        return bool(listing.changed) or listing.files.keys() != self._stamps.keys()
+        """Whether files have appeared, changed or gone, or another collection is to read them."""
+        return (
+            bool(listing.changed)
+            or listing.files.keys() != self._stamps.keys()
+            or listing.collection != self._collection
+        )
 
     def done(self, listing: Listing) -> bool:
         """Note that the changed files of a listing were read; True if all were settled."""
@@ -67,6 +90,7 @@ class FolderState:
         self._stamps = {
             path: None if path in unsettled else stamp for path, stamp in listing.files.items()
         }
+        self._collection = listing.collection
         return not unsettled
 
 

@@ -1,9 +1,11 @@
 """What an engine offers to keep a collection equal to a folder: `mirror` and `watch`."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
+from time import monotonic
 
 from searchengine.backends.embedded import Local
 from searchengine.corpus.columns import Columns
@@ -12,7 +14,14 @@ from searchengine.corpus.files import check_corpus, read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.errors import CollectionBusy, CorpusError, QueryError
+from searchengine.errors import (
+    CollectionError,
+    CorpusError,
+    EncoderMismatch,
+    EncoderMissing,
+    EndpointError,
+    QueryError,
+)
 from searchengine.ingest.encoding.folder import EncodedFolder
 from searchengine.ingest.encoding.reader import EncodedReader
 from searchengine.ingest.folder_state import RECENT, FolderState, Listing
@@ -22,6 +31,8 @@ from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSetti
 
 RETRY = 1.0
 """Seconds to wait after a pass that failed."""
+_SHARE, _LONGEST = 4, 60.0
+"""The same, in times that it took, and at most: it encodes again what a full disk did not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +140,29 @@ class Mirrors(Local):
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
         Yields the first pass, and then each one that has changed something, left out a file or
-        record, or failed. A pass that fails is tried again: the folder is missing or empty, or
-        another process writes for longer than the collection waits. Malformed records are left
-        out. Needs watchfiles.
+        record, or failed. A pass that fails is tried again until it succeeds, whether the folder
+        or the collection is away, empty, busy, damaged, full or not writable, or the encoder's
+        endpoint fails. Malformed records are left out. Needs watchfiles.
+
+        Raises EncoderMismatch and EncoderMissing, which waiting does not mend, and CollectionError
+        for a collection that is closed or on a server.
         """
         from searchengine.ingest.watching import Watcher
 
         options = MirrorOptions() if options is None else options
         options = replace(options, add=replace(options.add, skip_bad=True))
-        state = FolderState(Path(folder).resolve())
-        first, before = True, ""
+        state, collection = FolderState(Path(folder).resolve()), self.local
+        first, before, documents = True, "", self._count()
         named: set[str] = set()  # what was left out, so that a second reading is no news
         with Watcher(state.folder, stop) as watcher:
             while not watcher.stopped:
                 watcher.follow()
+                began = monotonic()
                 summary, unread, malformed = None, Unread(), LeftOut()
                 settled, problem = False, ""
                 try:
-                    files = state.look(unread)
+                    collection.follow()
+                    files = state.look(unread, collection.store.identity)
                     # A pass that failed may have stored files that are gone by now.
                     if not (first or before or state.has_changed(files)):
                         watcher.wait()
@@ -154,14 +170,21 @@ class Mirrors(Local):
                     on_bad = _into(malformed)
                     summary = self._pass(state, files, options, unread, on_bad)
                     settled = state.done(files)
-                except (CollectionBusy, CorpusError, OSError) as error:
+                except (EncoderMismatch, EncoderMissing):
+                    raise
+                except (CollectionError, CorpusError, EndpointError, OSError) as error:
+                    if collection.closed:
+                        raise
                     problem = str(error)
-                done = Pass(summary, self._count(), unread, malformed, problem)
+                with suppress(CollectionError, OSError):
+                    documents = self._count()
+                retry = max(RETRY, min(_SHARE * (monotonic() - began), _LONGEST))
+                done = Pass(summary, documents, unread, malformed, problem)
                 left_out = {*unread.failed.first, *malformed.first}
                 if first or done.changes or problem != before or not left_out <= named:
                     yield done
                 first, before, named = first and summary is None, problem, left_out or named
-                watcher.wait(None if settled else RETRY if problem else RECENT)
+                watcher.wait(None if settled else retry if problem else RECENT)
 
     def _count(self) -> int:
         with self.collection.reading() as snapshot:

@@ -133,9 +133,11 @@ class Collection(WritableView):
                 writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
-        """Close, and remove the folder if it has no document and no other process has it open."""
+        """Close, and remove the folder if it has no document and no other process has it open.
+
+        What is no collection, or cannot be read, stays."""
         self.close()
-        with suppress(CollectionBusy), Store(self.path / "documents.db") as store:
+        with suppress(CollectionError), Store(self.path / "documents.db") as store:
             if not store.segments() and not any(store.counts()):
                 with store.alone():
                     if not store.segments() and not any(store.counts()):

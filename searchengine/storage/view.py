@@ -122,6 +122,11 @@ class View:
         if not self._current().store.in_place:
             self.refresh()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._shown is None
+
     def close(self) -> None:
         """Release the files; closing twice is harmless."""
         with self._changing:

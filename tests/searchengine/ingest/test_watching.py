@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from command_line import COMMAND
+from conftest import WordLengths
 from cut_documents import EXACT, Words
 from test_mirror import check, encoded, write
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.corpus.files import read_corpus
-from searchengine.corpus.folder import Unread, folders_below
-from searchengine.errors import CorpusError
+from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.ingest import folder_state, mirrors
-from searchengine.ingest.folder_state import FolderState
+from searchengine.ingest import watching as watcher
 from searchengine.ingest.mirrors import MirrorOptions, Pass
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
@@ -173,90 +172,83 @@ def test_two_watchers_and_another_writer(engine: SearchEngine, notes: Path, tmp_
     check(engine, notes)
 
 
-# -------------------------------------------------------------------------- what the state compares
-
-
-def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = FolderState(notes)
-    files = state.look(Unread())
-    assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
-    assert not state.done(files)  # a write in the same tick of the clock would not be seen
-    assert state.has_changed(state.look(Unread()))
+def test_a_restored_backup_catches_up(
+    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the same, but the collection has not read what the one before has."""
     monkeypatch.setattr(folder_state, "RECENT", 0)
-    files = state.look(Unread())
-    assert state.done(files)
-    assert not state.has_changed(state.look(Unread()))
-    write(notes, {"a.txt": "b"})
-    files = state.look(Unread())
-    assert files.changed == ["a.txt"]
-    write(notes, {"a.txt": "written while it was read"})
-    assert not state.done(files)
-    files = state.look(Unread())
-    assert files.changed == ["a.txt"]
+    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    engine.mirror(notes)
+    engine.backup(tmp_path / "backup")
     (notes / "a.txt").unlink()
-    assert not state.done(files)
-    assert state.has_changed(state.look(Unread()))
+    write(notes, {"one/b.txt": "bb bb", "c.txt": "ccc", "d.txt": "dddd"})
+    with watching(engine, notes):
+        until(lambda: keys(engine) == {"one/b.txt", "c.txt", "d.txt"})
+        path = engine.collection.path
+        path.rename(tmp_path / "old")
+        (tmp_path / "backup").rename(path)
+        with SearchEngine.open(path, Words()) as restored:
+            until(lambda: (restored.refresh(), len(restored))[1] == 3)
+            assert restored["one/b.txt"].text == "bb bb"
+    check(engine, notes)
 
 
-def test_a_file_with_another_content_of_the_same_size_and_time(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_collection_that_is_away_is_waited_for(
+    engine: SearchEngine, notes: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(folder_state, "RECENT", 0)
-    state = FolderState(notes)
-    state.done(state.look(Unread()))
-    before = (notes / "a.txt").stat()
-    (notes / "a.txt").write_text("b")
-    os.utime(notes / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert state.look(Unread()).changed == ["a.txt"]
+    path = engine.collection.path
+    with watching(engine, notes) as passes:
+        path.rename(tmp_path / "old")
+        write(notes, {"c.txt": "ccc"})
+        until(lambda: "is missing" in passes[-1].problem)
+        time.sleep(10 * mirrors.RETRY)  # it is said once
+        (tmp_path / "old").rename(path)
+        until(lambda: "c.txt" in keys(engine))
+        until(lambda: passes[-1].changes == {"added": 1})
+        path.rename(tmp_path / "old")
+        write(notes, {"d.txt": "dddd"})
+        until(lambda: passes[-1].problem)
+        assert passes[-1].documents == 3
+    assert [bool(each.problem) for each in passes] == [False, True, False, True]
+    (tmp_path / "old").rename(path)
 
 
-def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
-    engine: SearchEngine, notes: Path
+@pytest.mark.parametrize(
+    ("place", "error", "message"),
+    [
+        ("spool.TemporaryFile", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        ("passages.PassageReader.encode", EndpointError("http://e cannot be reached"), "http://e"),
+    ],
+)
+def test_what_fails_for_a_moment_is_waited_for(
+    engine: SearchEngine, notes: Path, place: str, error: Exception, message: str
 ) -> None:
-    engine.mirror(notes)
-    (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
-    state, options = FolderState(notes), MirrorOptions()
-    files = state.look(Unread())
-    assert engine._pass(state, files, options, Unread(), None).removed == 0
-    assert "a.txt" in engine
-    settled = files._replace(unsettled=set())
-    assert engine._pass(state, settled, options, Unread(), None).removed == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"searchengine.ingest.{place}", Mock(side_effect=error))
+        stop = Event()
+        passes = engine.watch(notes, stop=stop)
+        assert message in next(passes).problem
+    assert next(passes).changes == {"added": 2}
+    stop.set()
+    assert list(passes) == []
+    check(engine, notes)
 
 
-def test_the_folders_that_are_watched(notes: Path) -> None:
-    write(notes, {".git/x.txt": "a", "two/deep/y.txt": "a", "c.index/documents.db": ""})
-    write(notes, {"c.index/segments/z.txt": "a"})
-    (notes / "two" / "loop").symlink_to(notes)
-    (notes / "empty").mkdir()
-    below = {path.relative_to(notes).as_posix() for path in folders_below(notes)}
-    assert below == {".", "one", "two", "two/deep", "empty"}
-    assert folders_below(notes / "nothing") == []
-
-
-def test_a_folder_that_may_not_be_read(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_waiting_does_not_mend_ends_it(
+    engine: SearchEngine, notes: Path, tmp_path: Path
 ) -> None:
-    """Its files are named, not removed: they may still be there."""
-    write(notes, {"two/c.txt": "ccc"})
-    engine.mirror(notes)
-    before = keys(engine)
-    scandir = os.scandir
-
-    def refusing(path: Any) -> Any:
-        if Path(path) == notes / "two":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    unread = Unread()
-    assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
-    named = f"{notes}/two: cannot be read (Permission denied)"
-    assert unread.failed.first == [named]
-    for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
-        with pytest.raises(CorpusError, match=re.escape(named)):
-            fails()
-    assert keys(engine) == before
-    assert notes / "two" not in folders_below(notes)
+    passes = engine.watch(notes)
+    assert next(passes).changes == {"added": 2}
+    path = engine.collection.path
+    path.rename(tmp_path / "old")
+    other = WordLengths(fingerprint="another")
+    SearchEngine.create(path, other, EXACT).close()
+    with pytest.raises(EncoderMismatch, match="another"):
+        next(passes)
+    passes = engine.watch(notes)
+    engine.close()
+    with pytest.raises(CollectionError, match="is closed"):
+        next(passes)
 
 
 def test_a_pass_that_fails_is_tried_again(engine: SearchEngine, notes: Path) -> None:
@@ -310,6 +302,21 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
     with SearchEngine.open(index) as engine:
         assert keys(engine) == {"a.txt", "c.txt"}
         engine.verify()
+
+
+def test_a_signal_while_the_collection_is_away(tmp_path: Path, notes: Path) -> None:
+    model, index = write_model2vec(tmp_path / "model"), tmp_path / "c.index"
+    command = [COMMAND, "index", str(notes), str(index), "--watch", "--encoder", str(model)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "2 added in" in process.stderr.readline()
+        index.rename(tmp_path / "old")
+        write(notes, {"c.txt": "ccc"})
+        assert process.stderr.readline().endswith("give the folder of one; trying again\n")
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=DEADLINE)
+    assert rest.startswith(f"Stopped watching {notes}; {index} has 2 documents")
+    assert (rest.count("\n"), process.returncode) == (1, 143)
 
 
 def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:

@@ -1,0 +1,151 @@
+"""What the state of a folder compares: which files have changed, and which are settled."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cut_documents import EXACT, Words
+from test_mirror import write
+
+from searchengine import SearchEngine
+from searchengine.corpus.files import read_corpus
+from searchengine.corpus.folder import Unread, folders_below
+from searchengine.errors import CorpusError
+from searchengine.ingest import folder_state
+from searchengine.ingest.folder_state import FolderState
+from searchengine.ingest.mirrors import MirrorOptions
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    write(folder, {"a.txt": "a", "one/b.txt": "bb a"})
+    return folder
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(tmp_path / "c.index", Words(), EXACT) as engine:
+        yield engine
+
+
+def test_a_file_just_written_is_read_again(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = FolderState(notes)
+    files = state.look(Unread())
+    assert sorted(files.changed) == sorted(files.unsettled) == ["a.txt", "one/b.txt"]
+    assert not state.done(files)  # a write in the same tick of the clock would not be seen
+    assert state.has_changed(state.look(Unread()))
+    monkeypatch.setattr(folder_state, "RECENT", 0)
+    files = state.look(Unread())
+    assert state.done(files)
+    assert not state.has_changed(state.look(Unread()))
+    write(notes, {"a.txt": "b"})
+    files = state.look(Unread())
+    assert files.changed == ["a.txt"]
+    write(notes, {"a.txt": "written while it was read"})
+    assert not state.done(files)
+    files = state.look(Unread())
+    assert files.changed == ["a.txt"]
+    (notes / "a.txt").unlink()
+    assert not state.done(files)
+    assert state.has_changed(state.look(Unread()))
+
+
+def test_a_file_with_another_content_of_the_same_size_and_time(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_state, "RECENT", 0)
+    state = FolderState(notes)
+    state.done(state.look(Unread()))
+    before = (notes / "a.txt").stat()
+    (notes / "a.txt").write_text("b")
+    os.utime(notes / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert state.look(Unread()).changed == ["a.txt"]
+
+
+def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
+    engine: SearchEngine, notes: Path
+) -> None:
+    engine.mirror(notes)
+    (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
+    state, options = FolderState(notes), MirrorOptions()
+    files = state.look(Unread())
+    assert engine._pass(state, files, options, Unread(), None).removed == 0
+    assert "a.txt" in engine
+    settled = files._replace(unsettled=set())
+    assert engine._pass(state, settled, options, Unread(), None).removed == 1
+
+
+def test_a_clock_behind_the_times_of_the_files(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read twice, as those just written, and what they have lost is removed."""
+    write(notes, {"r.jsonl": '{"_id": 1, "text": "a"}\n{"_id": 2, "text": "bb"}\n'})
+    engine.mirror(notes)
+    write(notes, {"r.jsonl": '{"_id": 1, "text": "a"}\n'})
+    (notes / "a.txt").write_text("")
+    behind, seconds = time.time() - 3600, 0.0
+    clock = SimpleNamespace(time=lambda: behind + seconds, monotonic=lambda: 7 + seconds)
+    monkeypatch.setattr(folder_state, "time", clock)
+    state, options = FolderState(notes), MirrorOptions()
+
+    def read() -> tuple[int, int, bool]:
+        """Files that were read, documents that were removed, whether all was settled."""
+        files = state.look(Unread())
+        summary = engine._pass(state, files, options, Unread(), None)
+        return len(files.changed), summary.removed, state.done(files)
+
+    assert read() == (3, 0, False)
+    seconds = 1.9
+    assert read() == (3, 0, False)
+    seconds = 2
+    assert read() == (3, 2, True)
+    assert set(engine.keys()) == {"one/b.txt", "r.jsonl#1"}
+    assert not state.has_changed(state.look(Unread()))
+    write(notes, {"one/b.txt": "bb"})
+    assert read() == (1, 0, False)
+    seconds = 4
+    assert read() == (1, 0, True)
+    assert read() == (0, 0, True)
+
+
+def test_the_folders_that_are_watched(notes: Path) -> None:
+    write(notes, {".git/x.txt": "a", "two/deep/y.txt": "a", "c.index/documents.db": ""})
+    write(notes, {"c.index/segments/z.txt": "a"})
+    (notes / "two" / "loop").symlink_to(notes)
+    (notes / "empty").mkdir()
+    below = {path.relative_to(notes).as_posix() for path in folders_below(notes)}
+    assert below == {".", "one", "two", "two/deep", "empty"}
+    assert folders_below(notes / "nothing") == []
+
+
+def test_a_folder_that_may_not_be_read(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are named, not removed: they may still be there."""
+    write(notes, {"two/c.txt": "ccc"})
+    engine.mirror(notes)
+    before = set(engine.keys())
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if Path(path) == notes / "two":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    unread = Unread()
+    assert {d.key for d in read_corpus(notes, unread=unread)} == before - {"two/c.txt"}
+    named = f"{notes}/two: cannot be read (Permission denied)"
+    assert unread.failed.first == [named]
+    for fails in (lambda: list(read_corpus(notes)), lambda: engine.mirror(notes)):
+        with pytest.raises(CorpusError, match=re.escape(named)):
+            fails()
+    assert set(engine.keys()) == before
+    assert notes / "two" not in folders_below(notes)
