@@ -120,20 +120,29 @@ class CollectionEncoder:
         if self.for_questions is not None:
             check_aligned(self.for_questions, settings["encoder"], self._collection.path)
 
-    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> None:
-        """Hold another encoder too: a reindex may commit its vectors from now on."""
-        with self._loading:
-            self._expected += (_Held.of(encoder, runtime),)
-            self._collection.renamed = {**self._collection.renamed, **renamed(encoder)}
+    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
+        """Hold another encoder too, until `settle` gets what this returns.
 
-    def settle(self) -> None:
-        """Hold only the encoder that built the state shown."""
+        A reindex may commit its vectors from now on.
+        """
+        with self._loading:
+            held = _Held.of(encoder, runtime)
+            self._expected += (held,)
+            self._collection.renamed = {**self._collection.renamed, **renamed(encoder)}
+            return held
+
+    def settle(self, expected: object) -> None:
+        """Hold the encoder that built the state shown, and those expected after it.
+
+        Another thread may have begun the next reindex meanwhile.
+        """
         with self._loading:
             built = self._built(self._collection.settings)
             if built is not None and built is not self._present:
                 self.argument, self.runtime = built.encoder, built.runtime
                 self._present = built
-            self._expected = ()
+            past = [i for i, held in enumerate(self._expected) if held in (built, expected)]
+            self._expected = self._expected[max(past, default=-1) + 1 :]
 
     def _of(self, settings: Mapping[str, Any] | None) -> _Held:
         settings = self._collection.settings if settings is None else settings

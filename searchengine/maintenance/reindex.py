@@ -90,10 +90,10 @@ class Reindexes(Local):
             check_aligned(questions, identity, f"{path}, reindexed,")
         with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
             reindexing.encode()
-            self._encoder.expect(chosen, runtime)
+            expected = self._encoder.expect(chosen, runtime)
             reindexing.swap()
-            self.collection.refresh()
-            self._encoder.settle()
+        self.collection.refresh()
+        self._encoder.settle(expected)
 
     def preview_reindex(
         self,

@@ -13,7 +13,7 @@ _NEXT = {
     "documents": "SELECT ifnull(max(id) + 1, 0) FROM documents",
     "passages": (
         "SELECT max((SELECT ifnull(max(base + rows), 0) FROM segments), "
-        "(SELECT ifnull(max(last + 1), 0) FROM pending WHERE kind != 'reindex'))"
+        f"(SELECT ifnull(max(last + 1), 0) FROM pending WHERE last - first != {SPACE - 1}))"
     ),
     "segments": "SELECT ifnull(max(id), 0) + 1 FROM segments",
     "pending": "SELECT ifnull(max(id), 0) + 1 FROM pending",
@@ -22,7 +22,7 @@ _NEXT = {
         f"(SELECT ifnull(max(last), 0) FROM pending)) / {SPACE} + 1"
     ),
 }
-"""Kind → the first id above all that are stored."""
+"""Kind → the first id above all that are stored; passages apart from those of a pending reindex."""
 BEHIND = (
     "SELECT count(*) FROM ("
     + " UNION ALL ".join(f"SELECT '{kind}' AS kind, ({sql}) AS free" for kind, sql in _NEXT.items())

@@ -17,6 +17,7 @@ from searchengine.maintenance import blocks
 from searchengine.maintenance.blocks import Blocks
 from searchengine.maintenance.reindexing import Reindexing
 from searchengine.storage.documents.store import Store
+from searchengine.storage.merging import Merging
 
 TABLES = ("documents", "passages", "segments")
 
@@ -148,3 +149,13 @@ def test_a_salvaged_collection_keeps_its_next_ids(path: Path, engine: SearchEngi
         engine.verify()
         engine.add([document(9)])
     assert highest(path)["documents"] == before["documents"] + 1
+
+
+def test_a_discarded_reindex_leaves_the_next_ids_right(
+    path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passages are hidden, until they are removed."""
+    engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+    with monkeypatch.context() as patch:
+        during(patch, Merging, "end", engine.verify)
+        assert engine.discard_reindex()

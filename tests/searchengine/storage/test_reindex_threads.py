@@ -66,8 +66,7 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (WritableView, "opened", 1),
     (PassageReader, "cut", 1),
 ])  # fmt: skip
-@pytest.mark.parametrize("every", [None, 5])
-@pytest.mark.parametrize("ahead_of", [1, 1000])
+@pytest.mark.parametrize("every, ahead_of", [(None, 1), (5, 1000)])
 def test_what_was_encoded_before_a_reindex_is_encoded_again(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -257,3 +256,20 @@ def test_two_reindexes_of_one_engine_follow_each_other(
     holds(engine, set(range(5)), Remainders())
     engine.reindex(WordLengths())
     holds(engine, set(range(5)), WordLengths())
+
+
+def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
+    engine: SearchEngine,
+) -> None:
+    encoder, narrow = engine._encoder, WordLengths(8, "narrow")
+    first = encoder.expect(Remainders(), None)
+    second = encoder.expect(narrow, None)
+    with SearchEngine.open(engine.collection.path, WordLengths()) as other:
+        other.reindex(Remainders())
+        engine.refresh()
+        encoder.settle(first)
+        other.reindex(narrow)
+    engine.refresh()
+    encoder.settle(second)
+    assert encoder.load() is narrow
+    assert encoder._expected == ()
