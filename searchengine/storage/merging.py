@@ -35,6 +35,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import tiers
 from searchengine.storage.documents import pending, terms
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.database import FOLDED
 from searchengine.storage.documents.pending import Kind, Work
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.tables import Ids
@@ -300,6 +301,8 @@ class Merging:
         with self.store.transaction(max(self.view.wait, PATIENCE)):
             begun = monotonic()
             yield
+        if self.store.log_bytes > FOLDED:
+            self.store.fold_log()
         sleep(min(1.0, monotonic() - begun))
 
     def end(self, owner: Owner) -> None:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Snapshot:
         segments: the segments, oldest first.
         live: the rows of each segment that are not deleted; None for all.
         readers: number of current readers; the view closes an old snapshot without readers.
+        begun: when its read transaction began, by time.monotonic.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Snapshot:
         self.store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
+            self.begun = monotonic()
             self.settings = _checked(self.store)
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()

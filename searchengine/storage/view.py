@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, RLock
+from time import monotonic
 from typing import Any
 
 from indexer.config import Device
@@ -12,12 +13,14 @@ from indexer.search.opening import require_gpu
 from indexer.segment import Segment
 from searchengine.errors import CollectionError, QueryError
 from searchengine.storage.documents import forks
+from searchengine.storage.documents.database import FOLDED, REOPENED
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.filesystem import warn_network
 from searchengine.storage.folders import check_name, checksum, folder_of
 from searchengine.storage.snapshot import Snapshot
 
 _MAX_WAIT = 2_000_000  # seconds to wait
+_GROWN = 1.25  # times its size then, from which readers are waited for again
 _TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
 
 
@@ -55,6 +58,7 @@ class View:
         warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
         self._forked = False
+        self._log_left = 0  # bytes of the log when readers were last waited for in vain
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
         forks.inherit(self)
@@ -113,7 +117,7 @@ class View:
                 if (store.identity, store.settings().get("commit_id")) == (
                     current.store.identity,
                     current.commit_id,
-                ):
+                ) and not (store.overgrown and monotonic() > current.begun + REOPENED):
                     return
             self._show_newest(current.segments)
 
@@ -204,6 +208,20 @@ class View:
                 self._shown = snapshot
                 if not before.readers:
                     before.close()
+
+    def let_go_of_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
+        """Fold SQLite's log if it is large, and read from the file: nobody else may need it."""
+
+        def follow() -> None:
+            self._show_newest(held)
+
+        if store.overgrown:
+            if store.log_bytes > _GROWN * self._log_left:
+                self._log_left = 0 if store.fold_log(follow) else store.log_bytes
+            return
+        self._log_left = 0
+        if store.log_bytes > FOLDED and store.fold_log():
+            follow()
 
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
         """Open and check a segment; the largest in `held` shares its rotation if it is equal."""

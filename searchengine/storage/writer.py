@@ -45,7 +45,6 @@ Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
-_LOG = 1 << 22  # bytes of SQLite's log that are worth folding into the file
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _log = logging.getLogger(__name__)
 TUNED = "tuned"
@@ -347,10 +346,7 @@ class WritableView(View):
             built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
             held = {**self._current().segments, **opened, **built}
             self._show_newest(held)
-            if store.log_bytes > _LOG:
-                # SQLite restarts its log when no reader needs it: fold it, then read from the file.
-                store.fold_log()
-                self._show_newest(held)
+            self.let_go_of_log(store, held)
         except (CollectionError, OSError) as error:
             raise CollectionError(
                 f"{self.path}: the change is committed, but cannot be shown ({error}); "

@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import random
@@ -17,8 +17,15 @@ from searchengine.storage.documents.migrations import outdated, upgrade
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
-_FREE = 4  # a file is rewritten if more than a fourth of it is free,
-_REWRITTEN = 64 << 20  # and if it is no larger, in bytes: other writers wait for less than a second
+# A file is rewritten if more than a fourth is free, and if that takes others less than a second.
+_FREE, _REWRITTEN = 4, 64 << 20
+FOLDED = 4 << 20
+"""Bytes of SQLite's log from which it is folded into the file; it is cut to as many."""
+OVERGROWN = 32 << 20, 2
+"""Bytes of the log, and times those of the file, from which readers are waited for."""
+REOPENED = 0.1
+"""Seconds after which a reader begins again to read the same commit while the log is overgrown."""
+_PATIENCE, _POLL = 1.0, 0.01  # seconds to wait for readers; between two looks at them
 
 
 class Database:
@@ -70,6 +77,10 @@ class Database:
         )
         self._pool.add(connection)
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
+        if not self._read_only:
+            # SQLite would fold when it has released the write lock: see `fold_log`.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
         _sync_fully(connection)
 
     def _begin(self, create: bool) -> None:
@@ -232,16 +243,51 @@ class Database:
                 self.execute("VACUUM")
             self.fold_log()
 
-    def fold_log(self) -> None:
-        """Fold the part of SQLite's log that no reader needs into the file, without waiting."""
-        with self.writing() as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    def fold_log(self, follow: Callable[[], None] | None = None) -> bool:
+        """Fold SQLite's log into the file, as far as no reader needs it; True if all was folded.
+
+        The write lock is held meanwhile: SQLite before 3.51.3 (3.50.7, 3.44.6) can lose commits if
+        the log begins again while it is folded (https://sqlite.org/wal.html#walresetbug). Nothing
+        is done while others write; errors are left to the next call.
+
+        With `follow`, waits up to a second for readers to show the newest commit, calls it, and
+        waits until they may have begun again. Then the next commit writes the log from its start.
+        """
+        with suppress(CollectionError), turns.of(self.identity, wait=False) as acquired:
+            if acquired:
+                self.execute("BEGIN IMMEDIATE")
+                try:
+                    with Database(self.path) as other:
+                        return other.identity == self.identity and other._fold(follow)
+                finally:
+                    self.execute("ROLLBACK")
+        return False
+
+    def _fold(self, follow: Callable[[], None] | None) -> bool:
+        begun, passed, complete = monotonic(), 0.0, False
+        while not complete and passed <= (_PATIENCE if follow else 0):
+            sleep(_POLL if passed else 0)
+            with self.writing() as connection:
+                _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            complete, passed = pages == folded, monotonic() - begun
+        if complete and follow is not None:
+            follow()
+            sleep(REOPENED + 2 * passed)
+        return complete
 
     @property
     def log_bytes(self) -> int:
-        """Size of SQLite's log."""
-        log = _log(self.path)
-        return log.stat().st_size if log.exists() else 0
+        """Size of SQLite's log; 0 if there is none."""
+        with suppress(OSError):
+            return _log(self.path).stat().st_size
+        return 0
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether readers should let go of the log."""
+        with suppress(OSError):
+            return self.log_bytes > max(OVERGROWN[0], OVERGROWN[1] * self.path.stat().st_size)
+        return False
 
     @staticmethod
     def has_log(path: Path) -> bool:

@@ -197,7 +197,7 @@ def test_a_file_is_rewritten_where_more_than_a_fourth_is_free(
     monkeypatch.setattr(store, "read", lambda _: [(free, 100, page)])
     monkeypatch.setattr(store, "execute", executed.append)
     store.tidy()
-    assert executed == statements
+    assert [sql for sql in executed if sql == "VACUUM"] == statements
 
 
 def test_documents_are_read_in_blocks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

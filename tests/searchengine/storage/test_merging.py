@@ -15,7 +15,7 @@ from conftest import WordLengths
 from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
-from indexer.segment import Segment, SegmentConfig
+from indexer.segment import SegmentConfig
 from searchengine import SearchEngine
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage import merging
@@ -344,20 +344,3 @@ def test_two_writers_beside_a_merge_that_is_killed(tmp_path: Path, rounds: int) 
         engine.add([document(0)])
         engine.delete(["d0"])
     check(path, acknowledged())
-
-
-def test_verify_starts_again_when_a_segment_was_replaced(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, verify, calls = engine.collection.path, Segment.verify, []
-
-    def replaced(self: Segment) -> None:
-        calls.append(self.path.name)
-        if len(calls) == 1:
-            with SearchEngine.open(path, WordLengths()) as other:
-                other.optimize()
-        verify(self)
-
-    monkeypatch.setattr(Segment, "verify", replaced)
-    engine.verify()
-    assert calls == ["000001", "000004"]

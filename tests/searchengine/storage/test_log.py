@@ -1,0 +1,124 @@
+"""SQLite's log: it stays small beside readers that refresh, and is folded under the write lock."""
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from concurrent_writers import child
+from conftest import WordLengths
+from scenarios import document
+
+from searchengine import SearchEngine
+from searchengine.storage.documents import database
+
+_UNIT = 1 << 18
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection whose log is large from two units on, in processes forked from now on."""
+    monkeypatch.setattr(database, "OVERGROWN", (2 * _UNIT, 0))
+    monkeypatch.setattr(database, "FOLDED", _UNIT)
+    monkeypatch.setattr("searchengine.storage.view.FOLDED", _UNIT)
+    path = tmp_path / "words.index"
+    with SearchEngine.create(path, WordLengths()) as engine:
+        engine.add([document(number) for number in range(8)])
+    return path
+
+
+def log(path: Path) -> int:
+    return (path / "documents.db-wal").stat().st_size
+
+
+@contextmanager
+def readers(path: Path, count: int, pause: float) -> Iterator[None]:
+    """Processes that refresh, and search what they then show."""
+
+    def read() -> None:
+        with SearchEngine.open(path, WordLengths()) as engine:
+            while True:
+                engine.refresh()
+                assert engine.search("one dog")
+                time.sleep(pause)
+
+    running = [child(read) for _ in range(count)]
+    time.sleep(0.2)
+    try:
+        yield
+        for number in running:
+            assert os.waitpid(number, os.WNOHANG) == (0, 0), "a reader has failed"
+    finally:
+        for number in running:
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+
+
+def grow(engine: SearchEngine, path: Path, units: int) -> list[int]:
+    """Write some; the size of the log after each change."""
+    text = "bee " * 15_000
+    sizes = []
+    for i in range(3 * units):
+        engine.add([{"_id": "big", "text": f"a{i % 7} {text}"}])
+        sizes.append(log(path))
+    return sizes
+
+
+def test_the_log_is_bounded_beside_readers_that_refresh(path: Path) -> None:
+    with readers(path, 3, pause=0.05), SearchEngine.open(path, WordLengths()) as engine:
+        sizes = grow(engine, path, units=8)
+        assert max(sizes) < 5 * _UNIT
+        assert min(sizes[sizes.index(max(sizes)) :]) < 2 * _UNIT, "it never fell"
+        engine.verify()
+
+
+def test_a_reader_that_never_refreshes_is_waited_for_seldom(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_PATIENCE", 0.1)
+    waited = 0
+    fold = database.Database._fold
+
+    def counted(self: database.Database, follow: object) -> bool:
+        nonlocal waited
+        waited += follow is not None
+        return fold(self, follow)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(database.Database, "_fold", counted)
+    with (
+        SearchEngine.open(path, WordLengths()) as old,
+        SearchEngine.open(path, WordLengths()) as engine,
+    ):
+        sizes = grow(engine, path, units=5)
+        assert max(sizes) > 4 * _UNIT and 1 <= waited <= 6
+        assert "big" not in old
+        old.refresh()
+        sizes = grow(engine, path, units=1)  # both are engines of this process
+        assert "big" in old
+
+
+def test_nobody_writes_while_the_log_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite before 3.51.3 can lose commits if its log begins again while it is folded."""
+    fold = database.Database._fold
+    folded = []
+
+    def during(self: database.Database, follow: object) -> bool:
+        with (
+            closing(sqlite3.connect(path / "documents.db", timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+        folded.append(fold(self, follow))  # type: ignore[arg-type]
+        return folded[-1]
+
+    monkeypatch.setattr(database.Database, "_fold", during)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        grow(engine, path, units=1)
+        engine.optimize()
+        with engine.local.own_store() as store:
+            assert store.read("PRAGMA wal_autocheckpoint") == [(0,)]
+    assert len(folded) > 1
