@@ -152,7 +152,8 @@ class Mirrors(Local):
         options = MirrorOptions() if options is None else options
         options = replace(options, add=replace(options.add, skip_bad=True))
         state, collection = FolderState(Path(folder).resolve()), self.local
-        first, before, documents = True, "", self._count()
+        first, documents = True, self._count()
+        problems: set[str] = set()  # since a pass succeeded: each is reported once
         named: set[str] = set()  # what was left out, so that a second reading is no news
         with Watcher(state.folder, stop) as watcher:
             while not watcher.stopped:
@@ -164,7 +165,7 @@ class Mirrors(Local):
                     collection.follow()
                     files = state.look(unread, collection.store.identity)
                     # A pass that failed may have stored files that are gone by now.
-                    if not (first or before or state.has_changed(files)):
+                    if not (first or problems or state.has_changed(files)):
                         watcher.wait()
                         continue
                     on_bad = _into(malformed)
@@ -181,9 +182,11 @@ class Mirrors(Local):
                 retry = max(RETRY, min(_SHARE * (monotonic() - began), _LONGEST))
                 done = Pass(summary, documents, unread, malformed, problem)
                 left_out = {*unread.failed.first, *malformed.first}
-                if first or done.changes or problem != before or not left_out <= named:
+                news = problem not in problems if problem else first or problems
+                if news or done.changes or not left_out <= named:
                     yield done
-                first, before, named = first and summary is None, problem, left_out or named
+                first, named = first and summary is None, left_out or named
+                problems = {*problems, problem} if problem else set()
                 watcher.wait(None if settled else retry if problem else RECENT)
 
     def _count(self) -> int:

@@ -24,6 +24,7 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
 from searchengine.ingest import folder_state, mirrors
 from searchengine.ingest import watching as watcher
+from searchengine.ingest.folder_state import FolderState
 from searchengine.ingest.mirrors import MirrorOptions, Pass
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
@@ -232,6 +233,25 @@ def test_what_fails_for_a_moment_is_waited_for(
     stop.set()
     assert list(passes) == []
     check(engine, notes)
+
+
+def test_each_problem_is_reported_once(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first pass fails, and where two of them take turns."""
+    problems, look = iter(["full", "busy", "full", "full", "busy", "full"]), FolderState.look
+
+    def failing(*arguments: Any) -> Any:
+        if problem := next(problems, ""):
+            raise CollectionError(problem)
+        return look(*arguments)
+
+    monkeypatch.setattr(FolderState, "look", failing)
+    passes = engine.watch(notes)
+    reported = [next(passes) for _ in range(3)]
+    assert [each.problem for each in reported] == ["full", "busy", ""]
+    assert reported[-1].changes == {"added": 2}
+    passes.close()
 
 
 def test_what_waiting_does_not_mend_ends_it(
