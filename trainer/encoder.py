@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainer.errors import ModelError
 from trainer.model.layout import ROUTES, Route, is_router
 from trainer.model.source import Source, Starter
-from trainer.model.tokens import Ids, TokenIds
+from trainer.model.tokens import Ids, TokenIds, check_texts
 from trainer.reading import integer
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind, warn_renamed
 from trainer.runtimes.handle import Handle, ModelHandle, open_handle
@@ -207,10 +207,7 @@ class Encoder:
         return self._handle.compiled and (self._questions is None or self._questions.compiled)
 
     def start(self) -> None:
-        """Start the fastest runtime now, before many texts or questions. Raises ModelError.
-
-        Without it numpy encodes the first texts with a packaged model, if that is done sooner.
-        """
+        """Start the fastest runtime, which the first texts may do without. Raises ModelError."""
         _ = self._handle.runtime
         if self._questions is not None:
             self._questions.start()
@@ -276,7 +273,7 @@ class Encoder:
         """
         if role == "query" and self._questions is not None:
             return self._questions.encode(texts, role=role, on_batch=on_batch)
-        _check_texts(texts)
+        check_texts(texts)
         # Equal texts get equal vectors: encode them once.
         distinct: dict[str, int] = {}
         rows = np.array([distinct.setdefault(text, len(distinct)) for text in texts], np.int64)
@@ -326,7 +323,7 @@ class Encoder:
         The text's own tokens, however many there are: no prompt, no special tokens, no truncation.
         Neighbours may share characters. Raises ModelError as `encode` does.
         """
-        _check_texts(texts)
+        check_texts(texts)
         return self._tokens.spans(texts)
 
     @property
@@ -336,7 +333,7 @@ class Encoder:
 
     def unknown_tokens(self, texts: Sequence[str]) -> float:
         """Share of the tokens of these texts that the vocabulary does not have, 0–1."""
-        _check_texts(texts)
+        check_texts(texts)
         return self._tokens.unknown(texts)
 
     def room(self, role: Role | None = None) -> int:
@@ -365,14 +362,13 @@ class Encoder:
             raise ModelError(
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
-        layers = number
         if self._handle.source is None:
             from trainer.model.loading import truncate_layers
 
             return Encoder._from_handle(
-                ModelHandle(config, truncate_layers(self.model, layers), None), self.source
+                ModelHandle(config, truncate_layers(self.model, number), None), self.source
             )
-        source = replace(self._handle.source, layers=layers)
+        source = replace(self._handle.source, layers=number)
         return Encoder._from_handle(ModelHandle(config, None, source), self.source)
 
     def save(self, path: str | Path) -> None:
@@ -401,13 +397,3 @@ class Encoder:
         from trainer.model.publishing import push_model
 
         return push_model(self.model, repository, private=private, message=message, token=token)
-
-
-def _check_texts(texts: Sequence[str]) -> None:
-    if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
-        raise ModelError(
-            f"texts is a {type(texts).__name__}: expected a list of str, such as [{'text'!r}]"
-        )
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ModelError(f"texts[{i}] is a {type(text).__name__}: expected str")

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.errors import ModelError
+
 # (n,), or (n, 2) for a pair: beside each id the text of the pair that it belongs to, 0 or 1.
 Ids = NDArray[np.int32]
 Text = str | tuple[str, str]
@@ -37,6 +39,17 @@ def normalised(tokenizer: Tokenizer) -> str:
     state = json.loads(tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     return json.dumps(state, sort_keys=True, ensure_ascii=False)
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise ModelError for anything that is not a sequence of str."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
+        raise ModelError(
+            f"texts is a {type(texts).__name__}: expected a list of str, such as [{'text'!r}]"
+        )
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ModelError(f"texts[{i}] is a {type(text).__name__}: expected str")
 
 
 def without_surrogates(text: str) -> str:

@@ -1,9 +1,11 @@
-"""Connections to an SQLite file that threads share (Pool), and their turns to write (Turns)."""
+"""Connections to an SQLite file that threads share (Pool), their turns to write (Turns); who may write."""
 
 import ctypes
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Condition, Lock, RLock
 from weakref import WeakValueDictionary
 
@@ -142,3 +144,12 @@ class _Turn:
 turns = Turns()
 """The turns of this process."""
 forks.inherit(turns)
+
+
+def way_out(path: Path) -> str:
+    """What to do where SQLite cannot read or write: another user may own one of its files."""
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+    for each in (path.parent, *filter(Path.exists, files)):
+        if not os.access(each, os.W_OK):
+            return f"this user cannot write {each}: change its owner or its mode"
+    return "check that the disk has room and the folder can be written"

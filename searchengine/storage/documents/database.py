@@ -12,19 +12,18 @@ from typing import Any, Self
 
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.storage.documents import forks
-from searchengine.storage.documents.connections import Pool, turns
+from searchengine.storage.documents.connections import Pool, turns, way_out
 from searchengine.storage.documents.migrations import outdated, upgrade
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 # A file is rewritten if more than a fourth is free, and if that takes others less than a second.
 _FREE, _REWRITTEN = 4, 64 << 20
+# Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
-"""Bytes of SQLite's log from which it is folded into the file; it is cut to as many."""
-OVERGROWN = 32 << 20, 2
-"""Bytes of the log, and times those of the file, from which readers are waited for."""
-REOPENED = 0.1
-"""Seconds after which a reader begins again to read the same commit while the log is overgrown."""
+# Bytes of the log, and times those of the file, from which readers are waited for; seconds after
+# which a reader of the same commit begins again meanwhile.
+OVERGROWN, REOPENED = (32 << 20, 2), 0.1
 _PATIENCE, _POLL = 1.0, 0.01  # seconds to wait for readers; between two looks at them
 
 
@@ -116,21 +115,13 @@ class Database:
                     f"{self.path.parent} is being written to by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS"
                 ) from error
-            raise CollectionError(f"{self.path}: {error}; {self._way_out()}") from error
+            raise CollectionError(f"{self.path}: {error}; {way_out(self.path)}") from error
         except sqlite3.ProgrammingError as error:
             if "closed" not in str(error):
                 raise
             raise CollectionError(f"{self.path.parent} is closed; open it again") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise self.damaged(str(error)) from error
-
-    def _way_out(self) -> str:
-        """What to do where SQLite cannot read or write: another user may own one of its files."""
-        names = [self.path.name + suffix for suffix in ("", "-wal", "-shm")]
-        for path in (self.path.parent, *map(self.path.with_name, names)):
-            if path.exists() and not os.access(path, os.W_OK):
-                return f"this user cannot write {path}: change its owner or its mode"
-        return "check that the disk has room and the folder can be written"
 
     def damaged(self, how: str) -> CollectionError:
         """The error for a file with impossible content; `how`: the fault."""
