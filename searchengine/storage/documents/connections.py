@@ -1,4 +1,4 @@
-"""Connections to an SQLite file that threads share (Pool), their turns to write (Turns); who may write."""
+"""Connections to an SQLite file that threads share (Pool), and their turns to write (Turns)."""
 
 import ctypes
 import os
