@@ -27,6 +27,8 @@ from searchengine.storage.collection import Collection
 from searchengine.storage.documents import forks
 from searchengine.storage.documents.changes import Known, Span
 from searchengine.storage.documents.connections import Pool
+from searchengine.storage.documents.store import Store
+from searchengine.storage.writer import Writer
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _CHUNK = 10_000  # keys looked up at a time
@@ -231,10 +233,13 @@ class SuppliedIngestion(Ingestion):
 class NumberedIngestion(SuppliedIngestion):
     """Ingestion of vectors without documents, under new numbers."""
 
-    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
-        if document.key in stored:
-            raise number_taken(self._collection.path, document.key)
-        return True
+    def _known(
+        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
+    ) -> dict[str, Known]:
+        known = super()._known(store, documents, writer)
+        if known:
+            raise number_taken(self._collection.path, next(iter(known)))
+        return known
 
 
 def number_taken(path: object, key: str) -> CollectionBusy:

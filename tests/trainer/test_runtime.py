@@ -160,9 +160,10 @@ def test_without_openvino_torch_runs_and_a_wish_names_the_extra(
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not RuntimeConfig().tries_openvino
-    for options in ({"runtime": "openvino"}, {"precision": "int8"}):
-        with pytest.raises(ModelError, match=r"openvino is not installed.*searchengine\[fast\]"):
-            assert RuntimeConfig(**options).tries_openvino  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"openvino is not installed.*searchengine\[fast\]"):
+        assert RuntimeConfig(runtime="openvino").tries_openvino
+    with pytest.raises(ModelError, match=r"needs openvino and nncf: .*searchengine\[int8\]"):
+        assert RuntimeConfig(precision="int8").tries_openvino
 
 
 class Paced:

@@ -122,18 +122,19 @@ class RuntimeConfig:
     @property
     def tries_openvino(self) -> bool:
         """Whether to try OpenVINO. Raises ModelError if it is required and not installed."""
-        if importlib.util.find_spec("openvino") is None:
+        missing = [name for name in ("openvino", "nncf") if importlib.util.find_spec(name) is None]
+        if missing and self.precision is Precision.INT8:
+            raise ModelError(
+                f"the precision int8 needs {' and '.join(missing)}: {install_line('int8')}, or "
+                "choose another precision"
+            )
+        if "openvino" in missing:
             if self.requires_openvino:
                 raise ModelError(
                     f"openvino is not installed: {install_line('fast')}, or leave the choice to "
                     "auto"
                 )
             return False
-        if self.precision is Precision.INT8 and importlib.util.find_spec("nncf") is None:
-            raise ModelError(
-                f"the precision int8 needs nncf: {install_line('int8')}, or choose another "
-                "precision"
-            )
         if self.requires_openvino:
             return True
         if self.runtime is RuntimeKind.TORCH or self.precision is Precision.FP16:

@@ -280,7 +280,8 @@ def _total(corpus: str, vectors: Any) -> int | None:
 def _start_encoder(engine: Any, documents: int | None) -> None:
     """Load the encoder: that takes seconds, which the rate of encoding leaves out.
 
-    For a few documents it need not be the fastest runtime, if another is ready.
+    For a few documents, or an unknown number, it need not be the fastest runtime, if another is
+    ready: that one starts when many texts have been encoded.
     """
     from searchengine.encoders.loading import start
     from searchengine.encoders.none import NoEncoder
@@ -290,8 +291,7 @@ def _start_encoder(engine: Any, documents: int | None) -> None:
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
         )
-    few = documents is not None and documents <= FEW
-    if not few or not getattr(engine.encoder, "ready", True):
+    if (documents or 0) > FEW or not getattr(engine.encoder, "ready", True):
         if not getattr(engine.encoder, "compiled", True):
             note("Compiling the encoder, once…")
         start(engine.encoder)

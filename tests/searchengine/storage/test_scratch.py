@@ -34,7 +34,7 @@ def stop(*_):
         time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, ignores it
-copies.shutil = type("", (), {**vars(shutil), "copyfile": staticmethod(stop)})
+copies.shutil = type("", (), {**vars(shutil), "copyfileobj": staticmethod(stop)})
 what, source, target = sys.argv[1:]
 if what == "create":
     searchengine.storage.documents.changes.Changes.index_text = stop
