@@ -399,7 +399,9 @@ def test_keys_page(tmp_path: Path, in_this_process: bool) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "readme.md").write_text(f"About {name}.")
     (tmp_path / "papers.csv").write_text("DOI,Heading,Abstract\n10/1,Whales,They sleep.\n")
-    assert run_commands(page, tmp_path) == 3
+    for seed, name in enumerate(("a.npy", "b.npy")):
+        np.save(tmp_path / name, np.random.default_rng(seed).standard_normal((4, 8)))
+    assert run_commands(page, tmp_path) == 5
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         keys = {hit.key for hit in engine.search("about")}
     assert keys == {"alice/readme.md", "bob/readme.md"}
