@@ -12,7 +12,7 @@ from searchengine.corpus.files import check_corpus, read_corpus
 from searchengine.corpus.folder import Unread
 from searchengine.corpus.lines import OnBad
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.errors import CollectionBusy, CorpusError, QueryError
+from searchengine.errors import CollectionBusy, CorpusError, EncoderMismatch, QueryError
 from searchengine.ingest.encoding.folder import EncodedFolder
 from searchengine.ingest.encoding.reader import EncodedReader
 from searchengine.ingest.folder_state import RECENT, FolderState, Listing
@@ -85,7 +85,12 @@ class Mirrors(Local):
                 f"{self.collection.path} has no encoder; pass the vectors of the documents: "
                 "add(documents, vectors)"
             )
-        encoder = self._encoder.load(stored)
+        try:
+            encoder = self._encoder.load(stored)
+        except EncoderMismatch:
+            if not self._encoder.is_past(stored):
+                raise
+            return self._reader(encoded)  # reindexed meanwhile
         if folder is None:
             return PassageReader(encoder, settings.passages, stored)
         return EncodedReader(folder, encoder, settings.passages, stored)
