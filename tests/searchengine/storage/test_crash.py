@@ -29,7 +29,7 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("scenario", "points"),
     [
-        *faults("add", 5, 1000),
+        *faults("add", 6, 1000),
         *faults("create", 0, 40),
         *faults("stream", 0, 50),
         *faults("changes", 5, 150),
