@@ -25,7 +25,7 @@ from searchengine.encoders.cross_encoders import CrossEncoders
 from searchengine.encoders.loading import EncoderArgument, load_given, load_new, load_questions
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.ingestion import add
 from searchengine.ingest.mirrors import Mirrors
 from searchengine.ingest.passages import PassageConfig
@@ -327,13 +327,18 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
                 return HitsBatch()
             scorer = self.cross_encoders.of(request.cross_encoder)
             if questions and not request.by_words:
-                encoder = self._encoder.questions(request.layers, settings)
+                try:
+                    encoder = self._encoder.questions(request.layers, settings)
+                except EncoderMismatch:
+                    if not self._encoder.is_past(settings):
+                        raise
+                    continue  # reindexed meanwhile
                 vectors = encoder.encode(request.to_encode(questions))
             times.append(perf_counter())
             found = request if scorer is None else request.before_cross_encoder
             with self.collection.reading() as snapshot:
                 if snapshot.settings["encoder"] != settings["encoder"]:
-                    continue  # reindexed meanwhile
+                    continue
                 rankings = rank(snapshot, found, questions, vectors)
                 times.append(perf_counter())
                 answers = hits(snapshot, found, rankings, questions)

@@ -54,7 +54,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     "--encode",
     default=0,
     type=click.IntRange(0),
-    help="Number of passages to encode again, to compare with their vectors [default: none].",
+    help="Number of passages to encode again, to compare with their vectors.",
 )
 @ENCODER
 @runs

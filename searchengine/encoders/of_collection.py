@@ -83,6 +83,10 @@ class CollectionEncoder:
         """
         return self._of(settings).encoder
 
+    def is_past(self, settings: Mapping[str, Any]) -> bool:
+        """Whether another encoder built the state shown now: then ask for that one."""
+        return bool(settings["encoder"] != self._collection.settings["encoder"])
+
     def encodes(self, settings: Mapping[str, Any]) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
         named = self.argument is not None or self.for_questions is not None

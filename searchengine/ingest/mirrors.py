@@ -96,7 +96,12 @@ class Mirrors(Local):
                 f"{self.collection.path} has no encoder; pass the vectors of the documents: "
                 "add(documents, vectors)"
             )
-        encoder = self._encoder.load(stored)
+        try:
+            encoder = self._encoder.load(stored)
+        except EncoderMismatch:
+            if not self._encoder.is_past(stored):
+                raise
+            return self._reader(encoded)  # reindexed meanwhile
         if folder is None:
             return PassageReader(encoder, settings.passages, stored)
         return EncodedReader(folder, encoder, settings.passages, stored)

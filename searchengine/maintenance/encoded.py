@@ -7,7 +7,7 @@ import numpy as np
 
 from searchengine.encoders.none import NO_ENCODER
 from searchengine.encoders.of_collection import CollectionEncoder
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.storage.collection import Collection
@@ -34,7 +34,12 @@ def check_encoded(collection: Collection, encoder: CollectionEncoder, count: int
                 "encode out"
             )
         passages = CollectionSettings.from_stored(snapshot.settings).passages
-        reader = PassageReader(encoder.load(snapshot.settings), passages)
+        try:
+            reader = PassageReader(encoder.load(snapshot.settings), passages)
+        except EncoderMismatch:
+            if not encoder.is_past(snapshot.settings):
+                raise
+            return check_encoded(collection, encoder, count)  # reindexed meanwhile
         chosen, least = _chosen(snapshot, count), dict[str, float]()
         for start in range(0, len(chosen), BATCH):
             for key, cosine in _cosines(snapshot, reader, chosen[start : start + BATCH]):

@@ -273,3 +273,19 @@ def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
     encoder.settle(second)
     assert encoder.load() is narrow
     assert encoder._expected == ()
+
+
+@pytest.mark.parametrize("act, method", [
+    (lambda engine: engine.search_batch(["x"]), "questions"),
+    (lambda engine: engine.add([document(7)]), "load"),
+    (lambda engine: engine.verify(encode=9), "load"),
+])  # fmt: skip
+def test_the_encoder_is_asked_for_again_if_a_reindex_has_ended_meanwhile(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, act: Act, method: str
+) -> None:
+    with monkeypatch.context() as patch:
+        during(patch, CollectionEncoder, method, lambda: engine.reindex(Remainders()))
+        act(engine)
+    numbers = {int(key[1:]) for key in engine.keys()}
+    assert numbers >= set(range(5))
+    holds(engine, numbers, Remainders())
