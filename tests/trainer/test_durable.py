@@ -57,3 +57,13 @@ def test_a_cross_encoder_replaces_an_empty_folder_only(path: Path, tmp_path: Pat
     empty.mkdir()
     _write(network, tokenizer, empty)
     assert {"config.json", "model.safetensors"} <= {entry.name for entry in empty.iterdir()}
+
+
+def test_an_error_of_tokenizers_is_one_of_writing(tmp_path: Path) -> None:
+    """It raises Exception itself where the disk is full; other errors stay what they are."""
+    with pytest.raises(ModelError, match=r"cannot be written to .*: No space left"):
+        with new_folder(tmp_path / "model"):
+            raise Exception("No space left on device (os error 28)")
+    with pytest.raises(KeyError), new_folder(tmp_path / "model"):
+        raise KeyError("weights")
+    assert not list(tmp_path.iterdir())

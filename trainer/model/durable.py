@@ -46,5 +46,7 @@ def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
                     (path / keep).rename(new / keep)
                 path.rename(Path(scratch) / "old")
             new.rename(path)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # tokenizers has no error of its own for a full disk
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+            raise
         raise ModelError(f"the model cannot be written to {path}: {error}") from error

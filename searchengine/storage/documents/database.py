@@ -24,7 +24,7 @@ FOLDED = 4 << 20
 # Bytes of the log, and times those of the file, from which readers are waited for; seconds after
 # which a reader of the same commit begins again meanwhile.
 OVERGROWN, REOPENED = (32 << 20, 2), 0.1
-_PATIENCE, _POLL = 1.0, 0.01  # seconds to wait for readers; between two looks at them
+_PATIENCE, _POLL = 1.0, 0.05  # seconds to wait for readers; between two looks at them
 
 
 class Database:
@@ -241,30 +241,32 @@ class Database:
         the log begins again while it is folded (https://sqlite.org/wal.html#walresetbug). Nothing
         is done while others write; errors are left to the next call.
 
-        With `follow`, waits up to a second for readers to show the newest commit, calls it, and
-        waits until they may have begun again. Then the next commit writes the log from its start.
+        With `follow`, which begins this process's reading again, waits up to a second for readers,
+        and then until they may have begun again. The next commit writes the log from its start.
         """
+        begun, passed, complete = monotonic(), 0.0, False
         with suppress(CollectionError), turns.of(self.identity, wait=False) as acquired:
-            if acquired:
+            while acquired and not complete and passed <= (_PATIENCE if follow else 0):
+                # Begun again each time: SQLite has four marks for those that read, this connection
+                # too, and one that finds none free shares an older one.
                 self.execute("BEGIN IMMEDIATE")
                 try:
-                    with Database(self.path) as other:
-                        return other.identity == self.identity and other._fold(follow)
+                    complete, passed = self._fold(), monotonic() - begun
+                    if follow is not None:
+                        follow()
+                        sleep(REOPENED + 2 * passed if complete else _POLL)
                 finally:
                     self.execute("ROLLBACK")
-        return False
-
-    def _fold(self, follow: Callable[[], None] | None) -> bool:
-        begun, passed, complete = monotonic(), 0.0, False
-        while not complete and passed <= (_PATIENCE if follow else 0):
-            sleep(_POLL if passed else 0)
-            with self.writing() as connection:
-                _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            complete, passed = pages == folded, monotonic() - begun
-        if complete and follow is not None:
-            follow()
-            sleep(REOPENED + 2 * passed)
         return complete
+
+    def _fold(self) -> bool:
+        """Fold, by a connection of its own: one that holds a transaction cannot."""
+        with Database(self.path) as other, other.writing() as connection:
+            if other.identity != self.identity:  # its write lock is another one
+                return False
+            sql = "PRAGMA wal_checkpoint(PASSIVE)"
+            busy, size, folded = connection.execute(sql).fetchone()
+            return not busy and bool(size == folded)
 
     @property
     def log_bytes(self) -> int:

@@ -190,7 +190,8 @@ def upgrade(connection: sqlite3.Connection, name: str) -> None:
         migrations.apply(db)
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite ends it by itself where the disk is full
+            db.execute("ROLLBACK")
         raise
 
 

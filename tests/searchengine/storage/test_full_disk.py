@@ -2,11 +2,14 @@
 
 import errno
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import full_disk
 import numpy as np
 import pytest
+import sqlite_utils
 from conftest import use_small_grid
 from full_disk import CASES, Case, campaign
 
@@ -15,6 +18,7 @@ from searchengine import SearchEngine
 from searchengine.corpus import languages
 from searchengine.errors import CorpusError
 from searchengine.server.shared import reserve
+from searchengine.storage.documents.migrations import upgrade
 
 small_disk = pytest.mark.skipif(full_disk.missing() is not None, reason=full_disk.missing() or "")
 
@@ -72,3 +76,18 @@ def test_no_room_to_identify_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     languages._identifier.cache_clear()
     with pytest.raises(CorpusError, match="No space left on device; make room for 65 MB"):
         languages.traits(["whales sleep with one half of their brain at a time " * 5])
+
+
+def test_a_database_that_finds_no_room_for_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite may have rolled back by then: that there is nothing to roll back is not the error."""
+
+    def m999_full(db: sqlite_utils.Database) -> None:
+        db.execute("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("searchengine.storage.documents.migrations.MIGRATIONS", {"m": m999_full})
+    with closing(sqlite3.connect(tmp_path / "documents.db", isolation_level=None)) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
+            upgrade(connection, "documents.db")
