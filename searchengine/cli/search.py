@@ -15,7 +15,6 @@ from searchengine.cli.options import (
     SHORTLIST,
     FieldName,
     complete_path,
-    note_compiling,
     note_unknown_fields,
     runs,
 )
@@ -110,11 +109,6 @@ def search(
 
     opening = {"query_encoder": query_encoder, "runtime": runtime}
     with SearchEngine.open(collection, encoder, **opening) as engine:
-        note_compiling(
-            engine,
-            encodes=options["mode"] != Mode.TEXT,
-            cross_encoder=options["cross_encoder"],
-        )
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options)
