@@ -172,7 +172,7 @@ def test_a_long_call_waits_for_it_and_others_do_not(held: Event) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(encoder.encode, many)
         encoder.encode(QUESTION)
-        assert not waiting.done() and starting(encoder) is None
+        assert not waiting.done()
         held.set()
         assert waiting.result(60).shape == (6, 384)
     assert encoder.runs_on.startswith("torch ")
@@ -271,6 +271,18 @@ def test_blas_gets_its_threads_back_and_a_fork_waits_for_it() -> None:
     )
     # Threads before, in and after the block; no fork within it; the child computed.
     assert done.stdout.split() == ["{2}", "{1}", "{2}", "False", "0"], done.stdout + done.stderr
+
+
+def test_a_forked_child_renews_the_lock_that_a_thread_holds() -> None:
+    encoder = Encoder.load("starter")
+    encoder.encode(QUESTION)
+
+    def child(say: Callable[[Any], None]) -> None:
+        say(encoder.encode(QUESTION).shape)
+
+    with encoder._handle._first._lock:  # type: ignore[union-attr]
+        ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, [[1, 384]])
 
 
 def test_it_runs_in_a_forked_child() -> None:

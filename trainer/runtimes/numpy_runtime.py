@@ -175,15 +175,10 @@ class _OneThread:
     def __init__(self) -> None:
         self._lock = Lock()
         self._controller: ThreadpoolController | None = None
+        release = self._lock.release
         os.register_at_fork(
-            before=lambda: self._lock.acquire(),
-            after_in_parent=lambda: self._lock.release(),
-            after_in_child=self._after_fork,
+            before=self._lock.acquire, after_in_parent=release, after_in_child=release
         )
-
-    def _after_fork(self) -> None:
-        self._lock.release()
-        self._controller = None
 
     def __enter__(self) -> None:
         self._lock.acquire()
