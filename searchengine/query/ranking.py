@@ -1,10 +1,9 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import nlargest
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from searchengine.errors import QueryError
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
+from searchengine.query.paging import FIRST, Label, Ranked, Ranking, in_parts
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
@@ -24,30 +24,10 @@ from searchengine.storage.documents.tables import Passage
 from searchengine.storage.mode import Mode
 
 FUSED = 100
-"""Documents of the ranking by words that are fused with that by vectors; k if that is more."""
+"""Documents of the ranking by words that are fused with that by vectors, however many are shown:
+else the scores, and so the order, would depend on the page."""
 _DEEPEST = 1 << 40  # SQLite's integers end at 2⁶³
 _MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
-
-
-class Ranked(NamedTuple):
-    """A document in a ranking: its score, its best passage, and the scores that it is made of."""
-
-    score: float
-    passage: Passage
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Ranked documents, best first; `exact` and `read` as in Hits."""
-
-    documents: Sequence[Ranked]
-    exact: bool = False
-    read: float | None = None
-
-
-Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
-"""Document ids → labels; a ranking has one document per label."""
 
 
 def rank(
@@ -67,9 +47,36 @@ def rank(
         vectors: (q, D) float32; needed by the modes vector and hybrid.
         without: a document to leave out; only by vectors.
     """
-    depth = query.depth
-    if query.diversity:
-        depth = max(_MIN_DIVERSE, 4 * depth)
+
+    count = len(vectors if vectors is not None else questions or ())
+
+    def search(positions: Sequence[int], depth: int) -> list[Ranking]:
+        if len(positions) == count:
+            return _ranked(snapshot, query, questions, vectors, depth, without)
+        texts = None if questions is None else [questions[i] for i in positions]
+        rows = None if vectors is None else vectors[positions]
+        return _ranked(snapshot, query, texts, rows, depth, without)
+
+    if query.exact:  # the order of all documents, whatever the depth
+        rankings = search(range(count), query.depth)
+    else:
+        rankings = in_parts(search, count, query.depth, _label(snapshot, query)[0])
+    shown = slice(query.offset, query.depth)
+    if shown == slice(0, FIRST):
+        return rankings
+    return [replace(each, documents=each.documents[shown]) for each in rankings]
+
+
+def _ranked(
+    snapshot: Snapshot,
+    query: Query,
+    questions: Sequence[str] | None,
+    vectors: Floats | None,
+    count: int,
+    without: int | None,
+) -> list[Ranking]:
+    """The best `count` documents of several questions, at one depth of search."""
+    depth = max(_MIN_DIVERSE, 4 * count) if query.diversity else count
     depth = min(depth, _DEEPEST)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
@@ -88,10 +95,8 @@ def rank(
     if query.min_score is not None:
         rankings = [_above(ranking, query.min_score) for ranking in rankings]
     if query.diversity:
-        rankings = [_diverse(snapshot, query, ranking) for ranking in rankings]
-    if not query.offset:
-        return rankings
-    return [replace(each, documents=each.documents[query.offset :]) for each in rankings]
+        rankings = [_diverse(snapshot, query, ranking, count) for ranking in rankings]
+    return rankings
 
 
 def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
@@ -220,16 +225,16 @@ def _by_both(
     label, _ = _label(snapshot, query)
     ungrouped = replace(query, group_by=None)
     rankings = [Ranking(())] * len(questions)
+    by_words = [dict(_scored_by_words(snapshot, ungrouped, each, FUSED)) for each in questions]
     pending, count = list(range(len(questions))), depth
     while pending:
         short = []
         rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count, texts=texts)
         for i, near in zip(pending, rankings_by_vector, strict=True):
-            most = max(FUSED, count)
-            bm25 = dict(_scored_by_words(snapshot, ungrouped, questions[i], most))
+            bm25 = by_words[i]
             nearest = {ranked.passage.document: ranked.passage for ranked in near.documents}
             cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
-            ends = len(nearest) < count and len(bm25) < most
+            ends = len(nearest) < count  # all documents with vectors are there
             others = [each for each in bm25 if each not in nearest]
             rounds: Iterable[Sequence[int]] = [others]
             if query.group_by is None and len(cosines) >= depth:
@@ -239,6 +244,14 @@ def _by_both(
                     cosines[document], nearest[document] = cosine, passage
             fused = fusion.weighted(cosines, bm25)
             best = _distinct(fused, label(document for document, _ in fused), depth)
+            if len(best) < depth and ends and len(bm25) == FUSED:
+                # Then come documents that have no vector and are not among the best by words.
+                highest = max(bm25.values())
+                for document, score in _scored_by_words(snapshot, query, questions[i], depth):
+                    if document not in cosines and document not in bm25:
+                        bm25[document] = score
+                        fused.append((document, fusion.sum_of(0.0, score / highest)))
+                best = _distinct(fused, label(document for document, _ in fused), depth)
             rankings[i] = Ranking(
                 [
                     Ranked(
@@ -290,8 +303,8 @@ def _above(ranking: Ranking, score: float) -> Ranking:
     return replace(ranking, documents=kept)
 
 
-def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
-    """The best candidates by maximal marginal relevance."""
+def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking, count: int) -> Ranking:
+    """The best `count` candidates by maximal marginal relevance."""
     if not ranking.documents:
         return ranking
     relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
@@ -301,7 +314,7 @@ def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
     vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
     if (ids >= 0).any():  # a document without a vector resembles no other
         vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    chosen = mmr(relevance, vectors, min(query.depth, len(relevance)), query.diversity)
+    chosen = mmr(relevance, vectors, min(count, len(relevance)), query.diversity)
     return Ranking([ranking.documents[i] for i in chosen])
 
 
