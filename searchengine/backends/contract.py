@@ -139,12 +139,18 @@ class Snapshot(Protocol):
         """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
 
     def by_words(
-        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+        as_you_type: bool = False,
     ) -> Scored:
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
-        They contain the phrases in quotation marks of the question. `as_you_type`: its last word
-        may be unfinished.
+        They contain the phrases `required`; other phrases of the question, in quotation marks, add
+        to the score. `as_you_type`: its last word may be unfinished.
         """
 
 

@@ -78,6 +78,14 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     "--as-you-type", is_flag=True, help="Find words that begin with the last word of QUESTION, too."
 )
 @click.option(
+    "--exact-phrases",
+    "phrases",
+    flag_value="required",
+    default="scored",
+    show_default=False,
+    help='Find only documents with all phrases in quotation marks, as with +"…" for one of them.',
+)
+@click.option(
     "--cross-encoder",
     metavar="MODEL",
     shell_complete=complete_path,
@@ -111,7 +119,7 @@ def search(
     with SearchEngine.open(collection, encoder, **opening) as engine:
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
-        _explain_absence(engine, hits, options)
+        _explain_absence(engine, hits, options, question)
 
 
 @click.command()
@@ -133,13 +141,23 @@ def similar(collection: Path | str, key: str, k: int, as_json: bool, **options: 
         _explain_absence(engine, hits, options)
 
 
-def _explain_absence(engine: Any, hits: Any, options: dict[str, Any]) -> None:
+def _explain_absence(
+    engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
+) -> None:
     """Print a note if there are no hits, or if a field of the options may be misspelt."""
     from searchengine.cli.console import note
+    from searchengine.query.request import Query
 
     if not hits:
         note("no hits")
         note_unknown_fields(engine, options["where"])
+        required = Query(phrases=options["phrases"]).required(question) if question else ()
+        if required and options["mode"] != Mode.VECTOR:
+            quoted = " and ".join(f'"{each}"' for each in required)
+            note(
+                f"no document{' that matches' if options['where'] else ''} contains {quoted}; "
+                "without --exact-phrases, and without + before it, a phrase only adds to the score"
+            )
     fields = [options["group_by"], *options["facets"]]
     if options["sort_by"] is not None:
         fields.append(options["sort_by"].removeprefix("-"))

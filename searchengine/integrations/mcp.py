@@ -136,8 +136,9 @@ class Tools:
     ) -> Results:
         """Find the documents that answer a question best, with the passage that does so.
 
-        Words in quotation marks must occur as a phrase, in the modes text and hybrid. The tool
-        `get` returns the whole text of a document.
+        In the modes text and hybrid, documents with a phrase in quotation marks rank higher, and
+        must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
+        of a document.
         """
         options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
         if self._encoding is not None:

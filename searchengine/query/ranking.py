@@ -19,7 +19,6 @@ from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
 from searchengine.storage.documents.listing import facet
-from searchengine.storage.documents.questions import phrases
 from searchengine.storage.documents.tables import Passage
 from searchengine.storage.mode import Mode
 
@@ -127,7 +126,13 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
     label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
-        scored = snapshot.by_words(question, count, query.where, as_you_type=query.as_you_type)
+        scored = snapshot.by_words(
+            question,
+            count,
+            query.where,
+            required=query.required(question),
+            as_you_type=query.as_you_type,
+        )
         best = distinct(scored, label(document for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
             return best
@@ -145,7 +150,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
         enough = depth if query.group_by is None else _ALL
-        for texts, group in _by_phrases(questions, positions):
+        for texts, group in _by_phrases(query, questions, positions):
             found = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, near in zip(group, found, strict=True):
                 bm25 = dict(by_words(i))
@@ -159,12 +164,12 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
 
 
 def _by_phrases(
-    questions: Sequence[str], positions: Sequence[int]
+    query: Query, questions: Sequence[str], positions: Sequence[int]
 ) -> Iterable[tuple[tuple[str, ...], list[int]]]:
-    """The phrases that documents must contain, and the questions that have them in quotes."""
+    """The phrases that documents must contain, and the questions that require them."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i in positions:
-        groups.setdefault(phrases(questions[i]), []).append(i)
+        groups.setdefault(query.required(questions[i]), []).append(i)
     return groups.items()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -24,6 +25,13 @@ from searchengine.storage.filters.parser import field_named, parse
 from searchengine.storage.mode import Mode
 
 
+class Phrases(StrEnum):
+    """What the phrases in quotation marks of a question do, in the modes text and hybrid."""
+
+    SCORED = "scored"  # documents that contain them rank higher
+    REQUIRED = "required"  # only documents that contain all of them are found
+
+
 class Asked(TypedDict, total=False):
     """The keywords of a search wherever it is answered; Query describes them."""
 
@@ -38,6 +46,7 @@ class Asked(TypedDict, total=False):
     sort_by: str | None
     facets: Sequence[str]
     as_you_type: bool
+    phrases: Phrases | str
     candidates: int
 
 
@@ -75,6 +84,8 @@ class Query:
             whatever the question (`Hits.facets`).
         as_you_type: the last word of the question may be unfinished: words that begin with it count
             as it does, unless a space or a mark follows it. Vectors are of the question as it is.
+        phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
+            higher, "required" finds no others. One with a plus sign before it, +"…", is required.
         cross_encoder: the folder or hub name of a cross-encoder, which scores the best `candidates`
             again, with the question (trainer.cross_encoder). Its score is that of the hits, and the
             scale of `min_score`; `Hit.scores` keeps those of the earlier stages.
@@ -97,6 +108,7 @@ class Query:
     sort_by: str | None = None
     facets: Sequence[str] = ()
     as_you_type: bool = False
+    phrases: Phrases | str = Phrases.SCORED
     cross_encoder: str | Path | None = None
     candidates: int = CANDIDATES
 
@@ -129,8 +141,15 @@ class Query:
         """Whether documents are ranked by words only, so that no question is encoded."""
         return self.mode == Mode.TEXT
 
+    def required(self, question: str) -> tuple[str, ...]:
+        """The phrases that documents must contain; by vectors none."""
+        if self.mode == Mode.VECTOR:
+            return ()
+        every = self.phrases == Phrases.REQUIRED
+        return tuple(each.text for each in phrases(question) if every or each.required)
+
     def to_encode(self, questions: Sequence[str]) -> Sequence[str]:
-        """The questions without the marks around phrases, where these are required."""
+        """The questions without the marks around phrases, where words count too."""
         if self.mode != Mode.HYBRID:
             return questions
         return [unquoted(each) if phrases(each) else each for each in questions]
@@ -181,6 +200,8 @@ class Query:
             field_named(self.sort_by.removeprefix("-"))
         if type(self.as_you_type) is not bool:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
+        if self.phrases not in list(Phrases):
+            raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
         named = isinstance(self.facets, tuple | list)
         if not named or not all(isinstance(name, str) for name in self.facets):
             raise QueryError(

@@ -68,6 +68,11 @@ class SearchOptions(Strict):
     as_you_type: bool = Field(
         False, description="Whether the last word of the question may be unfinished."
     )
+    phrases: Literal["scored", "required"] = Field(
+        "scored",
+        description="Whether documents with the phrases in quotation marks rank higher, or no "
+        "others are found.",
+    )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
     cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
     candidates: Annotated[int, _between(1, MAX_CANDIDATES), _WHOLE] | None = Field(

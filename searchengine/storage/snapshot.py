@@ -1,7 +1,7 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -13,9 +13,11 @@ from indexer.arrays import Floats
 from indexer.search.allowed import Allowed
 from indexer.search.cascade import SearchResult, merge
 from indexer.search.rotating import Queries
+from indexer.search.words import weight
 from indexer.segment import Segment, SegmentConfig
 from searchengine.errors import CollectionError
 from searchengine.storage.documents import lexical
+from searchengine.storage.documents.questions import joins_words
 from searchengine.storage.documents.questions import phrases as quoted
 from searchengine.storage.documents.store import SegmentRow, Store
 from searchengine.storage.documents.tables import Ids
@@ -25,6 +27,8 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Filters kept by a snapshot: so many, and for so many rows in all, which take nine bytes each."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
+MOST_WITH_PHRASE = 10_000
+"""Documents: a phrase of more of them adds nothing to scores, and would take long."""
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -166,21 +170,55 @@ class Snapshot:
             return self._words[0]
 
     def by_words(
-        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+        as_you_type: bool = False,
     ) -> lexical.Scored:
         """The k best documents by words: (id, BM25), by (−score, id); see documents.lexical.
 
-        They contain the phrases in quotation marks of the question. `as_you_type`: its last word
-        may be unfinished.
+        They contain the phrases `required`. Other phrases of the question, in quotation marks, are
+        words that a document has once: it scores their inverse document frequency.
+        `as_you_type`: its last word may be unfinished.
         """
-        words, phrases = self.words, quoted(question)
-        ranker = None
-        if words is not None:
-            ranker = words.ranker(self.store, self._matching(where, phrases))
-        condition = self.store.condition(where, phrases)
-        return lexical.search(
-            self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
-        )
+
+        def best(k: int, phrases: tuple[str, ...]) -> lexical.Scored:
+            words = self.words
+            ranker = None
+            if words is not None:
+                ranker = words.ranker(self.store, self._matching(where, phrases))
+            condition = self.store.condition(where, phrases)
+            return lexical.search(
+                self.store.scan, question, k, *condition, ranker, as_you_type=as_you_type
+            )
+
+        scored = best(k, required)
+        added = self._added_by(each for each, _ in quoted(question) if each not in required)
+        if not added:
+            return scored
+        scores, gains = dict(scored), defaultdict[int, float](float)
+        for text, gain in added.items():
+            for document, score in best(MOST_WITH_PHRASE, (*required, text)):
+                scores[document] = score
+                gains[document] += gain
+        sums = sorted((-score - gains[document], document) for document, score in scores.items())
+        return [(document, -total) for total, document in sums[:k]]
+
+    def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
+        """What each phrase adds to the score of a document with it.
+
+        One word adds nothing again, and neither does what many documents have.
+        """
+        documents, added = self.store.count(), {}
+        for text in phrases:
+            if joins_words(text):
+                having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
+                if 0 < having <= MOST_WITH_PHRASE:
+                    added[text] = weight(documents, having)
+        return added
 
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]

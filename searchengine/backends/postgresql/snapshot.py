@@ -176,23 +176,38 @@ class PostgresSnapshot:
         return rows if self._rotation is None else self._rotation.undo(rows)
 
     def by_words(
-        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+        as_you_type: bool = False,
     ) -> Scored:
-        """The k best documents with any word of the question: (id, ts_rank), by (−score, id)."""
+        """The k best documents with any word of the question: (id, ts_rank), by (−score, id).
+
+        They contain the phrases `required`. Each other phrase of the question, in quotation marks,
+        adds a share of the rank, all of them as much as the rank itself.
+        """
         config = self._words_config
+        added = [storable(each) for each, _ in phrases_of(question) if each not in required]
         question = storable(question)
-        _, holds, values = self._matches(where, phrases_of(question))
+        _, holds, values = self._matches(where, required)
         last = unfinished(question) if as_you_type else None
         # The words that plainto_tsquery demands together; one is enough here, as in FTS5.
         asked = f"replace(plainto_tsquery('pg_catalog.{config}', %s)::text, ' & ', ' | ')::tsquery"
         if last is not None:
             asked += f" || to_tsquery('pg_catalog.{config}', quote_literal(%s) || ':*')"
+        phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
+        share = f" * (1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else ""
         sql = (
-            f"SELECT id, ts_rank(words, query, 1) FROM documents, (SELECT {asked} AS query) "
-            f"AS asked WHERE words @@ query AND {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+            f"SELECT id, ts_rank(words, query, 1){share} FROM documents, "
+            f"(SELECT {asked} AS query) AS asked WHERE words @@ query AND {holds} "
+            "ORDER BY 2 DESC, 1 LIMIT %s"
         )
         words = (question,) if last is None else (question, last)
-        return [(i, float(score)) for i, score in self.tables.read(sql, (*words, *values, k))]
+        found = self.tables.read(sql, (*added, *words, *values, k))
+        return [(i, float(score)) for i, score in found]
 
     @property
     def _words_config(self) -> str:

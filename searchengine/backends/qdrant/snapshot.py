@@ -128,7 +128,13 @@ class QdrantSnapshot:
         return rows if self._rotation is None else self._rotation.undo(rows)
 
     def by_words(
-        self, question: str, k: int, where: str | None = None, *, as_you_type: bool = False
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+        as_you_type: bool = False,
     ) -> Scored:
         """Raise QueryError: Qdrant does not rank by words here."""
         raise self._no_words()
@@ -136,7 +142,7 @@ class QdrantSnapshot:
     def _no_words(self) -> QueryError:
         return QueryError(
             f"{self.path} has no index of words, because it is in Qdrant; search by vectors: "
-            "mode='vector', without phrases in quotation marks"
+            "mode='vector'"
         )
 
     def _scored(self, query: Floats, stored: Iterable[Stored]) -> list[tuple[float, int]]:

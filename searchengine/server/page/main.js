@@ -70,7 +70,8 @@ async function search() {
     showHits(result.hits, question, addFilter, false);
     byId("more").hidden = !mayHaveMore(result);
     byId("status").textContent = result.hits.length
-      ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms` : "No hits.";
+      ? `${result.hits.length} hits in ${result.timing.total.toFixed(1)} ms`
+      : question.includes('+"') ? "No hits with the phrase; leave the + before it out." : "No hits.";
     byId("cascade").hidden = false;
     showStages(result, state.stats, asked.shortlist);
     byId("compare").disabled = asked.mode !== "vector" || !result.hits.length;

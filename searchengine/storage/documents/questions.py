@@ -11,10 +11,10 @@ WORDS = 256
 """Maximum distinct words of a query; the first ones are used."""
 
 PHRASES = 16
-"""Maximum phrases that are required; of further ones only the words count."""
+"""Maximum phrases of a question; of further ones only the words count."""
 
-
-_MARKS = str.maketrans(dict.fromkeys("“”„", '"'))
+_STRAIGHT, _OPENING, _CLOSING = '"', "“„", "”“"
+_MARKS = str.maketrans(dict.fromkeys(_STRAIGHT + _OPENING + _CLOSING, " "))
 # Takes 5 ms to compile, and is seldom needed.
 _PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
 
@@ -42,19 +42,59 @@ def unfinished(question: str) -> str | None:
     return runs(question)[-1] if question and _in_word(question[-1]) else None
 
 
-def phrases(question: str) -> tuple[str, ...]:
+class Phrase(NamedTuple):
+    """A text between quotation marks; `required`: with a plus sign before it."""
+
+    text: str
+    required: bool = False
+
+
+def phrases(question: str) -> tuple[Phrase, ...]:
     """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
 
-    A mark without a second one has no meaning.
+    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
+    7" and 12" are inches. A mark without a second one has no meaning.
     """
-    quoted = question.translate(_MARKS).split('"')[1:-1:2]
-    distinct = dict.fromkeys(" ".join(text.split()) for text in quoted if runs(text))
-    return tuple(distinct)[:PHRASES]
+    found: dict[str, bool] = {}
+    opened = None
+    for place, mark in enumerate(question):
+        if opened is not None and _closes(question, place, mark):
+            text = " ".join(question[opened + 1 : place].split())
+            if runs(text):
+                plus = _at(question, opened - 1) == "+" and _at(question, opened - 2).isspace()
+                found[text] = found.get(text, False) or plus
+            opened = None
+        elif opened is None and _opens(question, place, mark):
+            opened = place
+    return tuple(Phrase(*each) for each in found.items())[:PHRASES]
+
+
+def joins_words(phrase: str) -> bool:
+    """Whether a phrase is more than a word; in scripts without spaces, than three letters."""
+    return len(runs(phrase)) > 1 or bool(re.search(f"[{UNSPACED_OR_KOREAN}]{{4}}", phrase))
+
+
+def _opens(question: str, place: int, mark: str) -> bool:
+    return mark in _OPENING or (mark == _STRAIGHT and not _joins(_at(question, place - 1)))
+
+
+def _closes(question: str, place: int, mark: str) -> bool:
+    return mark in _CLOSING or (mark == _STRAIGHT and not _joins(_at(question, place + 1)))
+
+
+def _at(text: str, place: int) -> str:
+    """A character, or a space before the first one and after the last one."""
+    return text[place] if 0 <= place < len(text) else " "
+
+
+def _joins(character: str) -> bool:
+    """Whether a word reaches up to a mark beside it; in scripts without spaces none does."""
+    return _in_word(character) and not re.match(f"[{UNSPACED_OR_KOREAN}]", character)
 
 
 def unquoted(question: str) -> str:
-    """The question with spaces in place of quotation marks."""
-    return question.translate(_MARKS).replace('"', " ").strip()
+    """The question with spaces in place of the marks around phrases."""
+    return question.replace('+"', '"').translate(_MARKS).strip()
 
 
 def whole(query: Sequence[str], last: str | None) -> list[Word]:

@@ -188,6 +188,12 @@ class Store(Database):
         condition = "" if where is None else f" WHERE {condition}"
         return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
 
+    def count_with(self, phrase: str, limit: int) -> int:
+        """The number of documents that contain a phrase; `limit` stands for any from there on."""
+        condition, parameters = self.condition(None, (phrase,))
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM documents WHERE {condition} LIMIT ?)"
+        return int(self.scan(sql, (*parameters, limit))[0][0])
+
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
         condition, parameters = self.condition(where)

@@ -371,8 +371,17 @@ def test_phrases(engine: SearchEngine) -> None:
     engine.collection.upsert(
         [Entry(Document(key, text), ((0, 6),), units(1)) for key, text in texts.items()]
     )
-    assert {hit.key for hit in engine.search('"whales sleep"', mode="text")} == {"a"}
-    assert {hit.key for hit in engine.search('deep "sleep deep"', mode="text")} == {"a", "b"}
+    for question, expected in (('"whales sleep"', "a"), ('deep "sleep deep"', "ab")):
+        hits = engine.search(question, mode="text", phrases="required")
+        assert {hit.key for hit in hits} == {*expected}
+    plain = {hit.key: hit.score for hit in engine.search("sleep deep whales", mode="text")}
+    for question, gains in (
+        ('"sleep deep" whales', {"a": 2, "b": 2, "c": 1}),
+        ('"sleep deep" "deep whales"', {"a": 1.5, "b": 2, "c": 1}),
+        ('"sleep deep" +"deep whales"', {"b": 2}),
+    ):
+        found = {hit.key: hit.score for hit in engine.search(question, mode="text")}
+        assert found == pytest.approx({key: gain * plain[key] for key, gain in gains.items()})
 
 
 def test_an_unfinished_last_word(engine: SearchEngine) -> None:

@@ -38,7 +38,7 @@ ASKED = [
     ("unicode", "🙂", []),
     ("unicode", "whal🙂", []),
     ("unicode", 'sle"', []),
-    ("unicode", '"the" sle', ["café", "sleeping", "whales"]),
+    ("unicode", '"the" sle', ["café", "sleeping", "sleeve", "whales"]),
     ("unicode", '"whales sle', ["café", "sleeping", "sleeve", "whales"]),
     ("unicode", "whal*", []),
     ("unicode", "zebra OR whal", ["whales"]),

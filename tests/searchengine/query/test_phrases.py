@@ -1,17 +1,22 @@
-"""Quoted phrases: how they are read, and that only documents with all of them are found."""
+"""Quoted phrases: how they are read, what they add, and that required ones are demanded."""
 
+import itertools
+import math
 import re
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from conftest import WordLengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.cli import cli
 from searchengine.errors import QueryError
+from searchengine.query.request import Query
 from searchengine.storage.documents import questions
 
 
@@ -21,12 +26,19 @@ from searchengine.storage.documents import questions
         ('"deep learning" of whales', ["deep learning"]),
         ('a "b  c\n" d "e"', ["b c", "e"]),
         ("“deep learning” and „tief lernen“", ["deep learning", "tief lernen"]),
+        ("“a” b “c”", ["a", "c"]),
         ('"deep learning', []),
         ('"a b" c "d', ["a b"]),
         ('""" a" "', ["a"]),
         ('"" " " "?!" "🙂" "*"', []),
         ('"a b" "c" "a b"', ["a b", "c"]),
         ('"whales" AND "NEAR(bread"', ["whales", "NEAR(bread"]),
+        ('print("hello world")', ["hello world"]),
+        ('a screen of 7" and one of 12" or 13"', []),
+        ('a 7" screen, "as seen on TV"', ["as seen on TV"]),
+        ('the "7" screen"', ["7"]),
+        ('고래는 "한쪽 뇌"로 잔다', ["한쪽 뇌"]),
+        ('他说"鲸鱼睡觉"吗', ["鲸鱼睡觉"]),
         ("what's 5' 'so called'", []),
         ('"', []),
         ('"' * 10_000, []),
@@ -34,15 +46,38 @@ from searchengine.storage.documents import questions
     ],
 )
 def test_what_a_phrase_is(question: str, expected: list[str]) -> None:
-    assert list(questions.phrases(question)) == expected
+    assert [each.text for each in questions.phrases(question)] == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ('+"deep learning" of "whales"', ["deep learning"]),
+        ('"deep learning" +"deep learning"', ["deep learning"]),
+        ("whales +“deep learning”", ["deep learning"]),
+        ('C++"deep learning"', []),
+        ('1+"2"', []),
+        ('+ "a b"', []),
+    ],
+)
+def test_a_plus_sign_requires_a_phrase(question: str, expected: list[str]) -> None:
+    assert [text for text, required in questions.phrases(question) if required] == expected
+    assert Query(mode="text").required(question) == tuple(expected)
+    everything = tuple(each.text for each in questions.phrases(question))
+    assert Query(mode="hybrid", phrases="required").required(question) == everything
+    assert Query(mode="vector", phrases="required").required(question) == ()
 
 
 @given(st.text(alphabet='ab "“”*(', max_size=30))
-def test_marks_without_a_second_one_are_no_phrase(question: str) -> None:
-    plain = re.sub("[“”]", '"', question)
-    expected = [" ".join(each.split()) for each in re.findall('"([^"]*)"', plain)]
-    expected = [each for each in expected if re.search("[ab]", each)]
-    assert list(questions.phrases(question)) == list(dict.fromkeys(expected))[: questions.PHRASES]
+def test_a_phrase_stands_between_marks(question: str) -> None:
+    found = [each.text for each in questions.phrases(question)]
+    assert len({*found}) == len(found) <= question.count('"') + question.count("“") + 1
+    plain = " ".join(re.sub("[“”]", '"', question).split())
+    for text in found:
+        assert re.search("[ab]", text)
+        assert f'"{text}' in plain.replace('" ', '"')
+    if not re.search('["“”]', question):
+        assert not found
 
 
 TEXTS = [
@@ -69,6 +104,8 @@ def made(path: Path, tokenizer: str) -> SearchEngine:
 
 
 def keys(engine: SearchEngine, question: str, **options: Any) -> list[str]:
+    """The documents found where phrases are required."""
+    options = {"phrases": "required", **options}
     return sorted(hit.key for hit in engine.search(question, **options))
 
 
@@ -132,12 +169,14 @@ def test_the_encoder_reads_no_quotation_marks(tmp_path: Path) -> None:
 def test_each_question_of_a_batch_has_its_phrases(tmp_path: Path) -> None:
     questions = ["whales", '"deep learning"', "deep", '"half asleep" whales', '"deep learning" net']
     with made(tmp_path, "porter") as engine:
-        for mode in ("text", "hybrid"):
-            together = engine.search_batch(questions, 8, mode=mode)
+        for mode, phrases in itertools.product(("text", "hybrid"), ("scored", "required")):
+            asked: Any = {"mode": mode, "phrases": phrases}
+            together = engine.search_batch(questions, 8, **asked)
             for question, hits in zip(questions, together, strict=True):
-                alone = engine.search(question, 8, mode=mode)
+                alone = engine.search(question, 8, **asked)
                 assert [hit.key for hit in hits] == [hit.key for hit in alone]
-                assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in alone])
+                scores = [hit.score for hit in alone]
+                assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
 def test_a_change_is_found_by_its_phrase(tmp_path: Path) -> None:
@@ -172,15 +211,16 @@ def test_while_another_writes(tmp_path: Path) -> None:
         while not ended.is_set():
             reader.refresh()
             for question, text in (('"deep sea" 北', "deep sea"), ("深", "深"), ("wh", "whale")):
-                hits = reader.search(question, 100, mode="text", as_you_type=True)
+                asked: Any = {"mode": "text", "as_you_type": True, "phrases": "required"}
+                hits = reader.search(question, 100, **asked)
                 assert all(text in hit.text for hit in hits)
                 assert len({hit.key for hit in hits}) == len(hits)
         thread.join()
         reader.refresh()
         for question, count in (('"deep sea"', 8), ("北京", 8), ("北", 12), ("wh", 8)):
-            found = reader.search(question, 100, mode="text", as_you_type=True)
-            assert len(found) == count, question
-            both = reader.search(question, 100, mode="hybrid", as_you_type=True)
+            asked = {"as_you_type": True, "phrases": "required"}
+            assert len(reader.search(question, 100, mode="text", **asked)) == count, question
+            both = reader.search(question, 100, mode="hybrid", **asked)
             assert len([hit for hit in both if "text" in hit.scores]) == count
 
 
@@ -204,7 +244,7 @@ def test_phrases_are_those_of_plain_texts(
     path = tmp_path_factory.mktemp("phrases") / "c"
     with SearchEngine.create(path, WordLengths(), tokenizer="unicode") as engine:
         engine.add(documents)
-        hits = engine.search(f'{others} "{quoted}"', mode="text", k=20)
+        hits = engine.search(f'{others} "{quoted}"', mode="text", k=20, phrases="required")
         expected = {
             str(i)
             for i, pair in enumerate(texts)
@@ -212,7 +252,7 @@ def test_phrases_are_those_of_plain_texts(
         }
         assert {hit.key for hit in hits} == expected
         with engine.collection.reading() as snapshot:
-            rows = snapshot.by_words(f'{others} "{quoted}"', 20)
+            rows = snapshot.by_words(f'{others} "{quoted}"', 20, required=(quoted,))
             asked = " OR ".join(f'"{each}"' for each in questions.words(f"{others} {quoted}"))
             sql = (
                 "SELECT rowid, -bm25(text_index, 2.0, 1.0) AS score FROM text_index WHERE "
@@ -222,6 +262,70 @@ def test_phrases_are_those_of_plain_texts(
             by_fts5 = dict(snapshot.store.read(sql, (asked, f'"{quoted}"')))
         for document, score in rows:  # words in half of the documents may be left out
             assert score == pytest.approx(by_fts5[document], abs=1e-5)
+
+
+@pytest.mark.parametrize("tokenizer", ["unicode", "trigram"])
+@pytest.mark.parametrize("native", [True, False])
+def test_a_phrase_adds_its_inverse_document_frequency(
+    tmp_path: Path, tokenizer: str, native: bool
+) -> None:
+    with made(tmp_path, tokenizer) as engine, engine.collection.reading() as snapshot:
+        if not native:
+            snapshot._words = (None,)  # FTS5 ranks
+        plain = dict(snapshot.by_words("deep learning of whales in half asleep", 20))
+        asked = '"deep learning" of "whales" in "half asleep"'
+        # Each phrase is in one document of eight but for the first one, which is in two by words.
+        having = 2 if tokenizer == "unicode" else 1
+        first, second = (math.log((8 - n + 0.5) / (n + 0.5)) for n in (having, 1))
+        gains = {1: second + first * (tokenizer == "unicode"), 2: first}
+        expected = {i: score + gains.get(i, 0.0) for i, score in plain.items()}
+        best = sorted(expected.items(), key=lambda item: (-item[1], item[0]))
+        for k in (1, 2, 3, 20):
+            found = snapshot.by_words(asked, k)
+            assert [i for i, _ in found] == [i for i, _ in best[:k]]
+            assert [score for _, score in found] == pytest.approx([s for _, s in best[:k]])
+        within = snapshot.by_words(asked, 20, "n >= 2", required=("whales",))
+        assert [i for i, _ in within] == [i for i, _ in best if i in (2, 4, 5, 6)]  # 3 was deleted
+
+
+def test_marks_lose_no_document(tmp_path: Path) -> None:
+    with made(tmp_path, "porter") as engine:
+        for mode in ("text", "hybrid"):
+            marked, plain = (
+                {hit.key for hit in engine.search(text, 20, mode=mode)}
+                for text in ('"not anywhere" "deep learning" whales', "deep learning whales")
+            )
+            assert marked >= plain
+
+
+def test_a_phrase_of_very_many_documents_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchengine.storage.snapshot.MOST_WITH_PHRASE", 1)
+    with made(tmp_path, "unicode") as engine:
+        marked, plain = (
+            [(hit.key, hit.score) for hit in engine.search(text, mode="text")]
+            for text in ('"deep learning" whales', "deep learning whales")
+        )
+        assert marked == plain
+
+
+def test_phrases_must_be_one_of_two(tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="phrases must be one of scored, required, got 'all'"):
+        Query(phrases="all")
+
+
+def test_the_command_line_names_a_phrase_that_nothing_contains(tmp_path: Path) -> None:
+    with made(tmp_path, "porter") as engine:
+        engine.close()
+    asked = ["search", str(tmp_path / "c"), "--mode", "text"]
+    runner = CliRunner()
+    for more in (['"not anywhere" whales', "--exact-phrases"], ['+"not anywhere" whales']):
+        done = runner.invoke(cli, [*asked, *more])
+        assert done.exit_code == 0 and not done.stdout
+        assert 'no document contains "not anywhere"; without --exact-phrases' in done.stderr
+    done = runner.invoke(cli, [*asked, '"not anywhere" whales'])
+    assert done.stdout and "phrase" not in done.stderr
 
 
 def test_a_phrase_of_ten_thousand_words(tmp_path: Path) -> None:

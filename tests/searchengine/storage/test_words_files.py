@@ -47,10 +47,12 @@ def both(
     """The results of the words files and of FTS5."""
     with engine.collection.reading() as snapshot:
         assert snapshot.words is not None
-        condition = snapshot.store.condition(where, phrases(question))
+        required = tuple(each.text for each in phrases(question))
+        condition = snapshot.store.condition(where, required)
         read = snapshot.store.read
         by_fts5 = lexical.search(read, question, k, *condition, as_you_type=typed)
-        return [snapshot.by_words(question, k, where, as_you_type=typed), by_fts5]
+        ours = snapshot.by_words(question, k, where, required=required, as_you_type=typed)
+        return [ours, by_fts5]
 
 
 def agree(
