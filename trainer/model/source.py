@@ -87,6 +87,11 @@ class Source:
         paths = sorted(self._paths())
         return {path.relative_to(self.folder).as_posix(): checksums.of(path) for path in paths}
 
+    def file_checksums(self) -> dict[str, str]:
+        """As `files`; each checksum is remembered in the user's cache while its file stays."""
+        with Checksums(self.user_cache) as checksums:
+            return self.files(checksums)
+
     def _paths(self) -> Iterator[Path]:
         """Those of the folder and of its modules, one below it."""
         for pattern in FILES:
