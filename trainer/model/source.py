@@ -145,6 +145,12 @@ def _from_hub(name: str, code: bool) -> Path:
         ) from error
 
 
+def check_installed(name: str) -> None:
+    """Raise ModelError if a packaged model is named whose package is not installed."""
+    if name in list(Starter):
+        starter_folder()
+
+
 def starter_folder() -> Path:
     """The folder of the packaged model."""
     try:
