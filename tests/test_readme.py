@@ -448,6 +448,18 @@ def test_make_targets_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
+def test_the_install_lines_work_in_a_clone() -> None:
+    """The clone's line comes before the one that needs a release; torch is the one it pins."""
+    (pinned,) = re.findall(r"^torch==(.+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
+    for page in (README, (REPOSITORY / "docs" / "start.md").read_text()):
+        assert re.findall(r"torch==(\S+)", page) == [pinned]
+        torch, clone, released = (
+            page.index(line)
+            for line in ("whl/cpu", 'install -c constraints.txt ".[all]"', '"searchengine[all]"')
+        )
+        assert torch < clone < released
+
+
 def pages() -> list[Path]:
     top = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     return [*top, *(REPOSITORY / "docs").glob("*.md")]
