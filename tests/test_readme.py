@@ -315,7 +315,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     with closing(sqlite3.connect(tmp_path / "app.db")) as database, database:
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
-    for name, commands in (("indexing", 10), ("searching", 2)):
+    for name, commands in (("indexing", 10), ("searching", 3)):
         page = (REPOSITORY / "docs" / f"{name}.md").read_text()
         assert run_commands(page, tmp_path) == commands
         (program,) = blocks(page, "python")

@@ -66,11 +66,6 @@ class CrossEncoder:
         return self._handle.fingerprints[0]
 
     @property
-    def ready(self) -> bool:
-        """Whether it scores at once; otherwise it is compiled first, in some seconds."""
-        return self._handle.ready
-
-    @property
     def runtime(self) -> str:
         """The runtime, "openvino" or "torch"; started if need be. Raises ModelError."""
         return self._handle.runtime.kind.value

@@ -196,16 +196,6 @@ class Encoder:
         own = self._handle.runs_on
         return own if self._questions is None else f"{own}; questions: {self._questions.runs_on}"
 
-    @property
-    def ready(self) -> bool:
-        """Whether it encodes a few texts at once; otherwise it is compiled first, in seconds."""
-        return self._handle.ready and (self._questions is None or self._questions.ready)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether `start` need not compile it first, which takes seconds once for a model."""
-        return self._handle.compiled and (self._questions is None or self._questions.compiled)
-
     def start(self) -> None:
         """Start the fastest runtime, which the first texts may do without. Raises ModelError."""
         _ = self._handle.runtime

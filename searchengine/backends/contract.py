@@ -96,6 +96,7 @@ class Snapshot(Protocol):
         settings: the collection settings.
         store: its documents and passages.
         rows: number of passages that can be found.
+        shortlist: how many of them are scored at full width unless a query says more.
         cuts: whether a document may have several passages.
         commit_id: differs between two states.
     """
@@ -108,6 +109,8 @@ class Snapshot(Protocol):
     def store(self) -> Tables: ...
     @property
     def rows(self) -> int: ...
+    @property
+    def shortlist(self) -> int: ...
     @property
     def cuts(self) -> bool: ...
     @property

@@ -49,7 +49,7 @@ class Embedded(Collection):
             if largest is None:
                 return {}
             rotation = snapshot.segments[largest].basis().matrix
-            return {"rotation": rotation, "shortlist": snapshot.shortlist()}
+            return {"rotation": rotation, "shortlist": snapshot.shortlist}
 
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""

@@ -32,6 +32,28 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     note(str(message))
 
 
+class _Notes(logging.Handler):
+    """Prints log messages as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        note(self.format(record))
+
+
+@contextmanager
+def _trainer_noted() -> Iterator[None]:
+    """What the trainer is doing, as notes: compiling an encoder takes seconds, once."""
+    logger, notes = logging.getLogger("trainer"), _Notes()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+        logger.setLevel(level)
+
+
 @contextmanager
 def _printable_errors() -> Iterator[None]:
     """Escape control characters in the messages that click shows: they quote user input."""
@@ -89,7 +111,7 @@ class OneSentence(click.Group):
 
     def _invoke(self, ctx: click.Context) -> Any:
         try:
-            with warnings.catch_warnings():
+            with _trainer_noted(), warnings.catch_warnings():
                 warnings.simplefilter("always", RuntimeChoiceWarning)
                 warnings.simplefilter("always", LanguageWarning)
                 warnings.simplefilter("always", MemoryWarning)

@@ -209,17 +209,6 @@ def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
     return click.Choice([kind.value for kind in kinds])
 
 
-def note_compiling(engine: Any, *, encodes: bool = True, cross_encoder: str | None = None) -> None:
-    """Print a note if a network must be compiled before a question, seconds once per model.
-
-    `encodes`: questions are encoded.
-    """
-    if encodes and not getattr(engine.query_encoder, "ready", True):
-        note("Compiling the encoder, once…")
-    if cross_encoder is not None and not engine.cross_encoders.ready(cross_encoder):
-        note("Compiling the cross-encoder, once…")
-
-
 def runs(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that configure the encoder's runtime; the command gets `runtime`."""
 

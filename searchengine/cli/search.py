@@ -16,7 +16,6 @@ from searchengine.cli.options import (
     SHORTLIST,
     FieldName,
     complete_path,
-    note_compiling,
     note_unknown_fields,
     runs,
 )
@@ -140,11 +139,6 @@ def search(
 
     opening = {"query_encoder": query_encoder, "runtime": runtime}
     with SearchEngine.open(collection, encoder, **opening) as engine:
-        note_compiling(
-            engine,
-            encodes=options["mode"] != Mode.TEXT,
-            cross_encoder=options["cross_encoder"],
-        )
         hits = engine.search(question, k, **options)
         _show(hits, as_json, options)
         _explain_absence(engine, hits, options)

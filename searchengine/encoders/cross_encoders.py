@@ -40,11 +40,6 @@ class CrossEncoders:
             scorer.start()
             return scorer
 
-    def ready(self, source: str | Path) -> bool:
-        """Whether `of` need not compile it first, in some seconds. Raises QueryError."""
-        with self._lock, _named():
-            return self._load(source).ready
-
     def _load(self, source: str | Path) -> "CrossEncoder":
         from trainer.cross_encoder import CrossEncoder
 

@@ -189,9 +189,8 @@ def _by_vector(
                 prefix_ndcg_10=float(by_prefix.mean()),
                 exact_recall_10=_share(run, exact),
             )
-        configured = snapshot.shortlist()
-    # A larger k widens the shortlist, which would improve the first ten: search for each count.
-    run = _by_engine(engine, task, vectors, (_FIRST, DEPTH), mode=Mode.VECTOR)
+        configured = snapshot.shortlist
+    run = _by_engine(engine, task, vectors, mode=Mode.VECTOR)
     yield setting(CONFIGURED, run, shortlist=configured, exact_recall_10=_share(run, exact))
 
 
@@ -199,20 +198,15 @@ def _by_engine(
     engine: SearchEngine,
     task: Task,
     questions: Sequence[str] | Vectors,
-    counts: Sequence[int] = (DEPTH,),
     **options: Any,
 ) -> Run:
-    """Search like users of the collection, once for each count of documents."""
+    """Search like users of the collection."""
     run = {}
     for start in range(0, len(questions), _BATCH):
         batch = slice(start, start + _BATCH)
-        results = [
-            engine.search_batch(questions[batch], count + task.exclude_self, **options)
-            for count in counts
-        ]
-        for key, *by_count in zip(task.keys[batch], *results, strict=True):
-            scores = ((hit.key, hit.score) for hits in by_count for hit in hits)
-            run[key] = _ranking(task, key, scores)
+        results = engine.search_batch(questions[batch], DEPTH + task.exclude_self, **options)
+        for key, hits in zip(task.keys[batch], results, strict=True):
+            run[key] = _ranking(task, key, ((hit.key, hit.score) for hit in hits))
     return run
 
 

@@ -57,10 +57,18 @@ def add_with_vectors(
             return ingestion.run()
     if passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
-    with collection.reader(collection.store.identity) as store:
-        documents = numbered(rows.documents, first=store.highest_number() + 1)
+    identity = collection.store.identity
+    with collection.reader(identity) as store:
+        commit, highest = collection.numbered or (None, -1)
+        if commit is None or commit != store.settings().get("commit_id"):
+            highest = store.highest_number()
+    collection.numbered = None  # it is wrong if another writer uses the numbers meanwhile
+    documents = numbered(rows.documents, first=highest + 1)
     with NumberedIngestion(collection, documents, rows, None, options) as ingestion:
-        return ingestion.run()
+        summary = ingestion.run()
+    with collection.reader(identity) as store:
+        collection.numbered = store.settings().get("commit_id"), highest + rows.documents
+    return summary
 
 
 class Rows(NamedTuple):

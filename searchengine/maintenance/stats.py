@@ -186,7 +186,7 @@ def of_snapshot(snapshot: Snapshot) -> Stats:
         fields=snapshot.store.fields(),
         dim=settings["encoder"]["dim"],
         index_config=config.as_dict(),
-        shortlist=snapshot.shortlist() if segments else None,
+        shortlist=snapshot.shortlist if segments else None,
         exact=all(segment.config.shortlist >= segment.rows for segment in segments),
         scanned=sum(s.config.structure is not config.structure for s in segments),
         hot_row=sum(size.rows * size.hot_row for size in sizes) / rows if rows else None,

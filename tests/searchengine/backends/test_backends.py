@@ -340,6 +340,21 @@ def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
         engine.vectors([6])  # type: ignore[list-item]
 
 
+def test_pages_are_the_parts_of_one_answer(where: str) -> None:
+    config = {**CONFIG, "shortlist": 12}
+    rows = np.random.default_rng(4).standard_normal((260, DIM))
+    with SearchEngine.create(where, None, config, dim=DIM) as engine:
+        engine.add([{"_id": str(i), "n": i} for i in range(260)], rows)
+        for condition in (None, "n >= 20"):
+            whole = [hit.key for hit in engine.search(rows[40], 260, where=condition)]
+            assert sorted(whole, key=int) == list(engine.keys(condition))
+            pages = (
+                engine.search(rows[40], 10, where=condition, offset=start)
+                for start in range(0, 260, 10)
+            )
+            assert [hit.key for hits in pages for hit in hits] == whole
+
+
 def test_vectors_alone_continue_the_numbers(where: str) -> None:
     rows = units(7)
     with SearchEngine.create(where, None, CONFIG, dim=DIM) as engine:

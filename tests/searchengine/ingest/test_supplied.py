@@ -30,6 +30,7 @@ from searchengine.errors import (
 )
 from searchengine.ingest import spool, supplied
 from searchengine.maintenance.repair import repair
+from searchengine.storage.documents.store import Store
 
 DIM = 6
 WIDE = 64  # from here on, the length of a row rounded to float16 is so near 1 that a second
@@ -190,6 +191,25 @@ def test_a_number_that_another_writer_has_used_is_not_replaced(
     engine.refresh()
     assert len(engine) == 6
     assert engine.search(rows[2], 2, mode="vector")[1].key == "4"
+    for keys in (["6", "7"], ["8", "9"]):
+        engine.add(vectors=rows[:2])
+        with SearchEngine.open(path) as other:
+            assert list(other.keys())[-2:] == keys
+    with SearchEngine.open(path) as other:
+        other.add(vectors=rows[:2])
+    engine.add(vectors=rows[:1])
+    assert list(engine.keys())[-1] == "12"
+
+
+def test_keys_are_not_read_for_each_of_many_calls(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Store.highest_number
+    calls: list[Store] = []
+    monkeypatch.setattr(Store, "highest_number", lambda store: calls.append(store) or read(store))
+    for i in range(9):
+        engine.add(vectors=random(2, seed=i))
+    assert len(calls) == 1 and len(engine) == 18
 
 
 def with_row(i: int, value: float) -> np.ndarray:

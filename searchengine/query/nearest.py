@@ -1,0 +1,160 @@
+"""Documents by the cosine of their best passage: parts of the order of a question."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from indexer.arrays import Floats, RowNumbers
+from searchengine.backends.contract import Snapshot
+from searchengine.query.paging import LEAST, Label, Ranked, sizes
+from searchengine.query.request import Query
+from searchengine.storage.documents import lexical
+from searchengine.storage.documents.tables import Passage
+
+
+class Near(NamedTuple):
+    """A part of the documents near a vector.
+
+    Attributes:
+        documents: the first ones of the part, best first; all of them, if fewer than asked for.
+        rows, cosines: all passages in the part, (n,) int64 and float32, best first.
+        last: there are no more rows.
+        exact, read: as in Hits.
+    """
+
+    documents: list[Ranked]
+    rows: RowNumbers
+    cosines: Floats
+    last: bool
+    exact: bool
+    read: float | None
+
+
+def nearest(
+    snapshot: Snapshot,
+    query: Query,
+    vectors: Floats,
+    number: int,
+    depth: int,
+    *,
+    without: int | None = None,
+    texts: tuple[str, ...] = (),
+) -> list[Near]:
+    """Part `number` of the documents for each vector (q, D), each by its best passage.
+
+    Args:
+        snapshot: the commit to search.
+        query: the options.
+        vectors: (q, D) float32.
+        number: of the part.
+        depth: documents that are enough.
+        without: a document to leave out.
+        texts: phrases that the documents must contain.
+    """
+    if not snapshot.rows:
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return [Near([], *nothing, last=True, exact=True, read=None)] * len(vectors)
+    label, several = labels(snapshot, query)
+    enough = (2 * depth if several else depth) + (without is not None)
+    # The true order does not depend on how many rows are asked for.
+    first = enough if query.exact else query.shortlist or snapshot.shortlist
+    count = min(sizes(max(LEAST, first), number), snapshot.rows)
+    result = snapshot.search(
+        vectors,
+        count,
+        shortlist=query.shortlist,
+        where=query.where,
+        phrases=texts,
+        exact=query.exact,
+    )
+    # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays that of
+    # the computed scores.
+    cosines = result.scores.clip(-1, 1)
+    valid = (result.rows >= 0).sum(axis=1).tolist()
+    documents: list[list[Ranked]] = [[]] * len(vectors)
+    pending = list(range(len(vectors)))
+    while pending:
+        taken = [min(enough, valid[i]) for i in pending]
+        rows = [result.rows[i, :size] for i, size in zip(pending, taken, strict=True)]
+        passages = iter(snapshot.store.passages(np.concatenate(rows)))
+        read = [[next(passages) for _ in range(size)] for size in taken]
+        named = label({passage.document for each in read for passage in each})
+        for i, ranked in zip(pending, read, strict=True):
+            documents[i] = _first_of(
+                ranked, cosines[i, : len(ranked)].tolist(), named, without, depth
+            )
+        pending = [i for i in pending if len(documents[i]) < depth and enough < valid[i]]
+        enough *= 4
+    shares = (
+        [None] * len(vectors) if result.read is None else (result.read / snapshot.rows).tolist()
+    )
+    return [
+        Near(
+            documents[i],
+            result.rows[i, : valid[i]],
+            cosines[i, : valid[i]],
+            last=count >= snapshot.rows or valid[i] < count,
+            exact=result.exact,
+            read=shares[i],
+        )
+        for i in range(len(vectors))
+    ]
+
+
+def _first_of(
+    passages: list[Passage],
+    cosines: list[float],
+    named: Mapping[int, Hashable],
+    without: int | None,
+    depth: int,
+) -> list[Ranked]:
+    """Documents by their first passage, at most `depth`; one for each label."""
+    first: dict[Hashable, Ranked] = {}
+    for passage, cosine in zip(passages, cosines, strict=True):
+        if len(first) == depth:
+            break
+        if passage.document != without:
+            ranked = Ranked(cosine, passage, {"vector": cosine})
+            first.setdefault(named[passage.document], ranked)
+    return list(first.values())
+
+
+def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
+    """The labels of documents, and whether several passages may have one label."""
+    if query.group_by is None:
+        return lambda documents: {i: i for i in documents}, snapshot.cuts
+    field = query.group_by
+    return lambda documents: snapshot.store.values(documents, field), True
+
+
+def distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int) -> lexical.Scored:
+    """The first document of every label, at most `limit`."""
+    first: dict[Hashable, tuple[int, float]] = {}
+    for document, score in scored:
+        if len(first) == limit:
+            break
+        first.setdefault(labels[document], (document, score))
+    return list(first.values())
+
+
+def cosines_of(
+    snapshot: Snapshot, documents: Iterable[int], vector: Floats, near: Near
+) -> Mapping[int, tuple[float, Passage]]:
+    """Documents with vectors: the highest cosine to a vector (D,), and the passage that has it.
+
+    Cosines that `near` has are taken from there: computed again they could differ in the last bit,
+    and so could the order of documents.
+    """
+    passages = {passage.id: passage for passage in snapshot.store.passages_of(documents)}
+    best: dict[int, tuple[float, Passage]] = {}
+    for row, cosine in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
+        if row in passages:
+            best.setdefault(passages[row].document, (cosine, passages[row]))
+    others = [row for row, passage in passages.items() if passage.document not in best]
+    if others:
+        found = snapshot.cosines(vector, np.array(others, np.int64))
+        cosines = found.scores[0].clip(-1, 1).tolist()
+        for row, cosine in zip(found.rows[0].tolist(), cosines, strict=True):
+            best.setdefault(passages[row].document, (cosine, passages[row]))
+    return best

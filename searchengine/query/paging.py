@@ -1,0 +1,88 @@
+"""One order of documents for a question, however it is cut into pages.
+
+A search for more documents compares more rows at full width, and finds some that a search for fewer
+missed: with one search for each page, documents would come twice, or on no page. So the order
+consists of parts. The first has the rows that the shortlist compares anyway, the next ones 100 at
+least and four times as many as before: each has what none before it has. What a part holds depends
+on the question alone.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from searchengine.storage.documents.tables import Passage
+
+LEAST, SECOND, GROWTH = 10, 100, 4
+"""Rows of the first part and of the second, at least; factor from each part to the next one."""
+_LONGEST = 1 << 40  # SQLite's integers end at 2⁶³
+
+
+class Ranked(NamedTuple):
+    """A document in a ranking: its score, its best passage, and the scores that it is made of."""
+
+    score: float
+    passage: Passage
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Ranked documents, best first; `exact` and `read` as in Hits.
+
+    Attributes:
+        last: of a part: no part after it has more documents.
+    """
+
+    documents: Sequence[Ranked]
+    exact: bool = False
+    read: float | None = None
+    last: bool = True
+
+
+Label = Callable[[Iterable[int]], Mapping[int, Hashable]]
+"""Document ids → labels; a ranking has one document per label."""
+Part = Callable[[Sequence[int], int, int], list[Ranking]]
+"""Positions of questions, the number of a part, a depth → this part of each question.
+
+Of a part, the first `depth` documents are enough.
+"""
+
+
+def sizes(first: int, number: int) -> int:
+    """The size of a part whose first has `first`."""
+    return (
+        first
+        if number == 0
+        else min(max(SECOND, GROWTH * first) * GROWTH ** (number - 1), _LONGEST)
+    )
+
+
+def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranking]:
+    """The first `depth` documents in the order of each question, or all that there are."""
+    rankings = [Ranking((), last=False)] * questions
+    pending: Sequence[int] = range(questions)
+    number = 0
+    while pending:
+        for i, found in zip(pending, part(pending, number, depth), strict=True):
+            rankings[i] = _continued(rankings[i], found, depth, label) if number else found
+        pending = [
+            i for i in pending if not rankings[i].last and len(rankings[i].documents) < depth
+        ]
+        number += 1
+    return [
+        Ranking(each.documents[:depth], each.exact, each.read)
+        if len(each.documents) > depth
+        else each
+        for each in rankings
+    ]
+
+
+def _continued(before: Ranking, part: Ranking, depth: int, label: Label) -> Ranking:
+    """A ranking, then the documents of its next part that have other labels."""
+    both = (*before.documents, *part.documents)
+    labels = label({ranked.passage.document for ranked in both})
+    first: dict[Hashable, Ranked] = {}
+    for ranked in both:
+        first.setdefault(labels[ranked.passage.document], ranked)
+    return Ranking([*first.values()][:depth], before.exact and part.exact, part.read, part.last)

@@ -1,0 +1,194 @@
+"""Pages: however an answer is cut, each document comes once, and where it came."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from searchengine import SearchEngine
+from searchengine.errors import QueryError
+from searchengine.query.paging import Ranked, Ranking, in_parts, sizes
+from searchengine.storage.documents.tables import Passage
+
+COUNT, DIM = 1200, 24
+WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
+QUESTION = "whale sleep at night"
+
+
+class Drawn:
+    """A text has the vector that its words draw: equal texts have equal ones, others anything."""
+
+    dim, fingerprint = DIM, "drawn"
+
+    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+        seeds = [sum(map(ord, text)) * 31 + len(text) for text in texts]
+        rows = np.stack([np.random.default_rng(seed).standard_normal(DIM) for seed in seeds])
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def documents() -> list[dict[str, Any]]:
+    """Texts of common and rare words; one in ten is the text of another one."""
+    rng = np.random.default_rng(3)
+    share = 1 / np.arange(1, len(WORDS) + 1)
+    chosen = [rng.choice(WORDS, rng.integers(1, 9), p=share / share.sum()) for _ in range(COUNT)]
+    texts = [f"{' '.join(words)} {i if i % 3 else ''}" for i, words in enumerate(chosen)]
+    texts[COUNT - COUNT // 10 :] = texts[: COUNT // 10]
+    return [{"_id": str(i), "text": text, "n": i, "g": i % 400} for i, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module", params=["exact", "flat", "hnsw"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Collections whose shortlist holds all rows, or misses many of the nearest."""
+    config = {
+        "exact": {"shortlist": 10_000},
+        "flat": {"prefix": 4, "shortlist": 15},
+        "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
+    }[request.param]
+    path = tmp_path_factory.mktemp(request.param) / "c"
+    with SearchEngine.create(path, Drawn(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+        engine.add(documents()[:1100])
+        engine.add(documents()[1100:])
+        engine.add([{**each, "n": -1} for each in documents()[:7]])  # change nothing but metadata
+        engine.delete(["11", "500"])
+        yield engine
+
+
+def pages(engine: SearchEngine, k: int, size: int, **options: Any) -> list[tuple[str, float]]:
+    """The hits of all pages up to the k-th."""
+    return [
+        (hit.key, hit.score)
+        for offset in range(0, k, size)
+        for hit in engine.search(QUESTION, min(size, k - offset), offset=offset, **options)
+    ]
+
+
+def whole(engine: SearchEngine, k: int, **options: Any) -> list[tuple[str, float]]:
+    """The hits of one answer."""
+    return [(hit.key, hit.score) for hit in engine.search(QUESTION, k, **options)]
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+@pytest.mark.parametrize("where", [None, "n >= 300"])
+def test_pages_of_ten_are_the_parts_of_one_answer_of_a_thousand(
+    engine: SearchEngine, mode: str, where: str | None
+) -> None:
+    hits = whole(engine, 1000, mode=mode, where=where)
+    assert pages(engine, 1000, 10, mode=mode, where=where) == hits
+    keys = [key for key, _ in hits]
+    matching = list(engine.keys(where))
+    assert len(keys) == len({*keys}) and {*keys} <= {*matching}
+    if mode != "text":
+        assert len(keys) == min(1000, len(matching))
+        assert {key for key, _ in whole(engine, 5000, mode=mode, where=where)} == {*matching}
+    for k in (1, 3, 10, 11, 100, 101, 333):
+        assert whole(engine, k, mode=mode, where=where) == hits[:k]
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+@pytest.mark.parametrize(
+    "options",
+    [{"group_by": "g"}, {"diversity": 0.4}, {"diversity": 0.4, "group_by": "g"}, {"shortlist": 3}],
+)
+def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
+    hits = whole(engine, 300, mode=mode, **options)
+    assert len({key for key, _ in hits}) == len(hits) >= 200
+    assert pages(engine, 300, 30, mode=mode, **options) == hits
+    least = hits[97][1]
+    above = whole(engine, 1000, mode=mode, min_score=least, **options)
+    assert pages(engine, 1000, 20, mode=mode, min_score=least, **options) == above
+    assert all(score >= least for _, score in above)
+    facets = engine.search(QUESTION, 1, mode=mode, facets=["n"], **options).facets
+    deep = engine.search(QUESTION, 5, mode=mode, facets=["n"], offset=200, **options)
+    assert deep.facets == facets and facets["n"][-1] == 7
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_scores_fall_from_page_to_page_where_rows_are_compared_exactly(
+    engine: SearchEngine, mode: str
+) -> None:
+    options = {"mode": mode, "shortlist": 10_000} if mode != "text" else {"mode": mode}
+    scores = [score for _, score in pages(engine, 1000, 50, **options)]
+    assert np.diff(scores).max() <= 0
+
+
+def test_batches_have_the_same_pages(engine: SearchEngine) -> None:
+    questions = [QUESTION, "bread", "zzz", "krill reef"]
+    deep = engine.search_batch(questions, 30, offset=50)
+    alone = [engine.search(question, 30, offset=50) for question in questions]
+    assert [[hit.key for hit in hits] for hits in deep] == [
+        [hit.key for hit in hits] for hits in alone
+    ]
+
+
+def test_similar_documents_have_pages(engine: SearchEngine) -> None:
+    hits = [hit.key for hit in engine.similar("40", 90)]
+    parts = [
+        hit.key for start in range(0, 90, 30) for hit in engine.similar("40", 30, offset=start)
+    ]
+    assert parts == hits and "40" not in hits
+
+
+@pytest.mark.parametrize("with_vectors", [3, 60, 200])
+def test_documents_without_a_vector_come_on_some_page(tmp_path: Path, with_vectors: int) -> None:
+    """Words find more of them than are fused."""
+    records = documents()[:400]
+    rows: list[Any] = [None] * 400
+    rows[:with_vectors] = Drawn().encode([each["text"] for each in records[:with_vectors]])
+    with SearchEngine.create(tmp_path / "c", Drawn()) as engine:  # type: ignore[arg-type]
+        engine.add(records, rows)
+        found = {key for key, _ in whole(engine, 400, mode="text")}
+        hits = whole(engine, 400, mode="hybrid")
+        assert {key for key, _ in hits} == found | {str(i) for i in range(with_vectors)}
+        assert pages(engine, 400, 10, mode="hybrid") == hits
+        groups = whole(engine, 400, mode="hybrid", group_by="g")
+        assert sorted(groups) == sorted(hits)
+
+
+def test_a_page_beyond_what_a_cross_encoder_reads_is_refused(engine: SearchEngine) -> None:
+    options: dict[str, Any] = {"cross_encoder": "/no/such/model", "candidates": 30}
+    with pytest.raises(QueryError, match=r"best 30 documents.*got 31; pass more candidates"):
+        engine.search(QUESTION, 10, offset=21, **options)
+
+
+# ------------------------------------------------------------------------------------------- parts
+
+
+def ranking(numbers: Iterable[int], last: bool, exact: bool = True) -> Ranking:
+    return Ranking([Ranked(0.5, Passage(i, i, 0, 1), {}) for i in numbers], exact, 0.25, last)
+
+
+def test_the_first_part_is_the_shortlist_and_others_grow() -> None:
+    assert [sizes(10, number) for number in range(4)] == [10, 100, 400, 1600]
+    assert [sizes(150, number) for number in range(3)] == [150, 600, 2400]
+    assert sizes(10, 60) == 2**40  # more than any collection has, and SQLite's integers hold it
+
+
+def test_a_part_has_what_no_part_before_it_has() -> None:
+    """Each deeper search here reverses the order and finds what the others missed."""
+    asked: list[int] = []
+
+    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        asked.append(number)
+        order = range(sizes(10, number) - 1, -1, -1)
+        return [ranking(order, last=False, exact=number < 2) for _ in positions]
+
+    (found,) = in_parts(part, 1, 101, lambda ids: {i: i for i in ids})
+    numbers = [each.passage.document for each in found.documents]
+    assert asked == [0, 1, 2]
+    assert numbers == [*range(9, -1, -1), *range(99, 9, -1), 399]
+    assert not found.exact and found.read == 0.25
+
+
+def test_the_search_ends_where_there_is_nothing_more() -> None:
+    asked: list[tuple[list[int], int]] = []
+
+    def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
+        asked.append(([*positions], number))
+        sizes_of = [min(sizes(10, number), (3, 10, 25)[i]) for i in positions]
+        return [ranking(range(size), last=size < sizes(10, number)) for size in sizes_of]
+
+    found = in_parts(part, 3, 2**40, lambda ids: {i: i // 2 for i in ids})
+    assert asked == [([0, 1, 2], 0), ([1, 2], 1)]
+    assert [len(each.documents) for each in found] == [3, 5, 13]

@@ -1,0 +1,62 @@
+"""The first texts of the packaged model: numpy runs them while the fastest runtime starts."""
+
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from trainer.model.packaged import Packaged
+
+if TYPE_CHECKING:
+    from trainer.runtimes.numpy_runtime import NumpyRuntime
+
+# Tokens that numpy encodes before the fastest runtime is started: a few seconds, about as long as
+# that takes. Each call counts as CALL_TOKENS at least, so that a process with many questions is
+# answered fast from the hundredth or so on.
+FIRST_TOKENS, CALL_TOKENS = 8192, 64
+
+
+class FirstTexts:
+    """Says what numpy runs, and starts the fastest runtime beside it when there is more."""
+
+    def __init__(self, packaged: Packaged, start: Callable[[], object]):
+        """start: starts the fastest runtime; called at most once, in a thread of its own."""
+        self.packaged = packaged
+        self._start = start
+        self._tokens = 0
+        self._numpy: NumpyRuntime | None = None
+        self._starting: Thread | None = None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock may be held by a thread of the parent."""
+        self._lock = Lock()
+
+    @property
+    def starting(self) -> bool:
+        """Whether the fastest runtime was started, which may have failed."""
+        return self._starting is not None
+
+    def runtime_for(self, tokens: int) -> "NumpyRuntime | None":
+        """What runs so many tokens more, of one call; None: the fastest runtime, wait for it.
+
+        A long call waits, since numpy would take longer. For a short one numpy goes on until the
+        fastest runtime has started; if it has not, the caller learns why by starting it.
+        Raises ModelError.
+        """
+        with self._lock:
+            self._tokens += max(tokens, CALL_TOKENS)
+            if tokens > FIRST_TOKENS:
+                return None
+            if self._tokens > FIRST_TOKENS:
+                if self._starting is None:
+                    # Not a daemon: torch does not survive the end of the interpreter. A process
+                    # that ends meanwhile waits, and the next one finds the compiled graph.
+                    self._starting = Thread(target=self._start, name="start")
+                    self._starting.start()
+                elif not self._starting.is_alive():
+                    return None
+            if self._numpy is None:
+                from trainer.runtimes.numpy_runtime import NumpyRuntime
+
+                self._numpy = NumpyRuntime(self.packaged)
+            return self._numpy
