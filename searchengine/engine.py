@@ -239,7 +239,8 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
             commit_every: new documents per commit; None: all or none. After an interruption the
                 same call continues after the last commit, but for vectors without documents.
             progress: progress callback: documents just read, tokens just encoded.
-            building: progress callback of the index: step, rows just done, rows in all.
+            building: progress callback of the index: step, rows just done, rows in all; also, in
+                another thread, of the passages of a document of more than 524,288 characters.
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit."""

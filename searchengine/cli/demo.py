@@ -44,6 +44,13 @@ def run_demo(folder: Path) -> None:
 
     A model or collection that is already there is used again.
     """
+    from trainer.model.source import starter_folder
+
+    sample = sample_folder()
+    model, collection = folder / "model", folder / "demo.index"
+    trained = (model / "modules.json").is_file()
+    if not trained:
+        starter_folder()  # refuses if it is not installed, before the seconds that torch takes
     from searchengine.bench.dataset import collection_dataset
     from searchengine.bench.grid import Grid
     from searchengine.bench.run import Bench, Settings
@@ -53,15 +60,11 @@ def run_demo(folder: Path) -> None:
     from searchengine.engine import SearchEngine
     from searchengine.evaluate.judgements import read_queries
     from searchengine.report.tables import table
-    from trainer.model.source import starter_folder
     from trainer.training.config import TrainConfig
 
-    sample = sample_folder()
-    model, collection = folder / "model", folder / "demo.index"
-    if (model / "modules.json").is_file():
+    if trained:
         note(f"The encoder in {model} is there already; remove {folder} to train again")
     else:
-        starter_folder()  # refuses if it is not installed
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
     with SearchEngine.open_or_create(collection, model) as engine:

@@ -1,5 +1,6 @@
 """searchengine search and similar."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,36 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command()
+class _Asking(click.Command):
+    """A command whose errors say how to ask a question that begins with "-"."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UsageError."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if (question := _read_as_option(words, error)) is None:
+                raise
+            raise click.UsageError(
+                f"{error.format_message()} To ask a question that begins with -, put -- "
+                f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(question)}",
+                ctx,
+            ) from error
+
+
+def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
+    """Return the word that was read as an option and may be a question; None if there is none."""
+    unknown = None
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        unknown = error.option_name
+    for word in words:
+        if word.startswith("-") and (" " in word or (unknown and word.startswith(unknown))):
+            return word
+    return None
+
+
+@click.command(cls=_Asking)
 @COLLECTION
 @click.argument("question")
 @click.option(

@@ -127,11 +127,9 @@ def count_records(corpus: str | Path) -> int | None:
     try:
         if path.is_dir():
             beir = beir_corpus(path)
-            if beir:
-                return count_records(beir)
-            files = files_below(path, Unread())
-            several = holds_records(files) or any(kind(f) in (".pdf", ".epub") for f in files)
-            return None if several else len(files)
+            return count_records(beir) if beir else _count_texts(files_below(path, Unread()))
+        if kind_of(path) is not None:
+            return _count_texts([path])
         if kind(path) not in LINES or not path.is_file():
             return None
         if path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
@@ -141,6 +139,12 @@ def count_records(corpus: str | Path) -> int | None:
     except OSError:
         return None  # reading it reports the error
     return max(lines - 1, 0) if kind(path) in DIALECTS else lines
+
+
+def _count_texts(files: Sequence[Path]) -> int | None:
+    """The number of files, if each is one document; None if one of them may hold several."""
+    several = holds_records(files) or any(kind(f) in (".pdf", ".epub") for f in files)
+    return None if several else len(files)
 
 
 def _unreadable(path: Path, error: OSError) -> CorpusError:

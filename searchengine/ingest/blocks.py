@@ -9,8 +9,8 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.ingest.spool import Supplied
 from searchengine.storage.documents.changes import Span
 
-Encode = Callable[[Callable[[int], None]], Vectors]
-"""Encodes a batch of passages; calls its argument with the number of texts just encoded."""
+Encode = Callable[[], Vectors]
+"""Encodes a batch of passages."""
 
 
 @dataclass(frozen=True, slots=True)

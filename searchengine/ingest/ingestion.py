@@ -249,26 +249,28 @@ class Ingestion:
         self, documents: Sequence[Document], spans: Sequence[Sequence[Span]]
     ) -> Iterator[Encode]:
         assert self._reader is not None
-        passages = [
-            (document, span) for document, cut in zip(documents, spans, strict=True) for span in cut
-        ]
+        passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
+        is_long = any(len(each.text) > _LARGEST_BLOCK[1] for each in documents)
+        on_batch = partial(self._on_batch, len(passages) if is_long else 0)
         for start in range(0, len(passages), BATCH):
             batch = passages[start : start + BATCH]
-            yield partial(self._reader.encode, batch, self._reader.texts(batch))
+            yield partial(self._reader.encode, batch, self._reader.texts(batch), on_batch)
 
     def _start(self, batch: Encode) -> None:
         """Encode a batch in the second thread, when all before it are done."""
-        self._pending.append(Encoding(self._thread.submit(batch, self._check_stop)))
+        self._pending.append(Encoding(self._thread.submit(batch)))
 
-    def _check_stop(self, _: int) -> None:
+    def _on_batch(self, total: int, encoded: int) -> None:
+        """Report passages of a long document; `total` 0: there is none. Raises Stopped."""
         if self._stop.is_set():
             raise Stopped
+        if total and self._options.building is not None:
+            self._options.building("Passages", encoded, total)
 
     def _count(self, block: Block) -> None:
         """Report a block when everything that was started so far is encoded."""
         if not self._pending:
-            self._report(block.read, block.tokens)
-            return
+            return self._report(block.read, block.tokens)
         self._pending[-1].documents += block.read
         self._pending[-1].tokens += block.tokens
 
@@ -312,7 +314,7 @@ class Ingestion:
             spans, _ = self._cut(documents)
             self._spool.place({d.key: cut for d, cut in zip(documents, spans, strict=True)})
             for batch in self._batches(documents, spans):
-                self._spool.add_vectors(batch(self._check_stop))
+                self._spool.add_vectors(batch())
         if (block := self._next_block) is not None:
             changed = [each for each in block.documents if each.key in block.spans]
             self._next_block = replace(block, **self._cut_block(changed))
@@ -370,7 +372,7 @@ class Ingestion:
             encoded[document.key] = Spooled(document, cut, row)
             row += len(cut)
         for batch in self._batches(late, spans):
-            self._spool.add_vectors(batch(self._check_stop))
+            self._spool.add_vectors(batch())
         return [encoded.get(each.document.key, each) for each in result]
 
     def _summarize(self, comparison: Comparison, stored: Mapping[str, Known]) -> None:

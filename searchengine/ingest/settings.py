@@ -201,7 +201,8 @@ class AddOptions:
         skip_bad: leave out a document whose key occurred before; otherwise raise DuplicateKey.
         commit_every: new documents per commit; None commits once, at the end.
         progress: called with the number of documents just done and of the tokens encoded for them.
-        building: called while segments are built (indexer.building.build.Progress).
+        building: called while segments are built (indexer.building.build.Progress); and, in the
+            thread that encodes, with the passages of a document of more than 524,288 characters.
     """
 
     skip_bad: bool = False

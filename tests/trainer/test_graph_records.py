@@ -217,6 +217,19 @@ def test_a_checksum_is_remembered_while_the_file_stays(tmp_path: Path, reads: li
         assert sums.of(tmp_path / "gone") == ""
 
 
+def test_the_checksums_of_a_model_are_remembered_in_the_users_cache(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = Source.find(write_sentence_transformer(tmp_path / "m"))
+    expected = source.files(Checksums(None))
+    assert "model.safetensors" in expected
+    assert source.file_checksums() == expected
+    reads.clear()
+    assert source.file_checksums() == expected
+    assert reads == []
+
+
 def test_a_checksum_of_a_file_just_written_is_not_remembered(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from trainer.errors import ModelError, first_line
-from trainer.model.checksums import Checksums
 from trainer.model.description import Description
 from trainer.model.layout import WEIGHTS
 from trainer.model.source import Source, Starter
@@ -73,8 +72,7 @@ def find_packaged(source: Source) -> Packaged | None:
     """The packaged model of a source; None for any other model, and for other files."""
     if source.starter is None or source.layers is not None or source.pairs:
         return None
-    with Checksums(source.user_cache) as checksums:
-        files = source.files(checksums)
+    files = source.file_checksums()
     if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != FILES:
         return None
     state = Tokenizer.from_file(str(source.folder / "tokenizer.json")).to_str()

@@ -87,6 +87,11 @@ class Source:
         paths = sorted(self._paths())
         return {path.relative_to(self.folder).as_posix(): checksums.of(path) for path in paths}
 
+    def file_checksums(self) -> dict[str, str]:
+        """As `files`; each checksum is remembered in the user's cache while its file stays."""
+        with Checksums(self.user_cache) as checksums:
+            return self.files(checksums)
+
     def _paths(self) -> Iterator[Path]:
         """Those of the folder and of its modules, one below it."""
         for pattern in FILES:
@@ -138,6 +143,12 @@ def _from_hub(name: str, code: bool) -> Path:
             f"({type(error).__name__}): check the spelling (owner/name) and the network, or name a "
             "model folder or `starter`"
         ) from error
+
+
+def check_installed(name: str) -> None:
+    """Raise ModelError if a packaged model is named whose package is not installed."""
+    if name in list(Starter):
+        starter_folder()
 
 
 def starter_folder() -> Path:

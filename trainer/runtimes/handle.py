@@ -73,7 +73,7 @@ class ModelHandle:
             if self._model is None:
                 assert self.source is not None
                 if self._tries_openvino:
-                    self._files = store.file_checksums(self.source)
+                    self._files = self.source.file_checksums()
                 self._model = _read(self.source)
             return self._model
 

@@ -42,12 +42,6 @@ def find(source: Source, int8: bool = False) -> Graph | None:
     return None
 
 
-def file_checksums(source: Source) -> dict[str, str]:
-    """The sha256 of each file of a source, by its path in the folder."""
-    with Checksums(source.user_cache) as checksums:
-        return source.files(checksums)
-
-
 def keep(source: Source, wanted: Graph, build: Callable[[Path], Graph]) -> Graph:
     """A graph built in the first cache that can be written to, or else for this process alone.
 

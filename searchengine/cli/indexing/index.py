@@ -178,6 +178,7 @@ def index(
     is_new = isinstance(collection, Path) and not collection.exists()
     settings["dim"] = None if vectors is None else vectors.shape[1]
     encoder = encoder_of(encoded, collection, encoder, settings)
+    total = None
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
             total = _total(corpus, vectors)
@@ -204,7 +205,7 @@ def index(
                         documents, encoded or vectors, passages=passages, commit_every=every, **how
                     )
         except BaseException as error:
-            _clean_up(engine, error, is_new)
+            _clean_up(engine, error, is_new, total)
             if vectors is None and not skip_bad and _skippable(error):
                 raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
             raise
@@ -306,14 +307,17 @@ def _check_apart(corpus: Path, collection: Path) -> None:
         )
 
 
-def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
-    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
+def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal.
+
+    `total`: the number of documents to add, if it is known.
+    """
     stopped = isinstance(error, KeyboardInterrupt | Terminated)
     kept = _committed(engine) if stopped else 0
     if is_new:
         engine.collection.remove_if_empty()
     if stopped:
-        note(_interrupted(engine.collection.path, kept))
+        note(_interrupted(engine.collection.path, kept, total))
         status = error.status if isinstance(error, Terminated) else 1
         raise click.exceptions.Exit(status) from None
 
@@ -324,17 +328,19 @@ def _committed(engine: Any) -> int:
     return int(engine.stats().documents)
 
 
-def _interrupted(collection: Path | str, kept: int) -> str:
+def _interrupted(collection: Path | str, kept: int, total: int | None) -> str:
     """Describe the state after Ctrl-C or a signal ended the run."""
     from searchengine.cli.console import counted
 
+    if not kept and total == 1:
+        return "Interrupted; nothing was stored yet, because a document is committed whole"
     if not kept:
         return (
             "Interrupted before the first commit; nothing was changed "
             "(--commit-every N commits sooner)"
         )
     are = "is" if kept == 1 else "are"
-    return (
-        f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, "
-        "the same command continues from there"
-    )
+    way = "the same command continues from there"
+    if total == 1:
+        way = "and each is committed whole: the same command begins again with this one"
+    return f"Interrupted; {counted(kept, 'document')} {are} committed in {collection}, {way}"

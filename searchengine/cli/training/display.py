@@ -1,13 +1,12 @@
-"""The display of a training run: settings, progress, TensorBoard logs and plots."""
+"""The display of a training run: progress, TensorBoard logs and plots."""
 
 import functools
-import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,43 +18,10 @@ from trainer.training.checkpoint import latest
 from trainer.training.config import TrainConfig
 from trainer.training.judging import Measure
 from trainer.training.loop import Report, train
-from trainer.training.presets import preset
 from trainer.training.processes import launched_rank
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def read_config(
-    path: Path | None,
-    overrides: Mapping[str, Any],
-    preset_name: str | None = None,
-    assignments: Sequence[str] = (),
-) -> TrainConfig:
-    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
-    settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
-    if path is not None:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file")
-        try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read as JSON ({error})") from error
-        if not isinstance(read, dict):
-            raise ConfigError(f"{path}: expected a JSON object of training settings")
-        settings |= read
-    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **overrides})
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def train_with_progress(

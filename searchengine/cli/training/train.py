@@ -1,14 +1,20 @@
 """searchengine train, train-cross-encoder and mine."""
 
+import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from searchengine.cli.options import AS_JSON, TRUST, complete_path, numbers
-from trainer.training.presets import PRESETS
+from trainer.errors import ConfigError
+from trainer.training.presets import PRESETS, preset
+
+if TYPE_CHECKING:
+    from trainer.training.config import TrainConfig
 
 FILES = click.Path(path_type=Path)
 
@@ -86,7 +92,7 @@ def train(
     Example:
         searchengine train data/pairs.tsv --out my-model
     """
-    from searchengine.cli.training.display import read_config, train_with_progress
+    from trainer.model.source import check_installed
 
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if "teacher" in overrides:
@@ -96,7 +102,44 @@ def train(
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
+    check_installed(settings.base)  # before the seconds that torch takes to start
+    from searchengine.cli.training.display import train_with_progress
+
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
+
+
+def read_config(
+    path: Path | None,
+    overrides: Mapping[str, Any],
+    preset_name: str | None = None,
+    assignments: Sequence[str] = (),
+) -> "TrainConfig":
+    """A preset, overridden by a JSON file, then by NAME=VALUE, then by options."""
+    from trainer.training.config import TrainConfig
+
+    settings: dict[str, Any] = {} if preset_name is None else preset(preset_name)
+    if path is not None:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read as JSON ({error})") from error
+        if not isinstance(read, dict):
+            raise ConfigError(f"{path}: expected a JSON object of training settings")
+        settings |= read
+    return TrainConfig.from_dict({**settings, **dict(map(assignment, assignments)), **overrides})
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 @click.command("train-cross-encoder")
@@ -134,6 +177,9 @@ def train_cross_encoder(files: tuple[Path, ...], as_json: bool, **settings: Any)
         searchengine train-cross-encoder triplets.tsv --out my-cross-encoder
     """
     from searchengine.cli.console import note, show_json, steps
+    from trainer.model.source import check_installed
+
+    check_installed(settings["base"])  # before the seconds that torch takes to start
     from trainer.training import cross_encoder
 
     started = time.monotonic()

@@ -16,6 +16,7 @@ from command_line import COMMAND, run, run_json
 from tiny_model import write_model2vec
 
 from searchengine.cli import console
+from searchengine.ingest.passages import PassageReader
 from tests.searchengine.cli.test_cli import (
     CORPUS,
     feeding,
@@ -198,6 +199,32 @@ def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> 
         last = interrupted(process)
     assert last.startswith("Interrupted before the first commit; nothing was changed")
     assert not collection.exists()
+
+
+def test_an_interrupted_document_is_not_said_to_be_committed_in_part(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    encoder, new = write_model2vec(tmp_path / "static"), tmp_path / "new"
+    (tmp_path / "notes").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "notes" / f"{name}.txt").write_text(f"a long text {name}")
+    text = tmp_path / "notes" / "a.txt"
+    monkeypatch.setattr(PassageReader, "cut", interrupt)
+    one = run("index", text, new, "--encoder", encoder)
+    assert one.returncode == 1
+    last = "Interrupted; nothing was stored yet, because a document is committed whole"
+    assert one.stderr.splitlines()[-1] == last
+    two = run("index", text.parent, new, "--encoder", encoder)
+    assert two.stderr.splitlines()[-1].endswith("(--commit-every N commits sooner)")
+    assert not new.exists()
+    beside = run("index", text, collection)
+    assert beside.stderr.splitlines()[-1] == (
+        f"Interrupted; 3 documents are committed in {collection}, "
+        "and each is committed whole: the same command begins again with this one"
+    )
 
 
 def test_a_second_writer_is_refused_or_waits(

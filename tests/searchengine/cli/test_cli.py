@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -464,6 +465,34 @@ def test_train_bad_input(tmp_path: Path) -> None:
     ]:
         assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
         assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        ("-k dolphins", "Invalid value for '-k': ' dolphins' is not a valid integer."),
+        ("-k 3", "Missing argument 'QUESTION'."),
+        ("-dolphins", "No such option '-d'."),
+        ("--exact words", "No such option '--exact words'. Did you mean '--exact'?"),
+    ],
+)
+def test_a_question_read_as_an_option_says_how_to_ask_it(
+    folder: Path, question: str, error: str
+) -> None:
+    done = run("search", folder / "c.index", question)
+    assert done.returncode == 2
+    way = f"searchengine search COLLECTION -- {shlex.quote(question)}"
+    last = done.stderr.splitlines()[-1]
+    hint = "To ask a question that begins with -, put -- before it:"
+    assert last == f"Error: {error} {hint} {way}"
+    assert run("search", folder / "c.index", "--mode", "text", "--", question).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("whale", "--shorlist", "5"), ("whale", "-k", "x"), ()])
+def test_other_wrong_usage_does_not_mention_it(folder: Path, arguments: tuple[str, ...]) -> None:
+    done = run("search", folder / "c.index", *arguments)
+    assert done.returncode == 2
+    assert "put --" not in done.stderr
 
 
 def test_a_folder_of_files(tmp_path: Path) -> None:

