@@ -47,12 +47,10 @@ class SearchOptions(Strict):
         None, description="Metadata filter.", examples=["year >= 2015 and lang in ('en', 'ko')"]
     )
     mode: Literal["auto", "vector", "text", "hybrid"] = Field(
-        "auto",
-        description="Rank by vectors, by words, by both, or as the collection was made for.",
+        "auto", description="Rank by vectors, by words, by both, or as the collection was made for."
     )
     shortlist: Shortlist | None = Field(
-        None,
-        description="Candidates of each segment to rerank at full width.",
+        None, description="Candidates of each segment to rerank at full width."
     )
     exact: bool = Field(False, description="Return the true nearest documents.")
     diversity: float = Field(0.0, ge=0, le=1, description="Weight of diversity.")
@@ -69,9 +67,7 @@ class SearchOptions(Strict):
         False, description="Whether the last word of the question may be unfinished."
     )
     phrases: Literal["scored", "required"] = Field(
-        "scored",
-        description="Whether documents with the phrases in quotation marks rank higher, or no "
-        "others are found.",
+        "scored", description="Rank documents with phrases in quotation marks higher, or no others."
     )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
     cross_encoder: bool = Field(False, description="Order the best hits by the cross-encoder.")
