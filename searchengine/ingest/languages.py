@@ -42,7 +42,6 @@ _PER_LETTER = 0.75  # of another alphabet
 _PER_SYLLABLE = 1.3  # of scripts without spaces, and of Korean
 _UNKNOWN = 0.05  # share of tokens that the vocabulary does not have
 _LARGE_VOCABULARY = 100_000  # tokens: of several languages, though rare ones have long pieces
-_LATIN_END = 0x250  # the first code point behind Latin letters
 
 
 class Languages:
@@ -122,7 +121,7 @@ def reads(encoder: Tokenizes, texts: Sequence[str], *, parts: bool) -> bool:
     parts: only letters of scripts without spaces, and of Korean, count (Traits.parts).
     Optional methods of the encoder: `unknown_tokens` and `vocabulary_size`.
     """
-    latin = not parts and all(ord(c) < _LATIN_END for c in texts[0] if c.isalpha())
+    latin = not parts and _mostly_latin("".join(texts))
     counts: Callable[[str], bool] = str.isalpha if latin else _is_other_letter
     per_letter = _tokens_per_letter(encoder, texts, counts)
     if latin:
@@ -150,8 +149,18 @@ def _tokens_per_letter(
 
 
 def _is_other_letter(character: str) -> bool:
-    """Letters and marks that are not Latin."""
-    return ord(character) >= _LATIN_END and unicodedata.category(character)[0] in "LM"
+    """Letters that are not Latin. Marks are none: tokenizers drop some and join others to letters."""
+    return character.isalpha() and not _is_latin(character)
+
+
+def _mostly_latin(text: str) -> bool:
+    letters = [character for character in text if character.isalpha()]
+    return 2 * sum(map(_is_latin, letters)) >= len(letters)
+
+
+def _is_latin(letter: str) -> bool:
+    """Whether a letter is Latin; beyond ASCII, too: Vietnamese has letters at U+1EA0."""
+    return letter < "\u0250" or unicodedata.name(letter, "").startswith("LATIN ")
 
 
 def _message(encoder: str, unread: dict[str, float]) -> str:

@@ -27,6 +27,11 @@ KOREAN = "효모가 설탕을 가스로 바꾸는 동안 반죽이 부풀어 오
 JAPANESE = "酵母が砂糖をガスに変えるあいだに生地は膨らみ、パン職人は待っている。"
 CHINESE = "酵母把糖变成气体，面团就发起来，面包师在一旁等待。"
 THAI = "แป้งขึ้นฟูในขณะที่ยีสต์เปลี่ยนน้ำตาลเป็นก๊าซ และคนทำขนมปังรออยู่"
+HINDI = "जब खमीर चीनी को गैस में बदलता है तब आटा फूलता है, और नानबाई धीरज से प्रतीक्षा करता है।"
+VIETNAMESE = "Bột nở khi men biến đường thành khí, và người thợ làm bánh chờ cho bột to gấp đôi."
+GREEK = "Το ζυμάρι φουσκώνει όσο η μαγιά κάνει τη ζάχαρη αέριο, και ο φούρναρης περιμένει."
+ARABIC = "يرتفع العجين بينما تحول الخميرة السكر إلى غاز، وينتظر الخباز حتى يتضاعف حجمه."
+TURKISH = "Maya şekeri gaza çevirirken hamur kabarır ve fırıncı onun iki katına çıkmasını bekler."
 CODE = """def rise(dough: Dough, hours: int = 2) -> Dough:
     for _ in range(hours * 60):
         dough.volume *= (1 + YEAST[dough.kind]) ** 2
@@ -34,8 +39,11 @@ CODE = """def rise(dough: Dough, hours: int = 2) -> Dough:
 """
 LANGUAGES = {
     "en": ENGLISH, "de": GERMAN, "fr": FRENCH, "ru": RUSSIAN,
-    "ko": KOREAN, "ja": JAPANESE, "zh": CHINESE, "th": THAI,
+    "ko": KOREAN, "ja": JAPANESE, "zh": CHINESE, "th": THAI, "hi": HINDI, "vi": VIETNAMESE,
+    "el": GREEK, "ar": ARABIC, "tr": TURKISH,
 }  # fmt: skip
+# A foreign letter or word, or a few, at the beginning of a text.
+FOREIGN = ("α", "東京", "Ω и 고래", "π ≈ 3,14:")
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
@@ -134,6 +142,17 @@ def test_the_tokens_of_a_language_tell_whether_it_is_read() -> None:
 def test_the_starter_reads_english_only(starter: Any, code: str) -> None:
     parts = code in ("ko", "ja", "zh", "th")
     assert reads(starter, [LANGUAGES[code]], parts=parts) is (code == "en")
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_foreign_word_changes_no_verdict(starter: Any, code: str, foreign: str) -> None:
+    """Of the starter, and of a tokenizer that knows all languages."""
+    (own,) = traits([f"{foreign} {LANGUAGES[code]}"])
+    assert own.language == code
+    texts = [f"{foreign} {LANGUAGES[code]}", LANGUAGES[code]]
+    assert reads(starter, texts, parts=own.parts) is (code == "en")
+    assert reads(Pieces(3, vocabulary=250_000), texts, parts=own.parts)
 
 
 def test_the_starter_reads_code(starter: Any) -> None:
