@@ -82,7 +82,7 @@ def missing() -> str | None:
     if child == 0:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                _enter()
+                enter_namespace()
                 _mount(Path(folder), _LARGE)
                 subprocess.run(["umount", folder], check=True)
             os._exit(0)
@@ -91,7 +91,7 @@ def missing() -> str | None:
     return "mounting a small disk needs root" if os.waitpid(child, 0)[1] else None
 
 
-def _enter() -> None:
+def enter_namespace() -> None:
     """Leave the mounts of other processes."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
         raise OSError(ctypes.get_errno(), "unshare")
@@ -278,7 +278,7 @@ def campaign(
         if child == 0:
             status = 1
             try:
-                _enter()
+                enter_namespace()
                 disk = Disk(folder / "disk", folder / "sources")
                 _mount(disk.place, _LARGE)
                 (disk.place / "tmp").mkdir()

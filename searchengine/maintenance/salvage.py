@@ -17,6 +17,7 @@ from uuid import uuid4
 from indexer.storage.durable import sync_folder
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
+from searchengine.storage.documents import frozen
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.ids import catch_up
 from searchengine.storage.documents.lexical import Tokenizer
@@ -44,13 +45,15 @@ class Salvage:
     lost: list[str] = field(default_factory=list)
 
 
-def complaint(path: Path) -> str | None:
+def complaint(path: Path, *, read_only: bool = False) -> str | None:
     """The first damage that SQLite finds in a database, its index of words aside; None if intact.
+
+    `read_only`: SQLite does not fold its log into the file either.
 
     Raises CollectionError if the file cannot be read for another reason.
     """
     try:
-        with closing(_connect(path)) as connection:
+        with closing(_connect(path, read_only)) as connection:
             lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
@@ -67,8 +70,8 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def readable_documents(path: Path) -> int:
-    """The number of documents that can be read from a damaged file."""
-    with closing(_connect(path)) as connection:
+    """The number of documents that can be read from a damaged file; changes nothing."""
+    with closing(_connect(path, read_only=True)) as connection:
         _overlook_schema(connection)
         return sum(1 for _ in _rows(connection, "documents"))
 
@@ -122,10 +125,15 @@ def _keep(result: Salvage, path: Path, unfinished: Path) -> None:
     sync_folder(path.parent)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether `finish` has something to complete."""
+    return _repaired(path).exists() and not path.exists()
+
+
 def finish(path: Path) -> bool:
     """Complete a salvage that was interrupted after the damaged file was moved aside."""
     repaired = _repaired(path)
-    if path.exists() or not repaired.exists():
+    if not is_unfinished(path):
         return False
     damaged = max(path.parent.glob(f"{path.name}.damaged*"), key=_age, default=None)
     for suffix in ("-wal", "-shm"):  # SQLite would apply the old log to the new file
@@ -258,9 +266,8 @@ def _report_unreadable(result: Salvage | None, table: str) -> None:
         result.lost.append(message)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    connection = frozen.connect(path, "ro" if read_only else "rw")
     connection.text_factory = lenient
     return connection
 
