@@ -101,6 +101,11 @@ def salvage(path: Path) -> Salvage:
             with new.transaction():
                 _copy(old, new, result)
             new.close()
+            if Store.has_log(unfinished):  # SQLite could not fold it, and says nothing
+                raise CollectionError(
+                    f"{unfinished} could not be completed; nothing was changed, "
+                    "check that the disk has room"
+                )
             _keep(result, path, unfinished)
             if os.name == "posix":  # while the lock is held; Windows renames no open file
                 path.rename(_unused(path))

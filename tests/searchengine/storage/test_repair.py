@@ -22,6 +22,8 @@ from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.maintenance import repair as repairing
 from searchengine.maintenance.repair import repair
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.lexical import Tokenizer
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
 DOCUMENTS: list[dict[str, Any]] = [
@@ -253,6 +255,32 @@ def test_a_database_of_which_nothing_can_be_read_stays(path: Path) -> None:
         assert not names & {"documents.db.damaged", "documents.db.repaired"}
 
 
+def test_a_new_database_that_has_a_log_is_not_taken(
+    path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in the log, which a full disk keeps from being folded: here, a reader does."""
+    database = path / "documents.db"
+    content = bytearray(database.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    database.write_bytes(content)
+    index_text, readers = Changes.index_text, []
+
+    def read(self: Changes, tokenizer: Tokenizer) -> None:
+        readers.append(sqlite3.connect(self.store.path))
+        readers[0].execute("SELECT count(*) FROM documents").fetchall()
+        index_text(self, tokenizer)
+
+    monkeypatch.setattr(Changes, "index_text", read)
+    with pytest.raises(CollectionError, match=r"unfinished could not be completed.*has room"):
+        repair(path, WordLengths())
+    readers[0].close()
+    monkeypatch.undo()
+    assert database.read_bytes() == content
+    assert not [*path.glob("documents.db.*")]
+    assert repair(path, WordLengths()).whole
+    check(path, expected)
+
+
 def test_an_interrupted_exchange_of_the_database_is_completed(
     path: Path, expected: list[Any]
 ) -> None:
@@ -286,6 +314,8 @@ from pathlib import Path
 from conftest import WordLengths
 from faults import Action, Library, in_child
 from searchengine.maintenance.repair import repair
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.lexical import Tokenizer
 path, folder = map(Path, sys.argv[1:])
 library = Library()
 
