@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import WordLengths
 from faults import in_child
-from full_disk import enter_namespace, missing
+from small_disk import enter_namespace, missing
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
