@@ -423,7 +423,7 @@ class Campaign:
         def watch() -> None:
             for done in used.engine.watch(self.watched.path, MirrorOptions("w/")):
                 self.counts["passes"] += 1
-                empty = "no document to index" in done.problem  # its files went meanwhile
+                empty = "no document" in done.problem  # all its files went or were moved meanwhile
                 if done.problem and not empty and not (call.stale and _UNSHOWN in done.problem):
                     raise Found("error", f"watch: {done.problem}")
 
