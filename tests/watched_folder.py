@@ -1,14 +1,18 @@
 """A folder that changes by chance, and what a collection that follows it may hold."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Self
 
+from searchengine.ingest.watching import Watcher
+
 Held = Mapping[str, tuple[str, str]]
 """Key → title and text."""
 
+_LOOK = 0.2  # seconds between two looks of `watch`, at most
 _NAMES = ("a", "b", "c", "d", "e")
 _FEWEST = 2  # files: of an empty folder nothing is removed
 
@@ -133,3 +137,20 @@ class Looks:
     def wait(self, seconds: float | None = None) -> None:
         """Called at the end of a look; None: all was read, and no file has changed meanwhile."""
         self.stopped = self._end(seconds is None)
+
+
+class AskedWatcher(Watcher):
+    """Ends watching when it is asked to, once the collection is in step with the folder."""
+
+    asked: float | None = None  # when
+
+    def follow(self) -> None:
+        """A look begins."""
+        self._began = time.monotonic()
+        super().follow()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """A look has ended. None: all was read, and no file has changed meanwhile."""
+        if seconds is None and AskedWatcher.asked is not None and AskedWatcher.asked <= self._began:
+            self._stop.set()
+        super().wait(min(seconds or _LOOK, _LOOK))
