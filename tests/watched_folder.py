@@ -14,7 +14,7 @@ Held = Mapping[str, tuple[str, str]]
 
 _LOOK = 0.2  # seconds between two looks of `watch`, at most
 _NAMES = ("a", "b", "c", "d", "e")
-_FEWEST = 2  # files: of an empty folder nothing is removed
+_FEWEST, _MOST = 2, 6  # files: of an empty folder nothing is removed
 
 
 class WatchedFolder:
@@ -43,9 +43,11 @@ class WatchedFolder:
 
     def change(self) -> str:
         """Write, add, move, rename or remove a file; says what was done."""
-        file = self._choose.choice(self._files())
+        files = self._files()
+        file = self._choose.choice(files)
         kind = self._choose.choice(["write", "add", "move", "rename", "remove"])
-        if kind == "remove" and len(self._files()) > _FEWEST:
+        if len(files) > _MOST or (kind == "remove" and len(files) > _FEWEST):
+            kind = "remove"
             file.unlink()
         elif kind == "move" and not (other := self._other(file)).exists():
             file.rename(other)
