@@ -671,7 +671,7 @@ class Campaign:
         self._settle(states[-1:], verify=write.name in ("optimize", "reindex"))
         unsure = self.watched.prefix if self.watching else None
         unchanged = parted(self.current.rows, unsure)[0] == parted(states[0].rows, unsure)[0]
-        rewrites = write.name in ("optimize", "reindex") and self.current.records
+        rewrites = write.name == "reindex" or (write.name == "optimize" and self.current.records)
         if unchanged and not rewrites:
             assert before is not None  # it changed nothing, so it need not have looked
             engine.shown = list(dict.fromkeys([*before, self.current]))
