@@ -19,6 +19,7 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
 from searchengine.storage.documents import frozen
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.connections import way_out
 from searchengine.storage.documents.ids import catch_up
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
@@ -65,8 +66,13 @@ def complaint(path: Path, *, read_only: bool = False) -> str | None:
 
 def is_damage(error: BaseException | None) -> bool:
     """Whether an error of SQLite means a damaged file, not a full disk or a lock."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: BaseException | None) -> int | None:
+    """SQLite's primary result code; None for other errors."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def readable_documents(path: Path) -> int:
@@ -83,7 +89,7 @@ def salvage(path: Path) -> Salvage:
 
     Raises:
         CollectionBusy: another process is writing.
-        CollectionError: nothing can be read.
+        CollectionError: nothing can be read, or the disk has no room.
     """
     result = Salvage()
     unfinished = path.with_name(f"{path.name}.unfinished")
@@ -94,10 +100,12 @@ def salvage(path: Path) -> Salvage:
             try:
                 old.execute("BEGIN IMMEDIATE")
             except sqlite3.DatabaseError as error:
-                if not is_damage(error):
+                if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise CollectionBusy(
                         f"{path.parent} is being written to by another process; stop it first"
                     ) from error
+                if not is_damage(error):
+                    raise CollectionError(f"{path}: {error}; {way_out(path)}") from error
             with new.transaction():
                 _copy(old, new, result)
             new.close()

@@ -21,6 +21,7 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.maintenance import repair as repairing
+from searchengine.maintenance import salvage
 from searchengine.maintenance.repair import repair
 from searchengine.storage.documents.changes import Changes
 from searchengine.storage.documents.lexical import Tokenizer
@@ -279,6 +280,34 @@ def test_a_new_database_that_has_a_log_is_not_taken(
     assert not [*path.glob("documents.db.*")]
     assert repair(path, WordLengths()).whole
     check(path, expected)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        (sqlite3.SQLITE_BUSY, CollectionBusy, "being written to by another process"),
+        (sqlite3.SQLITE_FULL, CollectionError, r"documents.db: no lock; .*has room"),
+    ],
+)
+def test_why_a_database_cannot_be_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], message: str
+) -> None:
+    class Refusing(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if not sql.startswith("BEGIN"):
+                return super().execute(sql, *arguments)
+            error = sqlite3.OperationalError("no lock")
+            error.sqlite_errorcode = code
+            raise error
+
+    def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+        return sqlite3.connect(path, factory=Refusing)
+
+    monkeypatch.setattr(salvage, "_connect", connect)
+    with pytest.raises(CollectionError, match=message) as caught:
+        salvage.salvage(path / "documents.db")
+    assert type(caught.value) is kind
+    assert not [*path.glob("documents.db.*")]
 
 
 def test_an_interrupted_exchange_of_the_database_is_completed(
