@@ -1066,12 +1066,14 @@ class Campaign:
         slow, quick = self._two()
         texts = self._new_texts(4)
         self._pause(slow, texts)
+        begun = self.current
         self._do(self._any_write(), quick)
         engine = slow.engine
-        assert engine is not None
+        assert engine is not None and engine.shown is not None
         slow.process.send("go")
         if self._is_stale(engine):
             self._refused(slow, "add by the former encoder", ["EncoderMismatch"])
+            engine.shown = [*engine.shown, begun]  # the folder may have been replaced before
             self.counts["refused by the encoder"] += 1
             self._settle([self.current])
             return
