@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,18 +24,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conftest import WordLengths
+from conftest import Remainders, WordLengths
 from expected import FILTERS, Question, Row
 from faults import Action, Library
+from watched_folder import AskedWatcher
 
 from searchengine import Document, SearchEngine
 from searchengine.errors import QueryError
+from searchengine.ingest import folder_state, mirrors, watching
+from searchengine.ingest.folder_state import FolderState
+from searchengine.ingest.mirrors import MirrorOptions
+from searchengine.maintenance import blocks, reindexing
 from searchengine.storage import ahead
 
+ENCODERS = {each.fingerprint: each for each in (WordLengths(), Remainders())}
 PATIENCE = 60.0  # seconds after which a process counts as hung; more than any engine waits
-SABOTAGES = ("descriptors", "stale", "deaf")
+SABOTAGES = ("descriptors", "stale", "deaf", "mixed", "blind")
 """What a campaign must notice: warming that opens and closes documents.db, which drops the
-process's locks on it; a refresh that shows nothing new; a delete that is not done."""
+process's locks on it; a refresh that shows nothing new; a delete that is not done; vectors of the
+former encoder that are stored after a reindex; a watch that sees the first files only."""
 
 Text = tuple[str, str, str, dict[str, Any]]
 """A document to add: key, title, text, metadata."""
@@ -150,6 +158,16 @@ class Warnings(logging.Handler):
         return messages
 
 
+def small_and_quick() -> None:
+    """Have little data take every way, and `watch` look often."""
+    ahead.MIN_ROWS = 3  # so that segments are built before the lock and under it
+    blocks.DOCUMENTS, reindexing.REST, reindexing.ROUNDS = 4, 2, 3
+    folder_state.RECENT = mirrors.RECENT = 0.1
+    mirrors.RETRY = 0.05
+    watching._TIMES = {"debounce": 50, "step": 10, "rust_timeout": 50}
+    watching.Watcher = AskedWatcher  # type: ignore[misc]
+
+
 class Worker:
     """Inside a process: its engine, and a method for every command."""
 
@@ -174,7 +192,7 @@ class Worker:
 
     def serve(self) -> None:
         """Do commands until the conductor is gone or says exit."""
-        ahead.MIN_ROWS = 3  # so that segments are built before the lock and under it
+        small_and_quick()
         while True:
             try:
                 name, arguments, die = self.connection.recv()
@@ -205,8 +223,11 @@ class Worker:
         assert self.engine is not None
         return self.engine
 
-    def open(self, path: Path, wait: float) -> None:
-        self.engine = SearchEngine.open(path, WordLengths(), wait=wait)
+    def open(self, path: Path, wait: float, encoder: str) -> None:
+        self.engine = SearchEngine.open(path, ENCODERS[encoder], wait=wait)
+        if self.sabotage == "mixed":
+            collection = self.engine.local
+            collection.accepts = collection.check_made_by = lambda *_: None  # type: ignore
 
     def close(self) -> None:
         self._open.close()
@@ -273,6 +294,36 @@ class Worker:
     def optimize(self) -> None:
         self._open.optimize()
 
+    def reindex(self, encoder: str) -> None:
+        self._open.reindex(ENCODERS[encoder])
+
+    def prepare(self, encoder: str) -> None:
+        """Encode everything, and leave the swap to the next reindex."""
+        self._open.preview_reindex(["x"], ENCODERS[encoder])
+
+    def discard(self) -> None:
+        self._open.discard_reindex()
+
+    def watch(self, folder: Path, prefix: str) -> list[str]:
+        """Follow a folder until the conductor asks to end; why each reported pass failed, or ""."""
+        problems: list[str] = []
+        if self.sabotage == "blind":
+            FolderState.has_changed = lambda *_: False  # type: ignore[method-assign]
+        AskedWatcher.asked = None
+
+        def hear() -> None:
+            self.connection.recv()
+            AskedWatcher.asked = time.monotonic()
+
+        hearing = threading.Thread(target=hear)
+        hearing.start()
+        try:
+            for done in self._open.watch(folder, MirrorOptions(prefix)):
+                problems.append(done.problem)
+        finally:
+            hearing.join()  # the conductor gets no reply before it has asked
+        return problems
+
     def refresh(self) -> None:
         if self.sabotage != "stale":
             self._open.refresh()
@@ -289,9 +340,9 @@ class Worker:
     def export(self, target: Path) -> int:
         return self._open.export(target)
 
-    def peek(self, path: Path, question: Question) -> list[Row]:
+    def peek(self, path: Path, question: Question, encoder: str) -> list[Row]:
         """Search by a second engine of this process, opened and closed for it."""
-        with SearchEngine.open(path, WordLengths()) as engine:
+        with SearchEngine.open(path, ENCODERS[encoder]) as engine:
             return rows(engine, question)
 
     def fork(self) -> int:

@@ -1,7 +1,7 @@
 """What a collection must hold and answer, from the documentation's statements alone.
 
-A state is what one commit holds. `State.fault` compares an answer with brute force: cosines of
-word lengths (conftest.WordLengths), BM25 as FTS5 computes it, and their convex combination.
+A state is what one commit holds. `State.fault` compares an answer with brute force: cosines by its
+encoder (conftest has both), BM25 as FTS5 computes it, and their convex combination.
 """
 
 import math
@@ -36,8 +36,26 @@ class Record:
     metadata: Metadata
 
 
-Delta = Mapping[str, Record | None]
-"""What one commit changes: key → its new record, or None where it is deleted."""
+@dataclass(frozen=True)
+class Reindexed:
+    """A commit that changes the encoder; `encoder`: its fingerprint."""
+
+    encoder: str
+
+
+Delta = Mapping[str, Record | None] | Reindexed
+"""What one commit changes: key → its new record, or None where it is deleted; or the encoder."""
+
+ENCODER = "word-lengths"
+"""The encoder of a new collection."""
+
+
+class Found(Exception):
+    """A problem: its kind (lost, mixed, wrong, unopenable, hung, error), and what it is."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind, self.what = kind, what
 
 
 class Filter(NamedTuple):
@@ -125,24 +143,31 @@ def added(before: Record | None, title: str, text: str, source: Metadata) -> Rec
 
 
 @lru_cache(maxsize=100_000)
-def vector(text: str) -> npt.NDArray[np.float64]:
-    """The unit vector of a text: entry i counts its words of i + 1 letters."""
+def vector(text: str, encoder: str = ENCODER) -> npt.NDArray[np.float64]:
+    """The unit vector of a text.
+
+    Entry i counts its words of i + 1 letters or, by "remainders", of i letters modulo 5.
+    """
     counts = np.zeros(DIM)
     for word in text.split():
-        counts[min(len(word), DIM) - 1] += 1
+        counts[len(word) % 5 if encoder == "remainders" else min(len(word), DIM) - 1] += 1
     return counts / np.linalg.norm(counts)
 
 
 class State:
-    """What one commit holds. Never changed: `after` makes another."""
+    """What one commit holds, and the fingerprint of its encoder. `after` makes another state."""
 
-    def __init__(self, records: Mapping[str, Record] | None = None) -> None:
+    def __init__(self, records: Mapping[str, Record] | None = None, encoder: str = ENCODER) -> None:
         self.records: Mapping[str, Record] = records or {}
+        self.encoder = encoder
 
     def after(self, delta: Delta) -> "State":
         """The state after a commit."""
+        if isinstance(delta, Reindexed):
+            return State(self.records, delta.encoder)
         changed = {**self.records, **delta}
-        return State({key: record for key, record in changed.items() if record is not None})
+        kept = {key: record for key, record in changed.items() if record is not None}
+        return State(kept, self.encoder)
 
     @cached_property
     def rows(self) -> dict[str, tuple[str, str, Metadata]]:
@@ -167,7 +192,8 @@ class State:
         if not kept:
             return {}
         records = (self.records[key] for key in kept)
-        matrix = np.stack([vector(f"{record.title} {record.text}") for record in records])
+        texts = (f"{record.title} {record.text}" for record in records)
+        matrix = np.stack([vector(text, self.encoder) for text in texts])
         return dict(zip(kept, (matrix @ wanted).tolist(), strict=True))
 
     def bm25(self, question: str, holds: Filter) -> dict[str, float]:
@@ -190,7 +216,7 @@ class State:
         holds = FILTERS[question.filter]
         if question.mode == "text":
             return self.bm25(question.text, holds), 1e-5
-        near = self.cosines(vector(question.text), holds)
+        near = self.cosines(vector(question.text, self.encoder), holds)
         if question.mode == "vector":
             return near, _CLOSE
         worded = self.bm25(question.text, holds)
@@ -210,7 +236,7 @@ class State:
         record = self.records.get(key)
         if record is None or answer is None:
             return None if record is None and answer is None else f"{key} is there, or is not"
-        wanted = vector(f"{record.title} {record.text}")
+        wanted = vector(f"{record.title} {record.text}", self.encoder)
         others = self.cosines(wanted, FILTERS[0])
         del others[key]
         return self._compare(answer, others, 2 * _CLOSE, k)

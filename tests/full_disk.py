@@ -1,309 +1,28 @@
-"""Commands on a real disk that fills: a small tmpfs in a mount namespace of this process alone.
+"""Every command that writes, on a disk that fills (tests/small_disk.py).
 
-    python tests/full_disk.py                              # every command, 20 points each
-    python tests/full_disk.py --only export train --points 5
-
-tests/faults.c lets calls fail with ENOSPC. It cannot show what a store to mapped memory does where
-there is no room: only a real file system raises SIGBUS. A command runs once to see how much room it
-takes, then with a part of that. It must end by itself, with one sentence on stderr if it fails.
-Then there is room again: the collection must verify and hold what it held, or all of the change;
-and the same command, run again, must succeed and leave nothing but what it writes.
+python tests/full_disk.py                              # every command, 20 points each
+python tests/full_disk.py --only export train --points 5
 """
 
 import argparse
-import ctypes
 import json
 import os
-import re
 import shutil
-import signal
-import subprocess
+import sqlite3
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
-import filelock  # noqa: F401  # else each child would import it, and those below
-import rich.progress  # noqa: F401
-import sqlite_utils  # noqa: F401
+from small_disk import Case, campaign, missing
+from watched_folder import Looks
 
 from searchengine import SearchEngine
-from searchengine.cli import cli
-from searchengine.maintenance.check import verify
-from searchengine.storage.collection import Collection
+from searchengine.ingest import folder_state, mirrors, watching
 
-_NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
-_LARGE = 1 << 29  # bytes of the disk before it is made small
-_PAGE = 4096
-_RANDOM = re.compile("[0-9a-f]{32}|[0-9]{6}")
-_LIBRARIES = {"torchinductor_root"}  # temporary folders that are not ours
-
-
-@dataclass(frozen=True)
-class Case:
-    """A command to run in the folder of the disk, which holds copies of some files.
-
-    Attributes:
-        held: numbers of documents that the collection `c` may hold afterwards; none: there is none.
-        before: what is done to the disk first.
-        repairs: whether the collection is damaged until the command succeeds.
-    """
-
-    arguments: Sequence[str]
-    files: Sequence[str]
-    held: Sequence[int] = ()
-    before: Callable[[Path], None] = lambda _: None
-    repairs: bool = False
-
-
-@dataclass
-class Found:
-    """What happened to a command."""
-
-    points: int = 0
-    room: int = 0  # bytes that it takes
-    refused: int = 0
-    sentences: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
-@cache
-def missing() -> str | None:
-    """Why no disk can be mounted here; None if one can."""
-    if sys.platform != "linux":
-        return "a small disk is mounted in a namespace, on Linux"
-    child = os.fork()
-    if child == 0:
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                _enter()
-                _mount(Path(folder), _LARGE)
-                subprocess.run(["umount", folder], check=True)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return "mounting a small disk needs root" if os.waitpid(child, 0)[1] else None
-
-
-def _enter() -> None:
-    """Leave the mounts of other processes."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
-        raise OSError(ctypes.get_errno(), "unshare")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True, capture_output=True)
-
-
-def _mount(disk: Path, size: int, *options: str) -> None:
-    what = ["-t", "tmpfs", "-o", ",".join([*options, f"size={size}"]), "tmpfs", str(disk)]
-    subprocess.run(["mount", *what], check=True, capture_output=True)
-
-
-class Disk:
-    """A small disk, with the files of a case and the folders for temporary files and caches."""
-
-    def __init__(self, place: Path, sources: Path) -> None:
-        self.place, self._sources = place, sources
-        place.mkdir(exist_ok=True)
-
-    def fill(self, case: Case) -> None:
-        """A new disk."""
-        while not subprocess.run(["umount", str(self.place)], capture_output=True).returncode:
-            pass
-        _mount(self.place, _LARGE)
-        for name in case.files:
-            source, target = self._sources / name, self.place / name
-            if source.is_dir():
-                shutil.copytree(source, target)
-            else:
-                shutil.copyfile(source, target)
-        for name in ("tmp", "cache"):
-            (self.place / name).mkdir()
-        case.before(self.place)
-
-    @property
-    def used(self) -> int:
-        """Bytes."""
-        status = os.statvfs(self.place)
-        return (status.f_blocks - status.f_bfree) * status.f_frsize
-
-    def leave(self, free: int) -> None:
-        """Have so much room from now on."""
-        _mount(self.place, max(_PAGE, self.used + free), "remount")
-
-    def make_room(self) -> None:
-        """As much as before."""
-        _mount(self.place, _LARGE, "remount")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a process ended; room: the most bytes that it took."""
-
-    status: int
-    errors: str
-    room: int
-
-
-def _run(disk: Disk, work: Callable[[], object], log: Path, seconds: int = 120) -> Ended:
-    """Do something in a child, whose current and temporary folders are on the disk."""
-    before, most, done = disk.used, 0, threading.Event()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(seconds)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(out if number == 2 else os.open(os.devnull, os.O_WRONLY), number)
-        sys.stderr = open(2, "w", closefd=False)
-        sys.stdout = open(1, "w", closefd=False)
-        os.chdir(disk.place)
-        temporary = str(disk.place / "tmp")
-        tempfile.tempdir = temporary
-        os.environ |= {"TMPDIR": temporary, "SQLITE_TMPDIR": temporary}
-        os.environ["XDG_CACHE_HOME"] = str(disk.place / "cache")
-        code: Any = 1
-        try:
-            work()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        with suppress(OSError):
-            sys.stderr.flush()
-        os._exit(code)
-
-    def watch() -> None:
-        nonlocal most
-        while not done.wait(0.001):
-            most = max(most, disk.used - before)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    status = os.waitpid(child, 0)[1]
-    done.set()
-    watcher.join()
-    return Ended(status, log.read_text(errors="replace"), max(most, disk.used - before))
-
-
-def try_case(name: str, case: Case, disk: Disk, points: int) -> Found:  # noqa: C901
-    """Run a command with enough room, then with less."""
-    found, log = Found(), disk.place.parent / "stderr"
-    after = disk.place.parent / "after"
-
-    def command() -> None:
-        cli.main([*case.arguments], prog_name="searchengine")
-
-    def check() -> None:
-        collection = Collection(disk.place / "c")
-        verify(collection)
-        count = collection.store.count()
-        collection.close()
-        assert count in case.held, f"{count} documents, expected {case.held}"
-
-    disk.fill(case)
-    ended = _run(disk, command, log)
-    if ended.status:
-        found.problems.append(f"{name} failed with enough room: {ended.errors}")
-        return found
-    found.room, whole = ended.room, _names(disk.place)
-    for point in range(points):
-        free = found.room * point // points // _PAGE * _PAGE
-        where = f"{name} with {free} of {found.room} bytes"
-        disk.fill(case)
-        disk.leave(free)
-        ended = _run(disk, command, log)
-        disk.make_room()
-        found.points += 1
-        found.problems += [f"{where}: {each}" for each in _faults(ended)]
-        if ended.status:
-            found.refused += 1
-            found.sentences.append(
-                ended.errors.strip().splitlines()[-1:][0] if ended.errors else ""
-            )
-        if left := set(os.listdir(disk.place / "tmp")) - _LIBRARIES:
-            found.problems.append(f"{where}: left in the temporary folder: {left}")
-        steps = [command] if ended.status else []
-        if case.held:
-            steps = [check, *steps, check] if not case.repairs else [*steps, check]
-        for step in steps:
-            again = _run(disk, step, after)
-            if again.status:
-                found.problems.append(f"{where}, with room again: {again.errors[-2000:]}")
-        if ended.status and (others := sorted(_names(disk.place) ^ whole)):
-            found.problems.append(f"{where}: left over, or lacking: {others}")
-    found.sentences = sorted(set(found.sentences))
-    return found
-
-
-def _faults(ended: Ended) -> list[str]:
-    """What a command must not do on a full disk."""
-    if os.WIFSIGNALED(ended.status):
-        return [f"ended by {signal.Signals(os.WTERMSIG(ended.status)).name}"]
-    if not ended.status:
-        return []
-    lines = [line for line in ended.errors.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("Error: ")]
-    if len(errors) != 1 or lines[-1:] != errors or any("Traceback" in line for line in lines):
-        return [f"said {ended.errors[-2000:]!r}"]
-    return []
-
-
-def _names(disk: Path) -> set[str]:
-    """The files and folders of a disk, without numbers and random parts of names."""
-    names = set()
-    for path in disk.rglob("*"):
-        relative = path.relative_to(disk)
-        if relative.parts[0] in ("cache", "tmp"):
-            continue
-        kept = [_RANDOM.sub("#", part) for part in relative.parts]
-        names.add("/".join(kept))
-    return names
-
-
-def campaign(
-    cases: dict[str, Case], prepare: Callable[[Path], None], points: int
-) -> dict[str, Any]:
-    """Try commands in a namespace of a child; name → Found. `prepare` fills a folder with files."""
-    with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
-        folder = Path(name)
-        (folder / "sources").mkdir()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                _enter()
-                disk = Disk(folder / "disk", folder / "sources")
-                _mount(disk.place, _LARGE)
-                (disk.place / "tmp").mkdir()
-                ended = _run(disk, lambda: prepare(folder / "sources"), folder / "prepared")
-                assert not ended.status, ended.errors
-                results = {}
-                for each, case in cases.items():
-                    results[each] = vars(try_case(each, case, disk, points))
-                    print(json.dumps({each: results[each]}), file=sys.stderr, flush=True)
-                (folder / "found").write_text(json.dumps(results))
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                subprocess.run(["umount", str(folder / "disk")], capture_output=True)
-                os._exit(status)
-        if os.waitpid(child, 0)[1]:
-            raise AssertionError("the campaign failed; see stderr")
-        found: dict[str, Any] = json.loads((folder / "found").read_text())
-        return found
-
-
-_DOCUMENTS, _ADDED, _WIDTH = 480, 60, 32
+_DOCUMENTS, _ADDED, _NOTES, _WIDTH = 480, 60, 20, 32
 _MODEL, _OTHER = "../sources/model", "../sources/other"
 _TRAINING = ["--base", _MODEL, "--out", "trained", "--epochs", "1", "--batch-size", "16"]
 
@@ -314,23 +33,88 @@ def damage(disk: Path) -> None:
         file.write_bytes(file.read_bytes()[:100])
 
 
+def damage_database(disk: Path) -> None:
+    """Overwrite the index of keys, so that documents.db is copied row by row."""
+    file = disk / "c" / "documents.db"
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_documents_1'"
+    with closing(sqlite3.connect(file)) as connection:
+        ((page,),) = connection.execute(sql).fetchall()
+        ((size,),) = connection.execute("PRAGMA page_size").fetchall()
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * size : page * size] = bytes(size)
+    file.write_bytes(content)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """`watch` ends by Ctrl-C when the collection is in step, and fails where it would try again."""
+
+    def end(in_step: bool) -> bool:
+        if in_step:
+            raise KeyboardInterrupt
+        raise SystemExit(1)
+
+    with ExitStack() as stack:
+        for module in (folder_state, mirrors):  # else files have not settled yet
+            stack.enter_context(mock.patch.object(module, "RECENT", 0))
+        looks = Looks(lambda: None, end)
+        stack.enter_context(mock.patch.object(watching, "Watcher", lambda *_: looks))
+        yield
+
+
 _KEPT, _MORE = [_DOCUMENTS], [_DOCUMENTS, _DOCUMENTS + _ADDED]
+_FILES = [_DOCUMENTS, _DOCUMENTS + _NOTES]
+_EXPORTED = [f"exported/{name}" for name in ("documents.jsonl", "vectors.npy", "passages.jsonl")]
 CASES = {
     "export": Case(["export", "c", "out"], ["c"], _KEPT),
     "backup": Case(["backup", "c", "out"], ["c"], _KEPT),
     "copy": Case(["copy", "c", "out"], ["c"], _KEPT),
     "optimize": Case(["optimize", "c"], ["c"], _KEPT),
+    "optimize --field": Case(["optimize", "c", "--field", "n"], ["c"], _KEPT),
     "tune": Case(
         ["tune", "c", "--queries", "questions.txt", "--target-recall", "0.9"],
         ["c", "questions.txt"],
         _KEPT,
     ),
+    "update": Case(["update", "c", "7", f"more={'x' * 50_000}"], ["c"], _KEPT),
+    "delete": Case(["delete", "c", "--where", "n < 100"], ["c"], [_DOCUMENTS, _DOCUMENTS - 100]),
     "index": Case(["index", "more.jsonl", "c"], ["c", "more.jsonl"], _MORE),
+    "index --prune": Case(["index", "notes", "c", "--prune"], ["c", "notes"], _FILES),
+    "index --watch": Case(
+        ["index", "notes", "c", "--watch"],
+        ["c", "notes"],
+        _FILES,
+        around=one_look,
+        sentence="Error: |.*; trying again$",
+    ),
+    "index an export": Case(
+        ["index", _EXPORTED[0], "new", "--vectors", _EXPORTED[1], "--passages-from", _EXPORTED[2]],
+        ["exported"],
+    ),
     "create": Case(["index", "more.jsonl", "new", "--encoder", _MODEL], ["more.jsonl"]),
     "encode": Case(["encode", "more.jsonl", "out", "--encoder", _MODEL], ["more.jsonl"]),
     "reindex": Case(["reindex", "c", "--encoder", _OTHER], ["c"], _KEPT),
+    "reindex --question": Case(["reindex", "c", "--encoder", _OTHER, "-q", "x"], ["c"], _KEPT),
+    "reindex, the second step": Case(["reindex", "c"], ["pending>c"], _KEPT),
+    "reindex --discard": Case(["reindex", "c", "--discard"], ["pending>c"], _KEPT),
+    "verify": Case(["verify", "c"], ["c"], _KEPT),
     "repair": Case(["repair", "c"], ["c"], _KEPT, damage, repairs=True),
+    "repair documents.db": Case(["repair", "c"], ["c"], _KEPT, damage_database, repairs=True),
     "train": Case(["train", "pairs.tsv", *_TRAINING], ["pairs.tsv"]),
+    "train-cross-encoder": Case(
+        ["train-cross-encoder", "pairs.tsv", "--base", _MODEL, "--out", "trained"], ["pairs.tsv"]
+    ),
+    "mine": Case(["mine", "pairs.tsv", "--out", "mined.tsv", "--encoder", _MODEL], ["pairs.tsv"]),
+    "adapt": Case(["adapt", "c", "--out", "adapted"], ["c"], _KEPT),
+    "bench": Case(
+        ["bench", "c", "--queries", "questions.txt", "--out", "report", "--repeats", "1"],
+        ["c", "questions.txt"],
+        _KEPT,
+    ),
+    "evaluate --plots": Case(
+        ["evaluate", "geometry", "--plots", "plots", "--encoder", _MODEL, "scores.tsv"],
+        ["scores.tsv"],
+    ),
 }
 
 
@@ -344,15 +128,27 @@ def prepare(folder: Path) -> None:
     write_sentence_transformer(folder / "other", pooling=cls)
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(_DOCUMENTS + _ADDED + 200)]
-    documents = [{"_id": str(i), "text": text, "n": i} for i, text in enumerate(texts)]
+    documents = [
+        {"_id": str(i), "title": text[: text.find(" ", 8)], "text": f"{text.capitalize()}.", "n": i}
+        for i, text in enumerate(texts)
+    ]
     lines = [json.dumps(each) + "\n" for each in documents]
     (folder / "more.jsonl").write_text("".join(lines[_DOCUMENTS : _DOCUMENTS + _ADDED]))
     (folder / "questions.txt").write_text("\n".join(texts[-200:]))
     pairs = map("\t".join, pairwise(texts[:200]))
     (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
+    scores = [f"{i % 6}\t{one}\t{other}" for i, (one, other) in enumerate(pairwise(texts[:40]))]
+    (folder / "scores.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *scores]))
     with SearchEngine.create(folder / "c", folder / "model") as engine:
         engine.add(documents[:400])
         engine.add(documents[400:_DOCUMENTS])
+        engine.export(folder / "exported")
+    shutil.copytree(folder / "c", folder / "pending")
+    with SearchEngine.open(folder / "pending") as engine:
+        engine.preview_reindex(["x"], folder / "other")
+    (folder / "notes").mkdir()
+    for i, text in enumerate(texts[-_NOTES:]):
+        (folder / "notes" / f"{i}.txt").write_text(text)
 
 
 def main() -> int:
@@ -367,10 +163,7 @@ def main() -> int:
     import pytest
     from conftest import use_small_grid
 
-    from searchengine.corpus.languages import traits
-
     os.environ["SEARCHENGINE_RUNTIME"] = "torch"
-    traits(["the dog sleeps"])  # loaded once, by way of 65 MB of temporary files
     with pytest.MonkeyPatch.context() as patch:
         use_small_grid(patch)
         found = campaign({name: CASES[name] for name in options.only}, prepare, options.points)

@@ -4,11 +4,12 @@
     python tests/processes_campaign.py --results found.jsonl --summary
 
 A conductor tells some processes, each with an engine of its own on one folder, what to do: open,
-warm, search, add, delete, update, optimize, refresh, verify, back up, export, restore, rebuild,
-fork. Some are killed in the midst of it, by SIGKILL at a random moment or at the n-th call that
-changes a file (tests/faults.c). Every answer is compared with brute force over the state that the
-engine must show (tests/expected.py); after every write and every kill a fresh process opens the
-collection and compares all documents and some answers. A seed ends at its first problem.
+warm, search, add, delete, update, optimize, reindex by another encoder, refresh, verify, back up,
+export, restore, rebuild, fork, watch a folder whose files change (tests/processes_watching.py).
+Some are killed in the midst of it, by SIGKILL at a random moment or at the n-th call that changes a
+file (tests/faults.c). Every answer is compared with brute force over the state that the engine must
+show (tests/expected.py); after every write and every kill a fresh process opens the collection and
+compares all documents and some answers. A seed ends at its first problem.
 
 A folder in memory (`--folder /dev/shm`) is faster, and does as well: what a process has written
 outlives the process wherever it lies. Ends with status 1 if there was a problem.
@@ -37,15 +38,28 @@ from typing import Any
 
 from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import WordLengths
-from engine_process import SABOTAGES, Hung, Listener, Process, Reply, Text, read_export, rows
+from engine_process import (
+    ENCODERS,
+    SABOTAGES,
+    Hung,
+    Listener,
+    Process,
+    Reply,
+    Text,
+    read_export,
+    rows,
+)
 from expected import (
     DIM,
+    ENCODER,
     FILTERS,
     INDEXABLE,
     MODES,
     Delta,
+    Found,
     Question,
     Record,
+    Reindexed,
     Row,
     State,
     added,
@@ -53,9 +67,12 @@ from expected import (
     patched,
 )
 from faults import Action, in_child, under_faults
+from processes_watching import BESIDE, Watching
 from scenarios import create, stored, strays
+from watched_folder import WatchedFolder
 
 from searchengine import Document, SearchEngine
+from searchengine.storage.documents.store import Store
 
 NAME = "processes"
 PROCESSES = 4  # that are there at any time, forked ones apart
@@ -76,6 +93,10 @@ WEIGHTS = {
     "update": 7,
     "index_fields": 1,
     "optimize": 2,
+    "reindex": 7,
+    "prepare": 1,
+    "discard": 1,
+    "watch": 4,
     "refresh": 7,
     "stats": 2,
     "verify": 2,
@@ -97,14 +118,6 @@ WEIGHTS = {
 """How often a step is taken; `--only` and `--without` name these."""
 
 
-class Found(Exception):
-    """A problem: its kind (lost, mixed, wrong, unopenable, hung, error), and what it is."""
-
-    def __init__(self, kind: str, what: str) -> None:
-        super().__init__(f"{kind}: {what}")
-        self.kind, self.what = kind, what
-
-
 @dataclass
 class Engine:
     """What the conductor knows of an engine.
@@ -114,11 +127,13 @@ class Engine:
             will show the newest.
         folder: which folder it has open; the world counts the folders that lay at the path.
         wait: what it was opened with.
+        encoder: the fingerprint of its encoder.
     """
 
     shown: list[State] | None
     folder: int
     wait: float
+    encoder: str = ENCODER
 
 
 @dataclass
@@ -165,6 +180,8 @@ class Campaign:
         self.backups: list[tuple[Path, State]] = []
         self.members: list[Member] = []
         self._serial = itertools.count(1)
+        self.watched = WatchedFolder(folder / "watched", "w/", self.random, self._text)
+        self.watching: Watching | None = None
         self._listener = Listener(folder, sabotage)
 
     # ---- a seed, from its start to its end ----
@@ -186,7 +203,8 @@ class Campaign:
         except EOFError:
             return self._problem("error", f"a process died by itself: {self._stacks()}")
         finally:
-            for member in self.members:
+            watching = [self.watching.member] if self.watching and self.watching.member else []
+            for member in [*self.members, *watching]:
                 with suppress(Hung):
                     member.process.kill()
             self._listener.close()
@@ -201,12 +219,21 @@ class Campaign:
         return "\n".join(file.read_text() for file in self.folder.glob("stacks-*"))[-3000:]
 
     def _step(self) -> None:
-        names = list(self.weights)
-        name = self.random.choices(names, list(self.weights.values()))[0]
+        weights = {
+            name: weight
+            for name, weight in self.weights.items()
+            if weight and (self.watching is None or name in BESIDE)
+        }
         self.counts["steps"] += 1
-        self.counts[f"step {name}"] += 1
-        getattr(self, f"_step_{name}")()
+        if self.watching is not None:
+            self.watching.before_step()
+        if weights:
+            name = self.random.choices(list(weights), list(weights.values()))[0]
+            self.counts[f"step {name}"] += 1
+            getattr(self, f"_step_{name}")()
         self._probe()
+        if self.watching is not None:
+            self.watching.after_step()
 
     def _probe(self) -> None:
         """Every open engine answers a question; a forked one is left alone for a while."""
@@ -214,7 +241,8 @@ class Campaign:
         for member in self.members:
             if member.engine is None:
                 continue
-            if member.engine.shown is None and self.random.random() < 0.7:
+            unused = member.engine.shown is None
+            if unused and (self._is_stale(member.engine) or self.random.random() < 0.7):
                 continue
             question = self._question()
             member.process.send("search", question)
@@ -224,15 +252,21 @@ class Campaign:
 
     def _finish(self) -> None:
         """Close everything; the next writer leaves nothing behind, and SQLite finds no fault."""
+        if self.watching is not None:
+            self.watching.end()
         self._note("end")
         for member in list(self.members):
             self._end(member, "close")
 
+        encoder = ENCODERS[self.current.encoder]
+
         def last_writer() -> None:
+            with SearchEngine.open(self.path, encoder) as engine:
+                engine.discard_reindex()  # of a process that was killed
             for _ in range(2):  # the second removes what a merge of the first has replaced
-                with SearchEngine.open(self.path, WordLengths()) as engine:
+                with SearchEngine.open(self.path, encoder) as engine:
                     engine.add([Document("last", "x xx xxx")])
-            with SearchEngine.open(self.path, WordLengths()) as engine:
+            with SearchEngine.open(self.path, encoder) as engine:
                 engine.verify()
             assert not strays(self.path), f"left behind: {strays(self.path)}"
 
@@ -294,11 +328,34 @@ class Campaign:
         return self._opened(self.random.choice(self.members))
 
     def _opened(self, member: Member) -> Member:
+        engine = member.engine
+        if engine is not None and (self._is_stale(engine) or (self.watching and not engine.wait)):
+            self._close(member, engine)
         if member.engine is None:
-            wait = self.random.choice([0.0, WAIT])
-            self._call(member, "open", self.path, wait)
-            member.engine = Engine([self.current], self.at_path, wait)
+            wait = WAIT if self.watching else self.random.choice([0.0, WAIT])
+            self._call(member, "open", self.path, wait, self.current.encoder)
+            member.engine = Engine([self.current], self.at_path, wait, self.current.encoder)
         return member
+
+    def _is_stale(self, engine: Engine) -> bool:
+        """Whether the collection has another encoder by now."""
+        return engine.encoder != self.current.encoder
+
+    def _close(self, member: Member, engine: Engine) -> None:
+        """Close an engine. Of a stale one no change is taken, nor does it show the newest."""
+        if self._is_stale(engine) and self.random.random() < 0.5:
+            unused = engine.shown is None
+            name = "stats" if unused else self.random.choice(["refresh", "add", "delete"])
+            arguments: dict[str, tuple[Any, ...]] = {
+                "add": (self._new_texts(2), None, False),
+                "delete": ([f"d{self.random.randrange(KEYS)}"], None),
+            }
+            self._note(f"{member.name} {name}, by the former encoder")
+            member.process.send(name, *arguments.get(name, ()))
+            self._refused(member, name, ["EncoderMismatch"])
+            self.counts["refused by the encoder"] += 1
+        self._call(member, "close")
+        member.engine = None
 
     def _used(self, member: Member) -> Engine:
         """A process with its engine about to be used: one that was forked shows the newest."""
@@ -312,6 +369,7 @@ class Campaign:
     def _moved(self, engine: Engine) -> None:
         """The engine shows the newest commit of the folder that is at the path now."""
         engine.shown, engine.folder = [self.current], self.at_path
+        engine.encoder = self.current.encoder
 
     # ---- what is asked, and whether the answer is right ----
 
@@ -321,8 +379,8 @@ class Campaign:
         return Question(
             " ".join("x" * word for word in words),
             r.choice([1, 3, 7, KEYS + 5, KEYS + 5]),
-            r.choice(MODES),
-            r.randrange(len(FILTERS)),
+            "vector" if self.watching else r.choice(MODES),
+            r.choice(APART) if self.watching else r.randrange(len(FILTERS)),
         )
 
     def _judge(self, member: Member, question: Question, answer: list[Row]) -> None:
@@ -344,7 +402,9 @@ class Campaign:
         fault: Callable[[State], str | None],
     ) -> None:
         """Keep of the states that an engine may show those that an answer fits; there must be."""
-        engine = self._used(member)
+        engine = member.engine  # which may be a stale one
+        if engine is None or engine.shown is None:
+            engine = self._used(member)
         assert engine.shown is not None
         self.counts["answers"] += 1
         self.counts["hits"] += len(answer or ())
@@ -380,49 +440,64 @@ class Campaign:
     ) -> State:
         """The state that a fresh process finds; Found unless it is one of those allowed."""
         at = path or self.path
-        questions = [Question("x xx xxx", KEYS + 5), self._question()]
+        first = Question("x xx xxx", KEYS + 5, filter=APART[0] if self.watching else 0)
+        questions = [first, self._question()]
+        unsure = self.watched.prefix if self.watching else None
 
         def look() -> dict[str, Any]:
-            with SearchEngine.open(at, WordLengths()) as engine:
+            with Store(at / "documents.db", readers=1) as store:
+                encoder = store.settings()["encoder"]["fingerprint"]
+            with SearchEngine.open(at, ENCODERS[encoder]) as engine:
                 held = {
                     key: (document.title, document.text, document.metadata)
                     for key, document in stored(at).items()
                 }
-                which = [i for i, state in enumerate(allowed) if state.rows == held]
+                sure, watched = parted(held, unsure)
+                which = [
+                    i
+                    for i, state in enumerate(allowed)
+                    if state.encoder == encoder and parted(state.rows, unsure)[0] == sure
+                ]
                 if not which:
-                    return {"held": held}
-                if verify:
-                    engine.verify()
+                    return {"held": sure, "encoder": encoder}
+                encoded = engine.verify(encode=len(held)) if verify else 0
                 for question in questions:
                     answer = rows(engine, question)
                     fault = allowed[which[0]].fault(question, answer)
                     if fault is not None:
                         return {"fault": f"{question}: {fault}"}
-            return {"which": which[0]}
+            return {"which": which[0], "watched": watched, "encoded": encoded}
 
         self.counts["fresh processes"] += 1
         self.counts["verified"] += verify
         found = self._in_fresh_process(look)[0]
         if "held" in found:
-            raise Found(*self._difference(found["held"], allowed))
+            raise Found(*self._difference(found["held"], found["encoder"], allowed))
         if "fault" in found:
             raise Found("wrong", f"a fresh process: {found['fault']}")
-        which: int = found["which"]
-        return allowed[which]
+        self.counts["vectors compared"] += found["encoded"]
+        state: State = allowed[found["which"]]
+        return self.watching.seen(state, found["watched"]) if self.watching else state
 
-    def _difference(self, held: Mapping[str, Any], allowed: Sequence[State]) -> tuple[str, str]:
+    def _difference(
+        self, held: Mapping[str, Any], encoder: str, allowed: Sequence[State]
+    ) -> tuple[str, str]:
         """What kind of problem it is to hold this, and where it differs from what is nearest."""
         now = {key: tuple(value) for key, value in held.items()}
+        unsure = self.watched.prefix if self.watching else None
 
         def different(state: State) -> list[str]:
-            keys = sorted(now.keys() | state.rows.keys())
-            return [key for key in keys if now.get(key) != state.rows.get(key)]
+            sure = parted(state.rows, unsure)[0]
+            keys = sorted(now.keys() | sure.keys())
+            return [key for key in keys if now.get(key) != sure.get(key)]
 
+        if encoder not in {state.encoder for state in allowed}:
+            return "wrong", f"{self.path.name} has the encoder {encoder}"
         nearest = min(allowed, key=lambda state: len(different(state)))
         examples = [f"{k}: {now.get(k)}, not {nearest.rows.get(k)}" for k in different(nearest)[:3]]
-        acknowledged = set.intersection(*(set(_items(state)) for state in allowed))
+        acknowledged = set.intersection(*(set(_items(state, unsure)) for state in allowed))
         lost = acknowledged - {_item(key, value) for key, value in now.items()}
-        former = any(now == state.rows for state in self.history)
+        former = any(now == parted(state.rows, unsure)[0] for state in self.history)
         return (
             "lost" if lost or former else "mixed",
             f"{self.path.name} holds {'; '.join(examples)}",
@@ -433,6 +508,7 @@ class Campaign:
         unique = list(dict.fromkeys(allowed))
         self.current = self._check(unique, verify=verify or self.random.random() < 0.2)
         if self.current is not self.history[-1]:
+            self.counts["reindexes"] += self.current.encoder != self.history[-1].encoder
             self.history.append(self.current)
 
     def _decide(self) -> None:
@@ -442,8 +518,10 @@ class Campaign:
         but whoever recovers the log may find it. A later commit writes over it.
         """
 
+        encoder = ENCODERS[self.current.encoder]
+
         def commit() -> dict[str, Any]:
-            with SearchEngine.open(self.path, WordLengths(), wait=30) as engine:
+            with SearchEngine.open(self.path, encoder, wait=30) as engine:
                 engine.index_fields()
             return {}
 
@@ -544,12 +622,26 @@ class Campaign:
     def _write_optimize(self) -> Write:
         return Write("optimize", (), [])
 
+    def _write_reindex(self) -> Write:
+        other = next(name for name in ENCODERS if name != self.current.encoder)
+        return Write("reindex", (other,), [Reindexed(other)])
+
+    def _write_prepare(self) -> Write:
+        return Write("prepare", self._write_reindex().arguments, [])
+
+    def _write_discard(self) -> Write:
+        return Write("discard", (), [])
+
     def _write_index_fields(self) -> Write:
         return Write("index_fields", (self.random.sample(INDEXABLE, 2),), [])
 
     def _some_keys(self, most: int, keys: Sequence[int] | None = None) -> list[str]:
         among = None if keys is None else {f"d{n}" for n in keys}
-        known = [key for key in self.current.records if among is None or key in among]
+        known = [
+            key
+            for key in self.current.records
+            if key.startswith("d") and (among is None or key in among)
+        ]
         return self.random.sample(known, min(len(known), self.random.randint(1, most)))
 
     def _states(self, write: Write) -> list[State]:
@@ -561,6 +653,7 @@ class Campaign:
 
     def _any_write(self) -> Write:
         names = [name for name in WRITES if self.weights.get(name)]
+        names = [name for name in names if name in BESIDE] if self.watching else names
         name = self.random.choices(names, [self.weights[name] for name in names])[0]
         write: Write = getattr(self, f"_write_{name}")()
         return write
@@ -575,8 +668,11 @@ class Campaign:
         if write.value is not None and value != write.value:
             raise Found("wrong", f"{member.name} {write.name} gave {value}, not {write.value}")
         self.counts["writes"] += 1
-        self._settle(states[-1:], verify=write.name == "optimize")
-        if self.current.rows == states[0].rows and write.name != "optimize":
+        self._settle(states[-1:], verify=write.name in ("optimize", "reindex"))
+        unsure = self.watched.prefix if self.watching else None
+        unchanged = parted(self.current.rows, unsure)[0] == parted(states[0].rows, unsure)[0]
+        rewrites = write.name == "reindex" or (write.name == "optimize" and self.current.records)
+        if unchanged and not rewrites:
             assert before is not None  # it changed nothing, so it need not have looked
             engine.shown = list(dict.fromkeys([*before, self.current]))
         else:
@@ -599,6 +695,19 @@ class Campaign:
 
     def _step_optimize(self) -> None:
         self._do(self._write_optimize())
+
+    def _step_reindex(self) -> None:
+        self._do(self._write_reindex())
+
+    def _step_prepare(self) -> None:
+        if self.current.records:
+            self._do(self._write_prepare())
+
+    def _step_discard(self) -> None:
+        self._do(self._write_discard())
+
+    def _step_watch(self) -> None:
+        self.watching = Watching(self)
 
     def _step_index_fields(self) -> None:
         self._do(self._write_index_fields())
@@ -634,10 +743,14 @@ class Campaign:
 
     def _step_refresh(self) -> None:
         member = self._member()
-        self._used(member)
+        self._show_newest(member, self._used(member))
+
+    def _show_newest(self, member: Member, engine: Engine) -> None:
+        if self._is_stale(engine):
+            self._close(member, engine)
+            return
         self._call(member, "refresh")
-        assert member.engine is not None
-        self._moved(member.engine)
+        self._moved(engine)
 
     def _step_stats(self) -> None:
         member = self._member()
@@ -657,7 +770,7 @@ class Campaign:
     def _step_peek(self) -> None:
         """A second engine in the same process, opened and closed while the first stays open."""
         member, question = self._member(), self._question()
-        answer = self._call(member, "peek", self.path, question)
+        answer = self._call(member, "peek", self.path, question, self.current.encoder)
         self._right([self.current], question, answer, f"{member.name} peek")
         self.counts["answers"] += 1
 
@@ -701,7 +814,7 @@ class Campaign:
             self._call(parent, "stats")
         self._call(parent, "fork")
         child = Member(f"{parent.name}-{next(self._serial)}", self._listener.accept(), forked=True)
-        child.engine = Engine(None, self.at_path, parent.engine.wait)
+        child.engine = Engine(None, self.at_path, parent.engine.wait, parent.engine.encoder)
         self.members.append(child)
         self.counts["forks"] += 1
         act = self.random.choice(["nothing", "search", "refresh", "add", "close", "parent"])
@@ -744,9 +857,10 @@ class Campaign:
             ]
             write = Write(*r.choice(others), [])
         die = None
+        long = write.name == "reindex"
         if write.commits and r.random() < 0.6:
-            die = r.randint(1, 45), r.choice([Action.KILL, Action.TEAR])
-        delay = r.choice([0.0, r.uniform(0, 0.004), r.uniform(0, 0.02)])
+            die = r.randint(1, 150 if long else 45), r.choice([Action.KILL, Action.TEAR])
+        delay = r.choice([0.0, r.uniform(0, 0.004), r.uniform(0, 0.1 if long else 0.02)])
         how = f"dies {die}" if die else f"is killed after {1000 * delay:.1f} ms"
         self._note(f"{member.name} {how} in {write.name} {_short(write.arguments)}")
         states = self._states(write)
@@ -763,6 +877,7 @@ class Campaign:
                 reply = member.process.receive()
         self.counts["kills"] += 1
         self.counts["kills within a command"] += reply is None
+        self.counts[f"kills of {write.name}"] += 1
         if reply is not None and reply.error is not None:
             raise Found("error", f"{member.name} {write.name}: {_error_text(reply)}")
         self._replace(member)
@@ -779,14 +894,8 @@ class Campaign:
         """Several processes at once, on keys of their own; one may be killed on the way."""
         r = self.random
         members = r.sample(self.members, min(len(self.members), r.randint(2, 4)))
-        scripts: list[list[Write]] = []
         zero = tuple([0] * len(members))
-        for i, member in enumerate(members):
-            engine = self._used(member)
-            self._call(member, "stats")  # so that a forked one has been used
-            assert engine.shown is not None
-            keys = range(i, KEYS, 4)
-            scripts.append(self._script(keys))
+        scripts = self._scripts(members)
         self._note(
             "together: "
             + "; ".join(
@@ -823,6 +932,18 @@ class Campaign:
         self._decide()
         self.counts["writes"] += sum(len(script) for script in scripts)
 
+    def _scripts(self, members: Sequence[Member]) -> list[list[Write]]:
+        """What each does, on keys of its own; at times one of them reindexes."""
+        scripts = []
+        for i, member in enumerate(members):
+            self._used(member)
+            self._call(member, "stats")  # so that a forked one has been used
+            scripts.append(self._script(range(i, KEYS, 4)))
+        if self.weights.get("reindex") and self.random.random() < 0.3:
+            which = self.random.randrange(len(members))
+            scripts[which] = [self._write_reindex(), *self._script([])[:1]]
+        return scripts
+
     def _maybe_kill_one_of(self, members: Sequence[Member]) -> int | None:
         """Which one was killed, some moments after all were sent to work."""
         if self.random.random() >= 0.4 or not self.weights["kill"]:
@@ -840,7 +961,7 @@ class Campaign:
         wrote = False
         for _ in range(r.randint(1, 3)):
             kind = r.choice(["add", "add", "delete", "update", "search", "search", "refresh"])
-            if kind == "search":
+            if kind == "search" or not keys:
                 script.append(Write("search", (self._question(),), []))
             elif kind == "refresh":
                 script.append(Write("refresh", (), []))
@@ -858,6 +979,7 @@ class Campaign:
     ) -> tuple[list[int], list[int]]:
         """How many commits of each are acknowledged, and how many there may be."""
         done, most = [], []
+        reindexed = next((s for s in scripts if any(w.name == "reindex" for w in s)), None)
         for i, (script, got) in enumerate(zip(scripts, replies, strict=True)):
             engine = members[i].engine
             assert engine is not None
@@ -872,6 +994,9 @@ class Campaign:
                 elif error[0] == "CollectionBusy" and engine.wait == 0:
                     self.counts["busy"] += 1
                     # Earlier commits of it may stand; the one that found the other did not.
+                    high += max(0, len(write.commits) - 1)
+                elif error[0] == "EncoderMismatch" and reindexed and scripts[i] is not reindexed:
+                    self.counts["refused by the encoder"] += 1
                     high += max(0, len(write.commits) - 1)
                 else:
                     raise Found(
@@ -902,15 +1027,18 @@ class Campaign:
         for write, reply in zip(script, replies, strict=False):
             own_high += len(write.commits)
             own_low += 0 if reply.error is not None else len(write.commits)
+            if write.name == "reindex" and reply.error is None:
+                engine.encoder = write.arguments[0]
             if write.name != "search":
                 lows = {progress or zero for progress, _ in seen}
                 least = [min(low[j] for low in lows) for j in range(len(zero))]
                 later = [p for p in between(least) if own_low <= p[i] <= own_high]
                 moved = [(p, state(p)) for p in later if any(_covers(p, low) for low in lows)]
-                stays = reply.error is not None or not any(write.commits)
-                seen = moved + (seen if stays and write.name != "refresh" else [])
+                moved = [(p, after) for p, after in moved if after.encoder == engine.encoder]
+                unmoved = not any(write.commits) and write.name != "refresh"
+                seen = moved + (seen if unmoved or reply.error is not None else [])
                 assert seen, "the model knows no state that this process may show"
-                self._moved(engine)
+                engine.folder = self.at_path
                 continue
             question, answer = write.arguments[0], reply.value
             self.counts["answers"] += 1
@@ -938,10 +1066,18 @@ class Campaign:
         slow, quick = self._two()
         texts = self._new_texts(4)
         self._pause(slow, texts)
+        begun = self.current
         self._do(self._any_write(), quick)
-        engine = self._used(slow)
-        write = self._adding(texts)
+        engine = slow.engine
+        assert engine is not None and engine.shown is not None
         slow.process.send("go")
+        if self._is_stale(engine):
+            self._refused(slow, "add by the former encoder", ["EncoderMismatch"])
+            engine.shown = [*engine.shown, begun]  # the folder may have been replaced before
+            self.counts["refused by the encoder"] += 1
+            self._settle([self.current])
+            return
+        write = self._adding(texts)
         value = self._value(slow, "slow add")
         if value != write.value:
             raise Found("wrong", f"{slow.name} slow add gave {value}, not {write.value}")
@@ -999,6 +1135,8 @@ class Campaign:
         self.at_path += 1
         self.current = state
         self.history.append(state)
+        if self.watching is not None:
+            self.watching.restored(state)
         self.counts["replaced folders"] += 1
         if self.random.random() < 0.5:
             shutil.rmtree(old)
@@ -1069,19 +1207,26 @@ class Campaign:
         old.rename(self.path)
         self._settle([self.current], verify=True)
 
-    def _refused(self, member: Member, doing: str) -> None:
+    def _refused(
+        self,
+        member: Member,
+        doing: str,
+        errors: Sequence[str] = ("CollectionError", "EncoderMismatch"),
+    ) -> None:
         """A command must fail, by an error of the collection."""
         reply = member.process.receive()
         if reply.error is None:
             raise Found("wrong", f"{member.name} {doing} succeeded")
-        if reply.error[0] not in ("CollectionError", "EncoderMismatch"):
+        if reply.error[0] not in errors:
             raise Found("error", f"{member.name} {doing}: {_error_text(reply)}")
         self.counts["refused"] += 1
 
 
 WRITES = dict.fromkeys(
-    ("add", "add_again", "delete", "delete_where", "update", "optimize", "index_fields")
+    ("add", "add_again", "delete", "delete_where", "update", "optimize", "index_fields", "reindex")
 )
+APART = [i for i, each in enumerate(FILTERS) if not each.holds({})]
+"""Filters that no file matches: vectors with these are found alike whatever `watch` adds."""
 
 
 def _is_foreign(path: Path) -> None:
@@ -1095,12 +1240,18 @@ def _covers(progress: Sequence[int], low: Sequence[int]) -> bool:
     return all(a >= b for a, b in zip(progress, low, strict=True))
 
 
+def parted(held: Mapping[str, Any], prefix: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The documents whose keys do not begin with a prefix, and those whose keys do; None: none."""
+    watched = {k: v for k, v in held.items() if prefix is not None and k.startswith(prefix)}
+    return {key: value for key, value in held.items() if key not in watched}, watched
+
+
 def _item(key: str, value: Sequence[Any]) -> str:
     return json.dumps([key, *value], sort_keys=True)
 
 
-def _items(state: State) -> Iterable[str]:
-    return (_item(key, value) for key, value in state.rows.items())
+def _items(state: State, unsure: str | None) -> Iterable[str]:
+    return (_item(key, value) for key, value in parted(state.rows, unsure)[0].items())
 
 
 def _replies(member: Member, count: int) -> list[Reply]:

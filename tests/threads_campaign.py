@@ -4,13 +4,14 @@
     python tests/threads_campaign.py --results found.jsonl --summary
 
 Three threads share an engine, a fourth has its own on the same folder. They add, update, delete,
-mirror a folder, search, refresh, optimize, reindex by another encoder, prepare a reindex and
-discard it. One runs at a time, from point to point (tests/stepped.py). After every step that has
-changed the database, all of it is compared with a model: the documents are those before or after
-the call that runs; every document has its passages, and each stored vector is that of the
-collection's encoder for its text; no id has come back. Every search must return what brute force
-finds in the commit that it read. A seed ends at its first problem, and repeats it. Ends with
-status 1 if there was one.
+mirror a folder, watch another one whose files change meanwhile, search, refresh, optimize, reindex
+by another encoder, prepare a reindex and discard it. One runs at a time, from point to point
+(tests/stepped.py). After every step that has changed the database, all of it is compared with a
+model: the documents are those before or after the call that runs; every document has its passages,
+and each stored vector is that of the collection's encoder for its text; no id has come back. Every
+search must return what brute force finds in the commit that it read. After a pass of `watch` the
+document of every file that has not changed meanwhile must be as the file is. A seed ends at its
+first problem, and repeats it. Ends with status 1 if there was one.
 """
 
 import argparse
@@ -36,14 +37,18 @@ from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import Remainders, WordLengths
 from expected import Record, added, patched
 from stepped import Actor, Hung, Stepper, stepped
+from watched_folder import Held, Looks, WatchedFolder
 
 from indexer.segment import Segment
 from searchengine import Document, SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.encoders.of_collection import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.ingest import folder_state, mirrors, watching
+from searchengine.ingest.folder_state import FolderState, Listing
 from searchengine.ingest.ingestion import Ingestion
-from searchengine.ingest.mirrors import Mirrors
+from searchengine.ingest.mirror import Mirroring
+from searchengine.ingest.mirrors import MirrorOptions, Mirrors
 from searchengine.ingest.passages import PassageReader
 from searchengine.maintenance import blocks, check, reindexing
 from searchengine.maintenance.blocks import Blocks
@@ -61,6 +66,7 @@ NAME = "threads"
 KEYS = 14
 ENCODERS = {each.fingerprint: each for each in (WordLengths(), Remainders())}
 _CLOSE = 2e-3  # what float16 loses of a cosine
+_UNSHOWN = "is committed, but cannot be shown"
 
 POINTS: list[tuple[Any, str]] = [
     (View, "refresh"),
@@ -74,6 +80,11 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
     (Mirrors, "_reader"),
+    (Mirrors, "_pass"),
+    (FolderState, "look"),
+    (FolderState, "done"),
+    (Mirroring, "_recognise"),
+    (Mirroring, "_remove"),
     (PassageReader, "cut"),
     (Ingestion, "_read_block"),
     (Ingestion, "_write"),
@@ -93,6 +104,8 @@ WEIGHTS = {
     "delete_where": 1,
     "update": 4,
     "mirror": 2,
+    "watch": 3,
+    "files": 8,
     "search": 8,
     "refresh": 3,
     "optimize": 1,
@@ -134,6 +147,8 @@ class Call:
         done: number of `commits` that were seen, with those before them.
         idle: which of them would have changed nothing at some moment.
         committed: whether one was seen.
+        wrong_change: instead of `commits`: why it must not have made one state of another.
+        since: the last change of the watched folder before it has looked.
         stale: whether the engine was, or became, stale.
         refused: errors that it may end by.
     """
@@ -145,6 +160,8 @@ class Call:
     done: int = 0
     idle: set[int] = field(default_factory=set)
     committed: bool = False
+    wrong_change: Callable[[State, State], str | None] | None = None
+    since: int = 0
     stale: bool = False
     refused: tuple[type[Exception], ...] = ()
 
@@ -182,6 +199,8 @@ class Campaign:
         """Take the steps; the first problem, or None."""
         self.files.mkdir()
         self._change_files()
+        text = self._text
+        self.watched = WatchedFolder(self.folder / "watched", "w/", self.random, text)
         with ExitStack() as stack:
             stack.enter_context(stepped(self.stepper, POINTS))
             stack.enter_context(self._small(self.random.random() < 0.5))
@@ -234,6 +253,10 @@ class Campaign:
             engine.verify()
             engine.optimize()
             self._look(None)
+            engine.mirror(self.watched.path, MirrorOptions("w/"))
+            self._look(self._following("mirror", self.own))
+            if problem := self.watched.not_followed(_texts(self.state), self.watched.now):
+                raise Found("lost", problem)
             engine.verify()
 
     @contextmanager
@@ -244,6 +267,8 @@ class Campaign:
             (reindexing, "REST", 2),
             (reindexing, "ROUNDS", 3),
             (ahead, "MIN_ROWS", 3),
+            (folder_state, "RECENT", 0),  # else the clock would decide which files have settled
+            (mirrors, "RECENT", 0),
             *([(merging, "IN_ONE", 0), (merging, "SLICE", 3)] if sliced else []),
         ]
         with ExitStack() as stack:
@@ -259,6 +284,7 @@ class Campaign:
                     yield snapshot
 
             stack.enter_context(mock.patch.object(View, "reading", noted))
+            stack.enter_context(mock.patch.object(watching, "Watcher", self._watcher))
             yield
 
     # ---- what actors do ----
@@ -266,7 +292,7 @@ class Campaign:
     def _act(self, actor: Actor) -> None:
         while not self.finishing and self.problem is None:
             name = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-            if name == "mirror" and any(call.name == name for call in self.calls.values()):
+            if name in ("mirror", "watch") and name in (call.name for call in self.calls.values()):
                 continue
             used = self.own if actor.name == "other" else self.shared
             work, call = getattr(self, f"_op_{name}")(used)
@@ -283,7 +309,7 @@ class Campaign:
             except call.refused:
                 self._raised(call)
             except CollectionError as error:
-                if not call.stale or "is committed, but cannot be shown" not in str(error):
+                if not call.stale or _UNSHOWN not in str(error):
                     self.problem = Found("error", f"{name}: {traceback.format_exc()}")
             except Exception:
                 self.problem = Found("error", f"{name}: {traceback.format_exc()}")
@@ -384,9 +410,54 @@ class Campaign:
 
         def remove(state: State) -> State:
             there = {document.key for document in documents}
-            return {k: r for k, r in state.items() if k[0] == "k" or k in there}
+            return {k: r for k, r in state.items() if k[0] != "f" or k in there}
 
         return lambda: used.engine.mirror(self.files), Call("mirror", used, [read, remove])
+
+    def _op_files(self, used: Opened) -> tuple[Callable[[], object], Call]:
+        return self.watched.change, Call("files", used)
+
+    def _op_watch(self, used: Opened) -> tuple[Callable[[], object], Call]:
+        call = self._following("watch", used)
+
+        def watch() -> None:
+            for done in used.engine.watch(self.watched.path, MirrorOptions("w/")):
+                self.counts["passes"] += 1
+                empty = "no document" in done.problem  # all its files went or were moved meanwhile
+                if done.problem and not empty and not (call.stale and _UNSHOWN in done.problem):
+                    raise Found("error", f"watch: {done.problem}")
+
+        return watch, call
+
+    def _following(self, name: str, used: Opened) -> Call:
+        """A call that makes the documents of the watched folder those of its files."""
+        call = Call(name, used, since=self.watched.now)
+
+        def wrong_change(before: State, after: State) -> str | None:
+            return self.watched.wrong_change(_texts(before), _texts(after), call.since)
+
+        call.wrong_change = wrong_change
+        return call
+
+    def _watcher(self, folder: Path, stop: object) -> Looks:
+        """In place of watching.Watcher: an actor looks some times, when it is its turn."""
+        actor = self.stepper.actor
+        assert actor is not None
+        call, left = self.calls[actor], self.random.randint(1, 6)
+
+        def begin() -> None:
+            call.since = self.watched.now
+
+        def end(in_step: bool) -> bool:
+            nonlocal left
+            self.stepper.point("between two looks")
+            problem = self.watched.not_followed(_texts(self.state), call.since)
+            if in_step and problem:
+                raise Found("lost", f"watch: {problem}")
+            left -= in_step
+            return in_step and (left <= 0 or self.finishing)
+
+        return Looks(begin, end)
 
     def _op_search(self, used: Opened) -> tuple[Callable[[], object], Call]:
         words = self.random.sample(range(1, 17), self.random.randint(1, 3))
@@ -473,6 +544,11 @@ class Campaign:
 
     def _made_by(self, call: Call, documents: State) -> bool:
         """Whether the next commit of a call makes these documents of those before."""
+        if call.wrong_change is not None:
+            if problem := call.wrong_change(self.state, documents):
+                raise Found("wrong", f"{call.name}: {problem}")
+            call.committed = True
+            return True
         for i in range(call.done, len(call.commits)):
             if _equal(call.commits[i](self.state), documents):
                 call.done, call.committed = i + 1, True
@@ -502,7 +578,7 @@ class Campaign:
 
     def _check_ids(self) -> None:
         for table, identity in {
-            "documents": "key",
+            "documents": "CASE WHEN key LIKE 'w/%' THEN 'watched' ELSE key END",  # it may be moved
             "passages": "document || ' ' || start || ' ' || end",
             "segments": "base || ' ' || rows || ' ' || manifest_sha256",
             "pending": "first || ' ' || last",
@@ -554,6 +630,10 @@ def _vector(encoder: str, text: str) -> Any:
 
 def _equal(one: State, other: State) -> bool:
     return dict(one) == dict(other)
+
+
+def _texts(state: State) -> Held:
+    return {key: (record.title, record.text) for key, record in state.items()}
 
 
 def _short(state: State) -> str:
@@ -629,7 +709,28 @@ def _used_ids() -> Iterator[None]:
         yield
 
 
-SABOTAGES = {"maker": _forgotten_maker, "reader": _former_reader, "ids": _used_ids}
+@contextmanager
+def _late_stamps() -> Iterator[None]:
+    """`watch` remembers when files were last written after it has read them, not before."""
+    done = FolderState.done
+
+    def late(self: FolderState, listing: Listing) -> bool:
+        files = {
+            path: folder_state._stamp(self.folder / path) or stamp
+            for path, stamp in listing.files.items()
+        }
+        return done(self, listing._replace(files=files))
+
+    with mock.patch.object(FolderState, "done", late):
+        yield
+
+
+SABOTAGES = {
+    "maker": _forgotten_maker,
+    "reader": _former_reader,
+    "ids": _used_ids,
+    "stamps": _late_stamps,
+}
 """What the campaign must notice."""
 
 

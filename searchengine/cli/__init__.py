@@ -68,13 +68,16 @@ def _printable_errors() -> Iterator[None]:
 def _reason(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open: raise the limit, for example with: ulimit -n 1024"
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        reason += "; free some space, or write to another disk"
     if error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.filename}: {reason}"
     try:
         os.getcwd()
     except FileNotFoundError:
         return "the current folder was removed; change to one that is there"
-    return error.strerror or str(error)
+    return reason
 
 
 class OneSentence(click.Group):

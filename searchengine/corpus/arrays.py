@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 _EXPECTED = "numbers of shape (n, D), one row per document"
 
 
-def read_vectors(path: Path) -> "npt.NDArray[Any]":
-    """The array (n, D) of a .npy file, n ≥ 1, mapped: its rows are read when they are used.
+def read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
+    """The array (n, D) of a .npy file, mapped: its rows are read when they are used.
+
+    `may_be_empty`: n may be 0, as in the export of a collection without vectors.
 
     Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
     """
@@ -33,6 +35,7 @@ def read_vectors(path: Path) -> "npt.NDArray[Any]":
         raise bad(path, f"expected {_EXPECTED}, got several arrays (.npz); save one by numpy.save")
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise bad(path, f"expected {_EXPECTED}, got {array.dtype} of shape {array.shape}")
-    if not array.size:
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
         raise bad(path, f"holds no vectors (shape {array.shape})")
     return array

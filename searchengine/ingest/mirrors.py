@@ -144,6 +144,8 @@ class Mirrors(Local):
     ) -> Iterator[Pass]:
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
+        Each look at the folder, at least one in ten seconds, shows the newest commit too.
+
         Yields the first pass, and then each one that has changed something, left out a file or
         record, or failed. A pass that fails is tried again until it succeeds, whether the folder
         or the collection is away, empty, busy, damaged, full or not writable, or the encoder's
@@ -167,7 +169,7 @@ class Mirrors(Local):
                 summary, unread, malformed = None, Unread(), LeftOut()
                 settled, problem = False, ""
                 try:
-                    collection.follow()
+                    collection.refresh()  # also the encoder, and to let go of SQLite's log
                     files = state.look(unread, collection.store.identity)
                     # A pass that failed may have stored files that are gone by now.
                     if not (first or problems or state.has_changed(files)):

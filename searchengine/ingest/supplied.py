@@ -178,6 +178,11 @@ class SuppliedIngestion(Ingestion):
             self._check_end()
         return prepared
 
+    def _check_not_empty(self) -> None:
+        exported = self._table is not None and not self._options.skip_bad
+        if self._position or not exported:  # else it is the export of an empty collection
+            super()._check_not_empty()
+
     def _check_end(self) -> None:
         """Raise QueryError if rows are left, before the last commit."""
         if self._table is not None:

@@ -86,11 +86,14 @@ def repair(
     path = Path(path).absolute()
     database = path / "documents.db"
     report = Report()
-    if not dry_run and salvage.finish(database):
+    if dry_run and salvage.is_unfinished(database):
+        report.found.append(f"{database} is missing: a repair was interrupted; repair it again")
+        return _result(path, report, None, 0, dry_run)
+    if salvage.finish(database):
         report.mended.append(f"{database}: an interrupted repair was completed")
     if not database.is_file():
         raise CollectionError(f"{database} is missing, so {path} is not a collection")
-    damage = salvage.complaint(database)
+    damage = salvage.complaint(database, read_only=dry_run)
     if damage is None:
         try:
             plan = _trial(path, database)
@@ -150,7 +153,7 @@ def _trial(path: Path, database: Path) -> Plan:
     """Plan the repair on a copy of the tables: takes no lock and changes nothing."""
     with TemporaryDirectory() as scratch:
         copy = Path(scratch) / "documents.db"
-        with Store(database) as store:
+        with Store(database, readers=1) as store:
             store.copy_to(copy)
         with Store(copy) as store, store.transaction():
             plan = reconcile(path, store)

@@ -17,7 +17,9 @@ from uuid import uuid4
 from indexer.storage.durable import sync_folder
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, SearchEngineError
+from searchengine.storage.documents import frozen
 from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.connections import way_out
 from searchengine.storage.documents.ids import catch_up
 from searchengine.storage.documents.lexical import Tokenizer
 from searchengine.storage.documents.store import Store
@@ -44,13 +46,15 @@ class Salvage:
     lost: list[str] = field(default_factory=list)
 
 
-def complaint(path: Path) -> str | None:
+def complaint(path: Path, *, read_only: bool = False) -> str | None:
     """The first damage that SQLite finds in a database, its index of words aside; None if intact.
+
+    `read_only`: SQLite does not fold its log into the file either.
 
     Raises CollectionError if the file cannot be read for another reason.
     """
     try:
-        with closing(_connect(path)) as connection:
+        with closing(_connect(path, read_only)) as connection:
             lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
@@ -62,13 +66,18 @@ def complaint(path: Path) -> str | None:
 
 def is_damage(error: BaseException | None) -> bool:
     """Whether an error of SQLite means a damaged file, not a full disk or a lock."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: BaseException | None) -> int | None:
+    """SQLite's primary result code; None for other errors."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def readable_documents(path: Path) -> int:
-    """The number of documents that can be read from a damaged file."""
-    with closing(_connect(path)) as connection:
+    """The number of documents that can be read from a damaged file; changes nothing."""
+    with closing(_connect(path, read_only=True)) as connection:
         _overlook_schema(connection)
         return sum(1 for _ in _rows(connection, "documents"))
 
@@ -80,7 +89,7 @@ def salvage(path: Path) -> Salvage:
 
     Raises:
         CollectionBusy: another process is writing.
-        CollectionError: nothing can be read.
+        CollectionError: nothing can be read, or the disk has no room.
     """
     result = Salvage()
     unfinished = path.with_name(f"{path.name}.unfinished")
@@ -91,13 +100,20 @@ def salvage(path: Path) -> Salvage:
             try:
                 old.execute("BEGIN IMMEDIATE")
             except sqlite3.DatabaseError as error:
-                if not is_damage(error):
+                if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise CollectionBusy(
                         f"{path.parent} is being written to by another process; stop it first"
                     ) from error
+                if not is_damage(error):
+                    raise CollectionError(f"{path}: {error}; {way_out(path)}") from error
             with new.transaction():
                 _copy(old, new, result)
             new.close()
+            if Store.has_log(unfinished):  # SQLite could not fold it, and says nothing
+                raise CollectionError(
+                    f"{unfinished} could not be completed; nothing was changed, "
+                    "check that the disk has room"
+                )
             _keep(result, path, unfinished)
             if os.name == "posix":  # while the lock is held; Windows renames no open file
                 path.rename(_unused(path))
@@ -122,10 +138,15 @@ def _keep(result: Salvage, path: Path, unfinished: Path) -> None:
     sync_folder(path.parent)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether `finish` has something to complete."""
+    return _repaired(path).exists() and not path.exists()
+
+
 def finish(path: Path) -> bool:
     """Complete a salvage that was interrupted after the damaged file was moved aside."""
     repaired = _repaired(path)
-    if path.exists() or not repaired.exists():
+    if not is_unfinished(path):
         return False
     damaged = max(path.parent.glob(f"{path.name}.damaged*"), key=_age, default=None)
     for suffix in ("-wal", "-shm"):  # SQLite would apply the old log to the new file
@@ -258,9 +279,8 @@ def _report_unreadable(result: Salvage | None, table: str) -> None:
         result.lost.append(message)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    connection = frozen.connect(path, "ro" if read_only else "rw")
     connection.text_factory = lenient
     return connection
 

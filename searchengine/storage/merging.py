@@ -43,6 +43,8 @@ from searchengine.storage.folders import beside, checksum, os_errors, segment_er
 from searchengine.storage.pending import Owner, alive, here, remove_abandoned, who
 from searchengine.storage.writer import WritableView
 
+Part = tuple[Segment, Allowed | None]
+"""A segment to merge, and which of its rows; None: all."""
 Choose = Callable[[Sequence[SegmentRow]], Sequence[SegmentRow]]
 """The segments to merge, of those that no other process is merging."""
 
@@ -208,22 +210,12 @@ class Merging:
     def _build(self, owner: Owner, work: Work, ids: Ids, refit: bool | None) -> None:
         """Write the passages to merge, `ids` ascending, and the new segment with their rows."""
         view = self.view
-        segments = view.opened(work.inputs)
         with os_errors(view.path):
             np.save(owner.folder / _IDS, ids)
             sync_file(owner.folder / _IDS)
-        parts = []
-        tuning: Mapping[str, Any] | None = None
-        for row, (low, high) in zip(work.inputs, _cuts(ids, work.inputs), strict=True):
-            segment = segments[row]
-            tuning = tuning or segment.manifest.tuning
-            live = ids[low:high] - row.base
-            if len(live):
-                parts.append(
-                    (segment, None if len(live) == row.rows else Allowed.of(live, row.rows))
-                )
         settings = self.store.settings()
         try:
+            parts, tuning = self._parts(work, ids)
             with os_errors(view.path), segment_errors(view.path):
                 Segment.merge(
                     owner.folder / _SEGMENT,
@@ -241,6 +233,20 @@ class Merging:
         # Its checksums are computed and remembered now, not while others wait.
         with segment_errors(view.path):
             Segment.open(owner.folder / _SEGMENT, checksum=checksum).close()
+
+    def _parts(self, work: Work, ids: Ids) -> tuple[list[Part], Mapping[str, Any] | None]:
+        """The segments to merge, each with its rows that `ids` names; the tuning of the first."""
+        segments = self.view.opened(work.inputs)
+        parts: list[Part] = []
+        tuning: Mapping[str, Any] | None = None
+        for row, (low, high) in zip(work.inputs, _cuts(ids, work.inputs), strict=True):
+            segment = segments[row]
+            tuning = tuning or segment.manifest.tuning
+            live = ids[low:high] - row.base
+            if len(live):
+                whole = len(live) == row.rows
+                parts.append((segment, None if whole else Allowed.of(live, row.rows)))
+        return parts, tuning
 
     def _documents(self, ids: Ids) -> Ids:
         """The documents of passages, ascending; −1 for those that were deleted meanwhile."""

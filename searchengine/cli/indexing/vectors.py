@@ -31,8 +31,10 @@ def supplied(
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
     if encoded:
         return None, None, vectors
+    if vectors is None:
+        return None, None, None
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
-    return None if vectors is None else read_vectors(vectors), lines, None
+    return read_vectors(vectors, may_be_empty=passages is not None), lines, None
 
 
 def encoder_of(

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Self
 
 from searchengine.errors import CollectionBusy, CollectionError
-from searchengine.storage.documents import forks
+from searchengine.storage.documents import forks, frozen
 from searchengine.storage.documents.connections import Pool, turns, way_out
 from searchengine.storage.documents.migrations import outdated, upgrade
 
@@ -46,8 +46,8 @@ class Database:
             )
         self.path = path
         self._read_only = readers > 0
-        # A file opened as immutable is read without locks: it must not change meanwhile.
-        self._frozen = _state(path) if not create and _frozen(path) else None
+        # A frozen file is read without locks: it must not change meanwhile.
+        self._frozen = frozen.state(path) if not create and frozen.is_frozen(path) else None
         self._pool = Pool()
         with forks.guarded(self._pool), self.named_errors():
             try:
@@ -68,12 +68,8 @@ class Database:
                 raise
 
     def _connect(self, create: bool) -> None:
-        connection = sqlite3.connect(
-            _uri(self.path, create=create, read_only=self._read_only),
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        mode = "rwc" if create else "ro" if self._read_only else "rw"
+        connection = frozen.connect(self.path, mode)
         self._pool.add(connection)
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
         if not self._read_only:
@@ -272,7 +268,7 @@ class Database:
     def log_bytes(self) -> int:
         """Size of SQLite's log; 0 if there is none."""
         with suppress(OSError):
-            return _log(self.path).stat().st_size
+            return frozen.log_of(self.path).stat().st_size
         return 0
 
     @property
@@ -285,7 +281,7 @@ class Database:
     @staticmethod
     def has_log(path: Path) -> bool:
         """Whether SQLite's log exists; the last connection to close removes it."""
-        return _log(path).exists()
+        return frozen.log_of(path).exists()
 
     def warm(self) -> int:
         """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
@@ -345,7 +341,7 @@ class Database:
 
     def _check_frozen(self) -> None:
         """Raise CollectionError if a file that is read without locks has changed."""
-        if self._frozen is not None and self._frozen != _state(self.path):
+        if self._frozen is not None and self._frozen != frozen.state(self.path):
             raise CollectionError(
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
@@ -356,25 +352,10 @@ class Database:
         return bool(self.read(sql)[0][0])
 
 
-def _log(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
 def _sync_fully(connection: sqlite3.Connection) -> None:
     """Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync."""
     for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
         connection.execute(f"PRAGMA {name} = {value}")
-
-
-def _frozen(path: Path) -> bool:
-    """Whether the folder cannot be written, and no process is writing."""
-    return not os.access(path.parent, os.W_OK) and not _log(path).exists()
-
-
-def _state(path: Path) -> tuple[int, int, bool]:
-    """Changes when the file changes or is about to."""
-    file = path.stat()
-    return file.st_mtime_ns, file.st_size, _log(path).exists()
 
 
 def _identity(path: Path) -> forks.Identity:
@@ -387,13 +368,3 @@ def _begun(connection: sqlite3.Connection) -> object:
     connection.execute("BEGIN")
     sql = "SELECT value FROM settings WHERE name = 'commit_id'"
     return connection.execute(sql).fetchone()
-
-
-def _uri(path: Path, *, create: bool, read_only: bool) -> str:
-    """The URI for SQLite: creates no file by mistake, and can read in a read-only folder."""
-    if not create and _frozen(path):
-        # WAL writes beside the file even to read it; here no process can change it.
-        mode = "immutable=1"
-    else:
-        mode = f"mode={'rwc' if create else 'ro' if read_only else 'rw'}"
-    return f"{path.absolute().as_uri()}?{mode}"

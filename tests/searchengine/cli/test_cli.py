@@ -381,16 +381,23 @@ def test_a_removed_folder_is_one_sentence(tmp_path: Path) -> None:
     assert one_sentence(done).startswith("Error: the current folder was removed; change to")
 
 
-def test_too_many_open_files_are_one_sentence(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.EMFILE, "too many files are open: raise the limit"),
+        (errno.ENOSPC, "No space left on device; free some space"),
+    ],
+)
+def test_errors_of_the_system_are_one_sentence_with_the_way_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
 ) -> None:
     def fail(*_: Any) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # as numpy raises it, with no name
+        raise OSError(number, os.strerror(number))  # as numpy raises it, with no name
 
     monkeypatch.setattr("searchengine.storage.view.View._newest", fail)
     done = run("info", folder / "c.index")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: too many files are open: raise the limit")
+    assert done.stderr.startswith(f"Error: {message}")
 
 
 def test_a_path_that_is_not_utf_8_is_refused(folder: Path, tmp_path: Path) -> None:

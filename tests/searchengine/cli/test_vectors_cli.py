@@ -91,6 +91,43 @@ def test_what_export_writes_is_read_back(tmp_path: Path, config: list[str]) -> N
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-3
 
 
+@pytest.mark.parametrize("records", [[], [{"_id": "a", "text": "a bee", "n": 1}]])
+@pytest.mark.parametrize("encoder", [WordLengths(), None])
+def test_an_export_without_vectors_is_read_back(
+    tmp_path: Path, records: list[dict[str, Any]], encoder: WordLengths | None
+) -> None:
+    """Of an empty collection, and of one whose documents have no vectors."""
+    dim = 16 if encoder is None else None
+    with SearchEngine.create(tmp_path / "a", encoder, dim=dim) as engine:
+        if records:
+            engine.add(records, [None])
+    assert run("export", tmp_path / "a", tmp_path / "one").returncode == 0
+    files = [tmp_path / "one" / name for name in ("documents.jsonl", "passages.jsonl")]
+    files.append(tmp_path / "one" / "vectors.npy")
+    index = ["index", files[0], tmp_path / "b", "--vectors", files[2], "--passages-from", files[1]]
+    assert run_json(*index)["added"] == len(records)
+    assert run_json(*index)["unchanged"] == len(records)
+    assert run("export", tmp_path / "b", tmp_path / "two").returncode == 0
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    assert run("verify", tmp_path / "b").returncode == 0
+
+
+def test_an_empty_file_is_still_refused(tmp_path: Path) -> None:
+    """Without the passages of an export it is taken for a mistake, as are malformed records."""
+    documents, vectors, passages = (tmp_path / name for name in ("d.jsonl", "v.npy", "p.jsonl"))
+    documents.write_text("")
+    passages.write_text("")
+    np.save(vectors, np.empty((0, 8), np.float32))
+    files = ["index", documents, tmp_path / "c", "--vectors", vectors]
+    done = run(*files)
+    assert done.returncode == 2 and "holds no vectors (shape (0, 8))" in done.stderr
+    documents.write_text("no JSON\n")
+    done = run(*files, "--passages-from", passages, "--skip-bad")
+    assert done.returncode == 2 and "no document to index" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
 def test_an_encoder_may_be_named(folder: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((2, 384))
     np.save(folder / "v.npy", rows)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 from unittest.mock import Mock
 
@@ -269,6 +269,32 @@ def test_what_waiting_does_not_mend_ends_it(
     engine.close()
     with pytest.raises(CollectionError, match="is closed"):
         next(passes)
+
+
+def test_a_reindex_ends_it_though_no_file_changes(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    stop = Event()
+    passes = engine.watch(notes, stop=stop)
+    assert next(passes).changes == {"added": 2}
+    with SearchEngine.open(engine.collection.path, Words()) as other:
+        other.reindex(WordLengths(fingerprint="another"))
+    giving_up = Timer(DEADLINE, stop.set)
+    giving_up.start()
+    with pytest.raises(EncoderMismatch, match="another"):
+        next(passes)
+    giving_up.cancel()
+
+
+def test_an_idle_watcher_shows_what_others_commit(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep SQLite's log, which grows while others write."""
+    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    with watching(engine, notes), SearchEngine.open(engine.collection.path, Words()) as other:
+        other.add([{"_id": "r", "text": "bb"}])
+        until(lambda: "r" in keys(engine))
 
 
 def test_a_pass_that_fails_is_tried_again(engine: SearchEngine, notes: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import sqlite_utils
 from conftest import use_small_grid
-from full_disk import CASES, Case, campaign
+from full_disk import CASES
+from small_disk import Case, campaign, missing
 
 from indexer.faiss_calls import faiss, write_index
 from searchengine import SearchEngine
@@ -20,7 +21,7 @@ from searchengine.errors import CorpusError
 from searchengine.server.shared import reserve
 from searchengine.storage.documents.migrations import upgrade
 
-small_disk = pytest.mark.skipif(full_disk.missing() is not None, reason=full_disk.missing() or "")
+small_disk = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 def prepare(folder: Path) -> None:

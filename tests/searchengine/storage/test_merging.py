@@ -144,6 +144,29 @@ def test_a_merge_whose_segments_were_replaced_is_dropped(
     check(path, KEYS)
 
 
+def test_a_segment_that_is_gone_before_it_is_opened_drops_the_merge(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment of another engine, which this one does not show and so has not open."""
+    path = engine.collection.path
+    engine.optimize()
+    with SearchEngine.open(path, WordLengths()) as other:
+        other.add([document(15)])
+
+        def act() -> None:
+            with (
+                other.collection.own_store() as store,
+                other.collection.writing(store) as writer,
+            ):
+                writer.merge(store.segments())
+
+        with monkeypatch.context() as patch:
+            during(patch, Merging, "_build", act)
+            engine.optimize()
+    assert engine.stats().segments == 1
+    check(path, KEYS | {"d15"})
+
+
 @pytest.mark.parametrize(("step", "when"), MOMENTS)
 def test_a_backup_during_a_merge_holds_no_pending_work(
     engine: SearchEngine,

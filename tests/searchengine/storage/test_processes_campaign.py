@@ -42,6 +42,7 @@ def test_processes_that_share_a_collection_lose_nothing(number: int) -> None:
     assert counts["steps"] == 100 * number
     assert counts["kills"] >= 4 * number
     assert min(counts["forks"], counts["replaced folders"], counts["refused"]) >= number
+    assert min(counts["reindexes"], counts["watchers"], counts["vectors compared"]) >= number
     assert counts["answers"] > 200 * number
 
 
@@ -55,6 +56,8 @@ def test_processes_that_share_a_collection_lose_nothing(number: int) -> None:
         ),
         pytest.param("stale", "add,refresh,search", {"lost"}, marks=pytest.mark.long),
         pytest.param("deaf", "add,delete", {"lost", "wrong"}, marks=pytest.mark.long),
+        pytest.param("mixed", "add,reindex,together", {"wrong"}, marks=pytest.mark.long),
+        pytest.param("blind", "add,watch", {"lost"}, marks=pytest.mark.long),
     ],
 )
 def test_the_campaign_notices(sabotage: str, steps: str, kinds: set[str] | None) -> None:

@@ -21,7 +21,10 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.maintenance import repair as repairing
+from searchengine.maintenance import salvage
 from searchengine.maintenance.repair import repair
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.lexical import Tokenizer
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))
 DOCUMENTS: list[dict[str, Any]] = [
@@ -253,6 +256,60 @@ def test_a_database_of_which_nothing_can_be_read_stays(path: Path) -> None:
         assert not names & {"documents.db.damaged", "documents.db.repaired"}
 
 
+def test_a_new_database_that_has_a_log_is_not_taken(
+    path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in the log, which a full disk keeps from being folded: here, a reader does."""
+    database = path / "documents.db"
+    content = bytearray(database.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    database.write_bytes(content)
+    index_text, readers = Changes.index_text, []
+
+    def read(self: Changes, tokenizer: Tokenizer) -> None:
+        readers.append(sqlite3.connect(self.store.path))
+        readers[0].execute("SELECT count(*) FROM documents").fetchall()
+        index_text(self, tokenizer)
+
+    monkeypatch.setattr(Changes, "index_text", read)
+    with pytest.raises(CollectionError, match=r"unfinished could not be completed.*has room"):
+        repair(path, WordLengths())
+    readers[0].close()
+    monkeypatch.undo()
+    assert database.read_bytes() == content
+    assert not [*path.glob("documents.db.*")]
+    assert repair(path, WordLengths()).whole
+    check(path, expected)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        (sqlite3.SQLITE_BUSY, CollectionBusy, "being written to by another process"),
+        (sqlite3.SQLITE_FULL, CollectionError, r"documents.db: no lock; .*has room"),
+    ],
+)
+def test_why_a_database_cannot_be_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], message: str
+) -> None:
+    class Refusing(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if not sql.startswith("BEGIN"):
+                return super().execute(sql, *arguments)
+            error = sqlite3.OperationalError("no lock")
+            error.sqlite_errorcode = code
+            raise error
+
+    def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+        return sqlite3.connect(path, factory=Refusing)
+
+    monkeypatch.setattr(salvage, "_connect", connect)
+    with pytest.raises(CollectionError, match=message) as caught:
+        salvage.salvage(path / "documents.db")
+    assert type(caught.value) is kind
+    assert not [*path.glob("documents.db.*")]
+
+
 def test_an_interrupted_exchange_of_the_database_is_completed(
     path: Path, expected: list[Any]
 ) -> None:
@@ -286,6 +343,8 @@ from pathlib import Path
 from conftest import WordLengths
 from faults import Action, Library, in_child
 from searchengine.maintenance.repair import repair
+from searchengine.storage.documents.changes import Changes
+from searchengine.storage.documents.lexical import Tokenizer
 path, folder = map(Path, sys.argv[1:])
 library = Library()
 

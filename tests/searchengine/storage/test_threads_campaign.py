@@ -42,7 +42,8 @@ def test_a_seed_repeats_its_interleaving() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "kind"), [("maker", "vector"), ("reader", "vector"), ("ids", "id")]
+    ("sabotage", "kind"),
+    [("maker", "vector"), ("reader", "vector"), ("ids", "id"), ("stamps", "lost")],
 )
 def test_an_undone_mend_is_noticed_and_its_seed_repeats_it(sabotage: str, kind: str) -> None:
     assert sabotage in SABOTAGES
