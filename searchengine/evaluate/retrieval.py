@@ -17,7 +17,7 @@ import numpy.typing as npt
 from indexer.search.cascade import SearchResult
 from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import QueryError
 from searchengine.evaluate import judgements
 from searchengine.evaluate.exhaustive import at_full_width, by_prefix, documents_of
 from searchengine.evaluate.judgements import Qrels
@@ -94,7 +94,7 @@ def default_dims(engine: SearchEngine) -> tuple[int, ...]:
 
 
 def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:
-    """The modes to measure by default: what users get, then by vectors if questions are encoded."""
+    """The modes to measure by default: what users get; then by vectors, unless it is by words."""
     return (Mode.AUTO,) if engine.default_mode is Mode.TEXT else (Mode.AUTO, Mode.VECTOR)
 
 
@@ -157,19 +157,27 @@ def names(
 
 
 def ndcg_10(
-    snapshot: Snapshot, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
-) -> npt.NDArray[np.float64]:
-    """nDCG@10 of every question: keys (q,), ranked passage ids (q, depth) padded with −1, to (q,).
+    snapshot: Snapshot, task: Task, rankings: Iterable[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.float64] | None:
+    """nDCG@10 of every question, by its first ten documents, as the other functions measure it.
 
-    Several passages of a document count as one, at the rank of the first. Raises CorpusError for a
-    question without a judgement.
+    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper. Several passages of a
+    document count as one, at the rank of the first; so a ranking is read only if a question has
+    fewer than ten documents in those before it. None if that is so in the last one, and it does not
+    have all passages.
     """
-    for key in keys:
-        if key not in qrels:
-            raise CorpusError(f"the question {key!r:.80} has no judgement; leave it out")
-    results = zip(keys, documents_of(snapshot, ids), strict=True)
-    run = {key: dict.fromkeys(documents, 0.0) for key, documents in results}
-    return per_question(run, keys, qrels, [MAIN])[MAIN]
+    found: dict[str, dict[str, float]] = {key: {} for key in task.queries}
+    for ids in rankings:
+        short = False
+        for key, documents in zip(found, documents_of(snapshot, ids), strict=True):
+            if len(found[key]) < _FIRST:
+                # Those of the ranking before keep their ranks, as on the pages of a search.
+                others = [name for name in documents if not (task.exclude_self and name == key)]
+                found[key] |= {name: 0.0 for name in others if name not in found[key]}
+                short |= len(found[key]) < _FIRST
+        if not short or ids.shape[1] >= snapshot.rows:
+            return per_question(found, task.keys, task.qrels, [MAIN])[MAIN]
+    return None
 
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
