@@ -60,7 +60,8 @@ def create(data: Path, name: str, folder: Path) -> SearchEngine:
 
 def test_scores(engine: SearchEngine, data: Path, name: str) -> Values:
     """nDCG@10 of each test question of the data set, as its users search it by vectors."""
-    *_, configured = measure(engine, task(engine, *read_beir(data / "beir" / name)))
+    judged = task(engine, *read_beir(data / "beir" / name))
+    *_, configured = measure(engine, judged, modes=["vector"])
     assert configured.name == CONFIGURED
     return configured.scores[MAIN]
 

@@ -205,6 +205,12 @@ class SearchEngine(Documents, Mirrors, Reindexes, Upkeep):
         """How many vectors of questions came from the cache (`cached`) and how many did not."""
         return self._encoder.counts()
 
+    @property
+    def default_mode(self) -> Mode:
+        """The mode of a search for a text that names none."""
+        settings = self.collection.settings
+        return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
+
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 

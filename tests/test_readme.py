@@ -278,7 +278,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         with_p = line.split()[-2] == "p" if line[0] == "┃" else with_p
         line = re.sub(r"\d+(\.\d+)?(?= m?s\b)", "TIME", line)
         line = re.sub(r"(?<=Which answer it\? )\d+", "NUMBER", line)
-        line = re.sub(r"(│ exact +│) \d\.\d\d ", r"\1 TIME ", line)  # of bench, in ms
+        line = re.sub(r"(│ exact +│) (\d\.\d\d|\d\d\.\d|\d{3}) ", r"\1 TIME ", line)  # of bench, ms
         if with_p or line[0] != "│":
             line = P_VALUE.sub(lambda p: "beyond chance" if float(p[0]) < 0.05 else "chance", line)
         numbers = [float(number.replace(",", "")) for number in NUMBER.findall(line)]

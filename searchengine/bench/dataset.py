@@ -1,10 +1,11 @@
 """The data of a bench: rows of a collection or of a file, and queries."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,14 +18,20 @@ from searchengine.bench.results import Spread
 from searchengine.encoders.timing import milliseconds_alone
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.evaluate.judgements import Qrels, judged
+from searchengine.evaluate.judgements import Qrels
 from searchengine.storage.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from searchengine.evaluate.retrieval import Task
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 _BLOCK = 1 << 14  # rows read from a file at a time
+
+
+Judge = Callable[[Iterable[RowNumbers]], Doubles | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,12 @@ class Dataset:
         queries: float32 (q, D).
         encoder: source of the encoder of the queries; None for bare vectors.
         encode_ms: milliseconds to encode one question.
-        judge: function from rows (q, k >= 10), numbered through the segments, to the nDCG@10 of
-            every query; None without judgements.
+        judge: function from rankings, deeper and deeper, of rows (q, k) numbered through the
+            segments, to the nDCG@10 of every query, by documents; None where they are not deep
+            enough. None without judgements.
         judged: number of queries with judgements.
+        notes: sentences about questions that were left out, and the like.
+        mode: the mode of a search of the collection that names none; None for bare vectors.
     """
 
     name: str
@@ -49,8 +59,10 @@ class Dataset:
     queries: Floats
     encoder: str | None = None
     encode_ms: Spread | None = None
-    judge: Callable[[RowNumbers], Doubles] | None = None
+    judge: Judge | None = None
     judged: int = 0
+    notes: tuple[str, ...] = ()
+    mode: str | None = None
 
     @property
     def rows(self) -> int:
@@ -67,10 +79,13 @@ def collection_dataset(
 
     Raises QueryError if the collection is empty, CorpusError if no question is judged.
     """
-    if qrels is not None:
-        questions = judged(questions, qrels)
+    task = None if qrels is None else _task(engine, questions, qrels)
+    if task is not None:
+        questions = task.queries
     keys = list(questions)
     keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
+    if task is not None:
+        task = replace(task, queries={key: questions[key] for key in keys})
     with engine.local.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.local.path} is empty; add documents before measuring")
@@ -82,8 +97,10 @@ def collection_dataset(
             np.asarray(engine.encoder.encode(texts, role="query"), np.float32),
             str(snapshot.settings["encoder"]["source"]),
             Spread.of(milliseconds_alone(partial(engine.encoder.encode, role="query"), texts)),
-            None if qrels is None else _judge(snapshot, keys, qrels),
-            0 if qrels is None else len(keys),
+            None if task is None else _judge(snapshot, task),
+            0 if task is None else len(keys),
+            () if task is None else task.notes,
+            str(engine.default_mode),
         )
 
 
@@ -151,18 +168,26 @@ def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
     return np.asarray(rows, np.float32)
 
 
-def _judge(snapshot: Snapshot, keys: list[str], qrels: Qrels) -> Callable[[RowNumbers], Doubles]:
-    """A function from rows, numbered through the segments, to the nDCG@10 of every question."""
+def _task(engine: SearchEngine, questions: Mapping[str, str], qrels: Qrels) -> "Task":
+    """The questions that have judgements. Raises CorpusError if none has."""
+    from searchengine.evaluate.retrieval import task
+
+    return task(engine, questions, qrels)
+
+
+def _judge(snapshot: Snapshot, task: "Task") -> Judge:
+    """A function from rankings of rows, numbered through the segments, to nDCG@10."""
     from searchengine.evaluate.retrieval import ndcg_10
 
     ends = np.cumsum([row.rows for row in snapshot.segments])
     starts = np.concatenate([[0], ends[:-1]])
     shift = np.array([row.base for row in snapshot.segments]) - starts
 
-    def judge(rows: RowNumbers) -> Doubles:
+    def ids(rows: RowNumbers) -> RowNumbers:
         segment = np.searchsorted(ends, np.maximum(rows, 0), side="right")
-        ids = np.where(rows < 0, -1, rows + shift[segment])
-        scores: Doubles = ndcg_10(snapshot, keys, ids, qrels)
-        return scores
+        return np.where(rows < 0, -1, rows + shift[segment])
+
+    def judge(rankings: Iterable[RowNumbers]) -> Doubles | None:
+        return ndcg_10(snapshot, task, map(ids, rankings))
 
     return judge

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -328,6 +328,10 @@ class PeerSearcher:
         """See Searcher."""
         rows, seconds = self._peer.batch(self._number, count)
         return self._numbered(rows), seconds
+
+    def deeper(self, count: int) -> Iterator[RowNumbers]:
+        """See Searcher: none."""
+        return iter(())
 
     def _numbered(self, rows: RowNumbers) -> RowNumbers:
         return np.where(rows < 0, -1, self._rows[rows])

@@ -65,7 +65,8 @@ class Row:
         settings: further settings of a peer.
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
-        ndcg: nDCG@10; None without judgements.
+        ndcg: nDCG@10, by documents; None without judgements, and for a peer whose k rows have too
+            few documents.
         ndcg_loss: 95 % interval of the nDCG@10 that exact search has more, over the same questions
             (bootstrap); None without judgements, and in results of older versions.
         p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
@@ -140,7 +141,8 @@ class Results:
         made: time of the measurement, ISO 8601 in UTC.
         complete: False if the bench was interrupted.
         subject: the data set: name, rows, dim, queries, k, segments, storage, encoder (None for
-            bare vectors), judged (number of queries with judgements).
+            bare vectors), judged (number of queries with judgements), default_mode (of a search of
+            the collection; None for bare vectors). All rows are by vectors, whatever it is.
         machine: processor, cores, threads, memory (bytes), system, python, versions.
         settings: repeats, cold, prefixes, shortlists, structures, codes, target and the like.
         encode_ms: milliseconds to encode one question; None for bare vectors.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -167,15 +168,18 @@ class Bench:
                 continue
             exact = rows if exact is None else exact
             judge = self._dataset.judge
-            ndcg = None if judge is None else judge(rows)
+            deeper = searcher.deeper(len(self._dataset.queries))
+            ndcg = None if judge is None else judge(chain([rows], deeper))
             count = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / max(seconds, 1e-9))))
             shares.append(recalls(rows, exact))
             entered.append((searcher, ndcg, min(count, len(self._dataset.queries))))
             self._progress("measuring recall", 1, len(searchers))
         losses: list[tuple[float, float] | None] = [None] * len(entered)
-        judged = [ndcg for _, ndcg, _ in entered if ndcg is not None]
+        judged = [(i, ndcg) for i, (_, ndcg, _) in enumerate(entered) if ndcg is not None]
         if judged:  # exact search first
-            losses = [*intervals([judged[0] - ndcg for ndcg in judged])]
+            lower = intervals([judged[0][1] - ndcg for _, ndcg in judged])
+            for (i, _), interval in zip(judged, lower, strict=True):
+                losses[i] = interval
         for (searcher, ndcg, count), recall, ends, loss in zip(
             entered, shares, intervals(shares), losses, strict=True
         ):
@@ -274,6 +278,7 @@ class Bench:
                 "storage": str(segment.config.storage),
                 "encoder": dataset.encoder,
                 "judged": dataset.judged,
+                "default_mode": dataset.mode,
             },
             machine=self._machine,
             settings={

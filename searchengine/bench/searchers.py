@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count as counted
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from indexer.tuning.points import OperatingPoint
 from searchengine.bench.dataset import Dataset
 from searchengine.bench.grid import Grid, PlannedPoint, kind_of
 from searchengine.bench.results import CONFIGURED, Kind
+from searchengine.query.paging import sizes
 
 _COUNTED = 100  # queries whose multiply-adds are counted
 _BLOCK = 1 << 14  # rows rotated back at a time
@@ -38,6 +40,12 @@ class Searcher(Protocol):
 
     def at_once(self, count: int) -> tuple[RowNumbers, float]:
         """Rows (count, k) and seconds of the first queries in one call."""
+
+    def deeper(self, count: int) -> Iterator[RowNumbers]:
+        """Rows (count, n > k) of the first queries, for growing n up to all rows.
+
+        Not those of a peer, whose searches are for k rows.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,20 @@ class PointSearcher:
         """See Searcher."""
         rows, seconds = self.point.at_once(self.queries[:count])
         return self._numbered(rows), seconds
+
+    def deeper(self, count: int) -> Iterator[RowNumbers]:
+        """See Searcher: as deep as the parts of a search, the first of which is the shortlist."""
+        total = sum(segment.rows for segment in self.point.segments)
+        first = self.point.k
+        if self.point.shortlist is not None:
+            first = max(first, self.fields["shortlist"])
+        for number in counted():
+            depth = min(sizes(first, number), total)
+            if depth > self.point.k:
+                point = replace(self.point, k=depth)
+                yield self._numbered(point.search(self.queries[:count]).rows)
+            if depth == total:
+                return
 
     def _numbered(self, rows: RowNumbers) -> RowNumbers:
         if self.numbers is None:

@@ -16,6 +16,7 @@ from searchengine.cli.options import (
     runs,
 )
 from searchengine.errors import QueryError
+from searchengine.storage.mode import Mode
 
 _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
@@ -243,8 +244,10 @@ def tune(
 ) -> None:
     """Find and apply the cheapest index config that meets a recall target.
 
-    Half of the questions choose it, the other half must confirm it. The collection is
-    changed in one commit; docs/tuning.md explains the guarantee.
+    Recall and time are those of searches by vectors (mode vector); mode hybrid makes
+    such a search too, before it counts words. Half of the questions choose the config,
+    the other half must confirm it. The collection is changed in one commit;
+    docs/tuning.md explains the guarantee.
 
     \b
     Example:
@@ -266,7 +269,9 @@ def tune(
         thread_budget.limit = threads
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as progress:
         tuning = engine.tune(questions, goal, on_step=note, building=progress)
-        dim = engine.stats().dim
+        dim, default = engine.stats().dim, engine.default_mode
+    if default is not Mode.VECTOR:
+        note(f"recall and time are those of mode vector; the default mode is {default}")
     if questions is None:
         note("the questions were generated from documents; --queries takes real ones")
     if as_json:
@@ -275,7 +280,8 @@ def tune(
     else:
         show_rows(
             ladder(tuning),
-            f"{collection}: the efforts of the chosen config, of {tuning.tried} points measured",
+            f"{collection}: the efforts of the chosen config, of {tuning.tried} points measured "
+            "by vectors (mode vector)",
         )
         say(summary(tuning, dim))
 

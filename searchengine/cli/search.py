@@ -203,6 +203,12 @@ def _counted(counts: dict[Any, int]) -> str:
     return ", ".join(most)
 
 
+def _indented(hit: Any) -> str:
+    """A hit as text; the lines of a snippet of code stand below each other."""
+    head, *lines = str(hit).split("\n")
+    return "\n".join([head, *lines[:1], *(f"       {line}" for line in lines[1:])])
+
+
 def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
     from searchengine.cli.console import note, say, show_json
 
@@ -216,7 +222,7 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
         show_json(hits.to_dicts())
     else:
         for hit in hits:
-            say(str(hit))
+            say(_indented(hit))
         for name, counts in hits.facets.items():
             say(f"{name}: {_counted(counts)}")
     if options["exact"] and hits.exact:

@@ -12,6 +12,7 @@ from searchengine.errors import CorpusError
 from searchengine.evaluate.encoders import encoded
 from searchengine.evaluate.judgements import judged, plain_or_gzipped, read_beir
 from searchengine.evaluate.retrieval import measure, task
+from searchengine.storage.mode import Mode
 from trainer.encoder import Encoder
 from trainer.training.judging import Measure
 
@@ -45,7 +46,8 @@ def retrieval(path: str | Path) -> Measure:
         with encoded(read_corpus(folder), encoder, {"structure": "flat"}) as engine:
             questions = task(engine, queries, qrels)
             # Exactly at full width, then by each prefix; what follows concerns collections.
-            found = islice(measure(engine, questions, shorter, SHORTLIST), 1 + len(shorter))
+            by_vector = measure(engine, questions, shorter, SHORTLIST, [Mode.VECTOR])
+            found = islice(by_vector, 1 + len(shorter))
             return {setting.dim or encoder.dim: setting.ndcg_10 for setting in found}
 
     return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", scores)

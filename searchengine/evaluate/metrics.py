@@ -21,6 +21,7 @@ from searchengine.evaluate.significance import (
     compare,
     holm,
     intervals,
+    significant,
 )
 
 _MEASURES = {
@@ -34,6 +35,9 @@ MAIN = "ndcg@10"
 """The metric that compares settings."""
 EXACT = "exact"
 """Name of the setting exact search."""
+OPTIONAL = ("recall@100", "exact_recall@10", "mrr@10", "map", "prefix_ndcg@10", "shortlist")
+"""Columns of a table that a short line leaves out; the first ones take the room there is."""
+PADDING = 3  # characters of a column besides its text
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""
 
@@ -69,6 +73,8 @@ class Setting:
         run: its results.
         scores: metric → (q,), in the order of the questions.
         dim, shortlist: of a prefix and of full width, see evaluate.retrieval; else None.
+        mode: search mode; None for the run of another program.
+        default: True for what a search of the collection that names no mode finds.
         prefix_ndcg_10: nDCG@10 of the ranking by the prefix alone.
         exact_recall_10: share of exact search's first ten documents among its first ten.
     """
@@ -78,6 +84,8 @@ class Setting:
     scores: Mapping[str, Values]
     dim: int | None = None
     shortlist: int | None = None
+    mode: str | None = None
+    default: bool = False
     prefix_ndcg_10: float | None = None
     exact_recall_10: float | None = None
 
@@ -116,10 +124,12 @@ class RetrievalRow:
     p: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values by metric name, ready for JSON."""
+        """Plain values by metric name, ready for JSON, with six significant digits."""
         comparison = self.comparison
-        return {
+        values = {
             "setting": self.setting.name,
+            "mode": self.setting.mode,
+            "default": self.setting.default,
             "dim": self.setting.dim,
             "shortlist": self.setting.shortlist,
             "questions": self.questions,
@@ -135,6 +145,7 @@ class RetrievalRow:
             "p": self.p,
             "p_uncorrected": None if comparison is None else comparison.p,
         }
+        return {name: significant(value) for name, value in values.items()}
 
     def as_cells(self) -> dict[str, Any]:
         """The row as text: with the interval of nDCG@10 only, and signed differences."""
@@ -143,7 +154,7 @@ class RetrievalRow:
             low, high = self.intervals[MAIN]
             main += f" [{low:.3f}–{high:.3f}]"
         return {
-            "setting": self.setting.name,
+            "setting": self.setting.name + (" (default)" if self.setting.default else ""),
             "shortlist": self.setting.shortlist,
             MAIN: main,
             **{name: f"{self.means[name]:.3f}" for name in METRICS if name != MAIN},
@@ -180,9 +191,26 @@ def position(names: Sequence[str], name: str | None) -> int:
     return names.index(name)
 
 
-def cells(rows: Sequence[RetrievalRow]) -> list[dict[str, Any]]:
-    """The table as text, without empty columns."""
-    return filled([row.as_cells() for row in rows])
+def cells(rows: Sequence[RetrievalRow], width: int | None = None) -> list[dict[str, Any]]:
+    """The table as text, without empty columns.
+
+    `width`: characters of a line; the OPTIONAL columns that do not fit are left out.
+    """
+    lines = filled([row.as_cells() for row in rows])
+    if width is None:
+        return lines
+    needed = {
+        name: PADDING + max(len(str(text)) for text in (name, *(line[name] for line in lines)))
+        for name in lines[0]
+    }
+    room = width - 1 - sum(size for name, size in needed.items() if name not in OPTIONAL)
+    dropped = set()
+    for name in OPTIONAL:
+        if needed.get(name, 0) <= room:
+            room -= needed.get(name, 0)
+        else:
+            dropped.add(name)
+    return [{name: text for name, text in line.items() if name not in dropped} for line in lines]
 
 
 def filled(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

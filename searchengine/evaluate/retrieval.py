@@ -1,39 +1,40 @@
 """Retrieval quality of a collection on judged questions, setting by setting.
 
-A setting is a way to search: exactly, over one prefix length, at the collection's operating point,
-by words, or by both. searchengine.evaluate.metrics measures its results.
+A setting is a way to search: as users of the collection do, exactly, over one prefix length, at the
+collection's operating point, by words, or by both. searchengine.evaluate.metrics measures its
+results.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indexer.arrays import prefix
-from indexer.building.coarse import build_coarse
-from indexer.config import Code, SegmentConfig, Structure
-from indexer.search.allowed import Allowed
-from indexer.search.cascade import SearchResult, rerank
-from indexer.segment import Segment
+from indexer.search.cascade import SearchResult
 from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import QueryError
 from searchengine.evaluate import judgements
+from searchengine.evaluate.exhaustive import at_full_width, by_prefix, documents_of
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.evaluate.runs import Run, ranked
-from searchengine.storage.documents.store import SegmentRow
 from searchengine.storage.mode import Mode
 from searchengine.storage.snapshot import Snapshot
 
 CONFIGURED = "configured"
-"""Name of the setting at the collection's operating point."""
+"""Name of the setting by vectors at the collection's operating point."""
+ENCODING = "encoding"
+"""Name of the step before the settings by vectors, for progress."""
 
 _FIRST = 10  # documents that a user reads
 _BATCH = 256  # questions whose documents are in memory with their texts
+Progress = Callable[[str, int], object]
+_Run = dict[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,65 +93,91 @@ def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
 
 
+def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:
+    """The modes to measure by default: what users get; then by vectors, unless it is by words."""
+    return (Mode.AUTO,) if engine.default_mode is Mode.TEXT else (Mode.AUTO, Mode.VECTOR)
+
+
 def measure(
     engine: SearchEngine,
     task: Task,
     dims: Sequence[int] = (),
     shortlist: int = 100,
-    modes: Sequence[Mode | str] = (Mode.VECTOR,),
+    modes: Sequence[Mode | str] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Setting]:
     """Measure the settings of each mode in turn.
 
+    Mode auto has one setting, the search of the collection's users: a search that names no mode. It
+    is called "hybrid", "text" or "configured", as the collection stores, and is measured once.
+
     Mode vector has "exact" at full width, without a shortlist; one setting per prefix length, with
-    its number as name; and "configured", the search of the collection's users. The shortlist of a
+    its number as name; and "configured", at the collection's operating point. The shortlist of a
     prefix length is the exact ranking of the prefix over all segments, independent of the
     collection's structure, so that it measures the encoder and not the index. Modes "text" and
     "hybrid" have one setting each.
 
+    `modes`: None for `default_modes`. `progress`: called with ENCODING or the name of a setting,
+    and the number of questions just done.
+
     Raises QueryError for an invalid prefix length or mode, and CollectionError if the collection is
     empty.
     """
-    shorter = _shorter(engine, dims)
-    for mode in dict.fromkeys(modes):
-        if mode == Mode.VECTOR:
-            yield from _by_vector(engine, task, shorter, shortlist)
-        else:
-            run = _by_engine(engine, task, list(task.queries.values()), mode=mode)
-            yield Setting.of(str(mode), run, task.keys, task.qrels)
+    rows = names(engine, dims, modes)
+    measuring = _Measuring(engine, task, shortlist, EXACT in rows, progress or (lambda *_: None))
+    for name in rows:
+        default = name == _name(engine.default_mode)
+        yield replace(measuring.setting(name), default=default)
 
 
 def exact(engine: SearchEngine, task: Task, name: str = EXACT) -> Setting:
     """Measure exact search at full width alone. Raises CollectionError if nothing is stored."""
     vectors = engine.encoder.encode(list(task.queries.values()), role="query")
     with engine.local.reading() as snapshot:
-        _, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
-        run = _run(snapshot, task, result)
-    return Setting.of(name, run, task.keys, task.qrels, dim=engine.encoder.dim)
+        _, result = at_full_width(snapshot, vectors, DEPTH + task.exclude_self)
+        run = _run(snapshot, task, task.keys, result)
+    fields = {"dim": engine.encoder.dim, "mode": str(Mode.VECTOR)}
+    return Setting.of(name, run, task.keys, task.qrels, **fields)
 
 
 def names(
-    engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] = (Mode.VECTOR,)
+    engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] | None = None
 ) -> list[str]:
     """The names of the settings that `measure` yields, in their order. Raises QueryError."""
-    by_vector = [EXACT, *map(str, _shorter(engine, dims)), CONFIGURED]
-    by_mode = [by_vector if mode == Mode.VECTOR else [str(mode)] for mode in dict.fromkeys(modes)]
-    return [name for settings in by_mode for name in settings]
+    shorter = _shorter(engine, dims)
+    settings: list[str] = []
+    for mode in default_modes(engine) if modes is None else modes:
+        if mode not in list(Mode):
+            raise QueryError(f"mode must be one of {', '.join(Mode)}, got {mode!r}")
+        if mode == Mode.VECTOR:
+            settings += [EXACT, *map(str, shorter), CONFIGURED]
+        else:
+            settings.append(_name(engine.default_mode if mode == Mode.AUTO else Mode(mode)))
+    return list(dict.fromkeys(settings))
 
 
 def ndcg_10(
-    snapshot: Snapshot, keys: Sequence[str], ids: npt.NDArray[np.int64], qrels: Qrels
-) -> npt.NDArray[np.float64]:
-    """nDCG@10 of every question: keys (q,), ranked passage ids (q, depth) padded with −1, to (q,).
+    snapshot: Snapshot, task: Task, rankings: Iterable[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.float64] | None:
+    """nDCG@10 of every question, by its first ten documents, as the other functions measure it.
 
-    Several passages of a document count as one, at the rank of the first. Raises CorpusError for a
-    question without a judgement.
+    `rankings`: passage ids (q, depth) padded with −1, deeper and deeper. Several passages of a
+    document count as one, at the rank of the first; so a ranking is read only if a question has
+    fewer than ten documents in those before it. None if that is so in the last one, and it does not
+    have all passages.
     """
-    for key in keys:
-        if key not in qrels:
-            raise CorpusError(f"the question {key!r:.80} has no judgement; leave it out")
-    results = zip(keys, _documents(snapshot, ids), strict=True)
-    run = {key: dict.fromkeys(documents, 0.0) for key, documents in results}
-    return per_question(run, keys, qrels, [MAIN])[MAIN]
+    found: dict[str, dict[str, float]] = {key: {} for key in task.queries}
+    for ids in rankings:
+        short = False
+        for key, documents in zip(found, documents_of(snapshot, ids), strict=True):
+            if len(found[key]) < _FIRST:
+                # Those of the ranking before keep their ranks, as on the pages of a search.
+                others = [name for name in documents if not (task.exclude_self and name == key)]
+                found[key] |= {name: 0.0 for name in others if name not in found[key]}
+                short |= len(found[key]) < _FIRST
+        if not short or ids.shape[1] >= snapshot.rows:
+            return per_question(found, task.keys, task.qrels, [MAIN])[MAIN]
+    return None
 
 
 def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
@@ -162,60 +189,98 @@ def _shorter(engine: SearchEngine, dims: Sequence[int]) -> list[int]:
     return [dim for dim in dict.fromkeys(dims) if dim != full]
 
 
-def _by_vector(
-    engine: SearchEngine, task: Task, dims: Sequence[int], shortlist: int
-) -> Iterator[Setting]:
-    vectors = engine.encode_questions(list(task.queries.values()))
-    candidates = shortlist + task.exclude_self
-
-    def setting(name: str, run: Run, **fields: Any) -> Setting:
-        return Setting.of(name, run, task.keys, task.qrels, **fields)
-
-    with engine.local.reading() as snapshot:
-        depth, result = _exact(snapshot, vectors, DEPTH + task.exclude_self)
-        exact = _run(snapshot, task, result)
-        full = setting(EXACT, exact, dim=engine.encoder.dim, exact_recall_10=1.0)
-        full = replace(full, prefix_ndcg_10=full.ndcg_10)
-        yield full
-        for dim in dims:
-            two_stages, bare = _by_prefix(snapshot, vectors, dim, candidates, depth)
-            run, alone = _run(snapshot, task, two_stages), _run(snapshot, task, bare)
-            by_prefix = per_question(alone, task.keys, task.qrels, [MAIN])[MAIN]
-            yield setting(
-                str(dim),
-                run,
-                dim=dim,
-                shortlist=shortlist,
-                prefix_ndcg_10=float(by_prefix.mean()),
-                exact_recall_10=_share(run, exact),
-            )
-        configured = snapshot.shortlist
-    run = _by_engine(engine, task, vectors, mode=Mode.VECTOR)
-    yield setting(CONFIGURED, run, shortlist=configured, exact_recall_10=_share(run, exact))
+def _name(mode: Mode) -> str:
+    """The name of the setting that searches as users do, in this mode."""
+    return CONFIGURED if mode is Mode.VECTOR else str(mode)
 
 
-def _by_engine(
-    engine: SearchEngine,
-    task: Task,
-    questions: Sequence[str] | Vectors,
-    **options: Any,
-) -> Run:
-    """Search like users of the collection."""
-    run = {}
-    for start in range(0, len(questions), _BATCH):
-        batch = slice(start, start + _BATCH)
-        results = engine.search_batch(questions[batch], DEPTH + task.exclude_self, **options)
-        for key, hits in zip(task.keys[batch], results, strict=True):
-            run[key] = _ranking(task, key, ((hit.key, hit.score) for hit in hits))
-    return run
+class _Measuring:
+    """Measures settings by their names; the questions are encoded once, and ranked exactly once."""
+
+    def __init__(
+        self, engine: SearchEngine, task: Task, shortlist: int, compares: bool, progress: Progress
+    ) -> None:
+        """`compares`: measure how much of exact search a setting finds."""
+        self._engine, self._task, self._shortlist = engine, task, shortlist
+        self._compares, self._progress = compares, progress
+        self._texts = list(task.queries.values())
+
+    def setting(self, name: str) -> Setting:
+        """Measure the setting with a name of `names`."""
+        if name == EXACT:
+            full = self._setting(EXACT, self._exact[1], dim=self._engine.encoder.dim)
+            return replace(full, prefix_ndcg_10=full.ndcg_10)
+        if name == CONFIGURED:
+            with self._engine.local.reading() as snapshot:
+                size = snapshot.shortlist
+            run = self._by_engine(name, self._vectors, Mode.VECTOR)
+            return self._setting(name, run, shortlist=size)
+        if name in (Mode.TEXT, Mode.HYBRID):
+            run = self._by_engine(name, self._texts, Mode(name))
+            return Setting.of(name, run, self._task.keys, self._task.qrels, mode=name)
+        return self._by_prefix(int(name))
+
+    def _setting(self, name: str, run: Run, **fields: Any) -> Setting:
+        """A setting by vectors."""
+        share = _share(run, self._exact[1]) if self._compares else None
+        fields |= {"mode": str(Mode.VECTOR), "exact_recall_10": share}
+        return Setting.of(name, run, self._task.keys, self._task.qrels, **fields)
+
+    @cached_property
+    def _vectors(self) -> Vectors:
+        encode = self._engine.encode_questions
+        return np.concatenate([encode(self._texts[part]) for part in self._batches(ENCODING)])
+
+    @cached_property
+    def _exact(self) -> tuple[int, Run]:
+        """The ranks that every question needs for enough documents, and the exact ranking."""
+        run: _Run = {}
+        depth = 0
+        vectors, documents = self._vectors, DEPTH + self._task.exclude_self
+        with self._engine.local.reading() as snapshot:
+            for part in self._batches(EXACT):
+                ranks, result = at_full_width(snapshot, vectors[part], documents)
+                depth = max(depth, ranks)
+                run |= _run(snapshot, self._task, self._task.keys[part], result)
+        return depth, run
+
+    def _by_prefix(self, dim: int) -> Setting:
+        candidates, depth = self._shortlist + self._task.exclude_self, self._exact[0]
+        run: _Run = {}
+        alone: _Run = {}
+        with self._engine.local.reading() as snapshot:
+            for part in self._batches(str(dim)):
+                results = by_prefix(snapshot, self._vectors[part], dim, candidates, depth)
+                for ranking, result in zip((run, alone), results, strict=True):
+                    ranking |= _run(snapshot, self._task, self._task.keys[part], result)
+        scores = per_question(alone, self._task.keys, self._task.qrels, [MAIN])[MAIN]
+        bare = float(scores.mean())
+        return self._setting(str(dim), run, dim=dim, shortlist=self._shortlist, prefix_ndcg_10=bare)
+
+    def _by_engine(self, name: str, questions: Sequence[str] | Vectors, mode: Mode) -> Run:
+        """Search like users of the collection."""
+        run: _Run = {}
+        depth = DEPTH + self._task.exclude_self
+        for part in self._batches(name):
+            results = self._engine.search_batch(questions[part], depth, mode=mode)
+            for key, hits in zip(self._task.keys[part], results, strict=True):
+                run[key] = _ranking(self._task, key, ((hit.key, hit.score) for hit in hits))
+        return run
+
+    def _batches(self, step: str) -> Iterator[slice]:
+        """Parts of the questions; each is reported when it is done."""
+        for start in range(0, len(self._texts), _BATCH):
+            part = slice(start, min(start + _BATCH, len(self._texts)))
+            yield part
+            self._progress(step, part.stop - part.start)
 
 
-def _run(snapshot: Snapshot, task: Task, result: SearchResult) -> Run:
-    """Convert a ranking of passages (q, depth) to one of documents, each by its best passage."""
-    documents = _documents(snapshot, result.rows)
+def _run(snapshot: Snapshot, task: Task, keys: Sequence[str], result: SearchResult) -> _Run:
+    """A ranking of passages (q, depth), for questions, as one of documents by the best passage."""
+    documents = documents_of(snapshot, result.rows)
     return {
-        key: _ranking(task, key, zip(keys, scores.tolist(), strict=False))
-        for key, keys, scores in zip(task.queries, documents, result.scores, strict=True)
+        key: _ranking(task, key, zip(ranked, scores.tolist(), strict=False))
+        for key, ranked, scores in zip(keys, documents, result.scores, strict=True)
     }
 
 
@@ -226,12 +291,6 @@ def _ranking(task: Task, key: str, results: Iterable[tuple[str, float]]) -> dict
     return dict(islice(best.items(), DEPTH))
 
 
-def _documents(snapshot: Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
-    """The documents of passages (q, depth), padded with −1: a list of keys per question."""
-    keys = iter(snapshot.store.keys(ids[ids >= 0]))
-    return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
-
-
 def _share(run: Run, exact: Run) -> float:
     """The mean share of the first ten of `exact` that are among the first ten of `run`."""
     shares = [
@@ -240,59 +299,6 @@ def _share(run: Run, exact: Run) -> float:
         if (best := set(islice(documents, _FIRST)))
     ]
     return float(np.mean(shares)) if shares else 1.0
-
-
-def _exact(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple[int, SearchResult]:
-    """Search until every question has `documents` documents; return (depth, result)."""
-    depth = documents
-    while True:
-        k = depth
-        result = snapshot.merge(lambda _, segment, live: segment.exact(vectors, k, live), k)  # noqa: B023
-        if not snapshot.cuts or depth >= snapshot.rows:
-            return depth, result
-        # Several passages of a document count once.
-        if all(len(set(keys)) >= documents for keys in _documents(snapshot, result.rows)):
-            return depth, result
-        depth *= 4
-
-
-def _by_prefix(
-    snapshot: Snapshot, vectors: Vectors, dim: int, shortlist: int, depth: int
-) -> tuple[SearchResult, SearchResult]:
-    """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
-    config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
-    size = max(shortlist, depth)
-    rotations = {row: segment.rotate(vectors) for row, segment in snapshot.segments.items()}
-
-    def by_prefix(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
-        rotated = rotations[row]
-        coarse = build_coarse(segment.prefix_rows(dim), config)
-        candidates = coarse.shortlist(rotated[:, :dim], min(size, segment.rows), live)
-        return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
-
-    alone = snapshot.merge(by_prefix, size)
-    # One shortlist over all segments: separate ones would depend on the number of segments.
-    chosen = alone.rows[:, :shortlist]
-
-    def at_full_width(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
-        first, last = row.ends
-        inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-        return segment.rerank(rotations[row], inside, depth)
-
-    bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
-    return snapshot.merge(at_full_width, depth), bare
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefixes:
-    """The prefixes of a segment's rows, in the form that `rerank` takes."""
-
-    segment: Segment
-    dim: int
-
-    def take(self, rows: npt.NDArray[np.int64]) -> Vectors:
-        full = self.segment.take(rows)
-        return prefix(full.reshape(-1, full.shape[-1]), self.dim).reshape(*rows.shape, self.dim)
 
 
 def _left_out(

@@ -13,6 +13,7 @@ Wilcoxon and the sign test. Everything is seeded: equal values give equal result
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +104,21 @@ def holm(ps: Sequence[float]) -> list[float]:
     corrected = np.empty(len(ps))
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return [float(p) for p in corrected]
+
+
+def significant(value: Any, digits: int = 6) -> Any:
+    """Numbers, in lists and dicts too, rounded to significant digits; other values as they are.
+
+    For what is printed: the product of a p-value and a number of comparisons may be 0.0012 and be
+    computed as 0.0012000000000000001.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {name: significant(each, digits) for name, each in value.items()}
+    if isinstance(value, list):
+        return [significant(each, digits) for each in value]
+    return value
 
 
 def _p(ours: Values, theirs: Values) -> float:

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from textwrap import dedent
 from typing import NamedTuple
 
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
@@ -15,6 +16,25 @@ WIDTH = 200
 _HAN = "".join(f"{chr(low)}-{chr(high)}" for low, high in UNSPACED)
 _TERM = re.compile(f"(?P<letters>[{_HAN}가-힣]+)|[^\\W{_HAN}가-힣]+")
 _ENDING = re.compile(r"(?<=\w{3})(?:ies|ing|ed|es|ly|s|y|e)\Z")
+_LINE_END = re.compile("\n")
+_JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that show if it is code
+_CODE = re.compile(
+    r"""
+      .*[{};\\]                                # blocks and statements
+    | [)\]}]+[;,:]?                            # ends of brackets
+    | (?:@|\#include|\#define|import|from|return|const|let|var|use|export|using)\b[ "<(].*
+    | (?:[\w*&:<>\[\],.]+\ )*(?:def|class|func|fn|function|struct|enum|interface|impl)\ \w+.*[:({)]
+    | (?:if|elif|else|for|while|try|except|finally|with|match|case|switch|assert|raise)\b.*[:({)]
+    | (?:else|try|finally|break|continue|pass|done|fi|end)[:;]?
+    | [\w.\[\]"'$:*&\ ]+?\ ?[-+*/|&:?]?=\ ?\S.*  # assignments
+    | ["']?[\w.-]+["']?:\ ?["'\[{\d].*         # mappings
+    | .*\w\([^()]*(?:\([^()]*\)[^()]*)*\)?[,:;)]*  # calls
+    | [\w.]+\(.*
+    | \$\ \S.*                                 # of a shell
+    | .*(?:->|=>|==|!=|&&|\|\||::).*
+    """,
+    re.VERBOSE,
+)
 _WITHIN = re.compile(f"[^\\W{_HAN}]{{2}}")  # two letters of one word
 
 
@@ -23,23 +43,44 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
 
     It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
     text; white space becomes one space. If none of the words occurs, it is the beginning. Long and
-    rare words count more.
+    rare words count more. Code keeps its lines and their indentation, and begins at a line.
     """
-    passage = " ".join(text[start:end].split())
+    passage = text[start:end]
+    code = _is_code(passage)
+    passage = _compact(text, start, end) if code else " ".join(passage.split())
     if len(passage) <= width:
         return passage
     begin, end = _densest(_places(passage, question), width)
     # The last sentence start that keeps the words inside and fills the width.
-    latest = min(begin, len(passage) - width)
-    begins = [0, *(stop for stop in sentence_ends(passage) if end - width <= stop <= latest)]
-    start = begins[-1]
+    stops = map(re.Match.end, _LINE_END.finditer(passage)) if code else sentence_ends(passage)
+    begins = [stop for stop in stops if end - width <= stop <= begin]
+    filling = [stop for stop in begins if stop <= len(passage) - width]
+    start = (filling or (begins[:1] if code else []) or [0])[-1]
     if end - start > width:
         start = min((begin + end - width) // 2, len(passage) - width)
         while start < begin and (_WITHIN.match(passage, start - 1) or not passage[start].isalnum()):
             start += 1
-    stop = _word_end(passage, max(end, start + (width + 1) // 2), min(start + width, len(passage)))
-    shown = passage[start:stop].strip()
+    low, high = max(end, start + (width + 1) // 2), min(start + width, len(passage))
+    stop = passage.rfind("\n", low, high + 1) if code and high < len(passage) else -1
+    if stop < 0:
+        stop = _word_end(passage, low, high)
+    shown = dedent(passage[start:stop]).rstrip() if code else passage[start:stop].strip()
     return f"{'…' if start else ''}{shown}{'…' if stop < len(passage) else ''}"
+
+
+def _is_code(passage: str) -> bool:
+    """True if half of the lines, at least three, look like code in its first characters."""
+    lines = [line for line in map(str.strip, passage[:_JUDGED].splitlines()) if line]
+    likely = sum(len(line) <= _LONGEST and bool(_CODE.fullmatch(line)) for line in lines)
+    return len(lines) >= 3 and 2 * likely >= len(lines)
+
+
+def _compact(text: str, start: int, end: int) -> str:
+    """The lines of text[start:end] without empty ones and without their common indentation."""
+    line = text.rfind("\n", 0, start) + 1
+    begin = start if text[line:start].strip() else line  # with the indentation of the first
+    lines = text[begin:end].expandtabs(4).splitlines()
+    return dedent("\n".join(line.rstrip() for line in lines if line.strip()))
 
 
 def best_section(text: str, question: str, start: int, end: int, bounds: Sequence[int]) -> int:

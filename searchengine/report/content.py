@@ -172,6 +172,8 @@ def facts(results: Results) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
 
 def _subject(results: Results) -> list[Fact]:
     values = dict(results.subject)
+    if values.get("default_mode") is None:  # bare vectors, and results of older versions
+        values.pop("default_mode", None)
     if not values.get("encoder"):
         values["encoder"] = "none: bare vectors"
     if not values.get("judged"):
@@ -180,6 +182,7 @@ def _subject(results: Results) -> list[Fact]:
         "dim": "dimensions",
         "k": "nearest neighbours (k)",
         "judged": "queries with judgements",
+        "default_mode": "default mode of the collection",
     }
     facts = [(labels.get(name, name), plain(value)) for name, value in values.items()]
     if not results.subject.get("encoder") and _configured(results):
@@ -201,6 +204,7 @@ def _method(results: Results) -> list[Fact]:
     rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
     k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
     facts = [
+        ("mode", "vector: all figures are those of searches by vectors"),
         (
             "latency",
             "one query at a time, from its vector to row numbers, with its rotation, without its "

@@ -10,6 +10,7 @@ import click
 
 from indexer.config import BUILDABLE, Code
 from searchengine.cli.options import AS_JSON, ENCODER, Address, numbers, runs, several, stages
+from searchengine.storage.mode import Mode
 
 if TYPE_CHECKING:
     from searchengine.bench.dataset import Dataset
@@ -117,6 +118,9 @@ def bench(
 ) -> None:
     """Measure recall, latency and cost of operating points on your own data.
 
+    All figures are those of searches by vectors (mode vector), even where the
+    collection's default is another mode; `evaluate retrieval` measures the others.
+
     Every operating point is measured in turns with exact search over the full width.
     --out writes a report in HTML and in Markdown, and results.json, which is updated
     after every round; an interrupted bench keeps its results.
@@ -189,11 +193,8 @@ def _compare(compare: tuple[Path, Path], as_json: bool) -> None:
 def _measure(
     path: Path | str, queries: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from searchengine.bench.recommend import recommend
     from searchengine.bench.run import Bench
-    from searchengine.cli.console import note, say, show_json, show_rows, steps
-    from searchengine.report.answer import answer, lines
-    from searchengine.report.tables import table
+    from searchengine.cli.console import note, show_json, steps
 
     out, target = options["out"], options["target"]
     if out is not None:
@@ -201,6 +202,8 @@ def _measure(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         dataset = stack.enter_context(_dataset(path, queries, scratch, options))
+        for sentence in dataset.notes:
+            note(f"Note: {sentence}")
         progress = stack.enter_context(steps())
         settings = _settings(dataset, options)
         peers: list[Searcher] = []
@@ -224,15 +227,30 @@ def _measure(
     if as_json:
         show_json(results.as_dict())
         return
+    _show(results, target)
+
+
+def _show(results: "Results", target: float) -> None:
+    """Print the tables, the answer, and what was left out."""
+    from searchengine.bench.recommend import recommend
+    from searchengine.cli.console import note, say, show_rows
+    from searchengine.report.answer import answer, lines
+    from searchengine.report.tables import table
+
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
-    title = f"{about['name']}: {size}, {about['queries']} queries"
+    title = f"{about['name']}: {size}, {about['queries']} queries by vectors (mode vector)"
     advice = recommend(results, target)
     show_rows(table(results, recommended=advice.name), title)
     short = answer(results, advice)
     show_rows(lines(short))
     for text in filter(None, (short.reading, short.sentence, short.command)):
         say(text)
+    if about["default_mode"] not in (None, Mode.VECTOR):
+        note(
+            f"These figures are those of mode vector; the default mode of {about['name']} is "
+            f"{about['default_mode']}, which searchengine evaluate retrieval measures"
+        )
     for name, reason in results.missing.items():
         note(f"Left out: {name}: {reason}")
 

@@ -1,5 +1,7 @@
 """What commands print and write of rankings that were measured by judgements."""
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     Losses = Mapping[str, Sequence[Worse]]
 
+_WIDTH = 100  # characters of a line that is not for a terminal
 _LOSSES = "the questions that lost most nDCG@10, and the relevant documents that fell"
 
 
@@ -50,11 +53,28 @@ def losses(
 
 def as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
     """Return the rows and their losses as plain values, ready for JSON."""
+    from searchengine.evaluate.significance import significant
+
     dicts = [row.as_dict() for row in rows]
     for row in dicts:
         if row["setting"] in losses:
-            row["worst"] = [asdict(question) for question in losses[row["setting"]]]
+            row["worst"] = [significant(asdict(each)) for each in losses[row["setting"]]]
     return dicts
+
+
+def fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
+    """Return the table for the width of the terminal, elsewhere of 100 characters.
+
+    A note names the columns that have no room.
+    """
+    from searchengine.cli.console import note
+    from searchengine.evaluate.metrics import cells
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    table = cells(rows, width)
+    if dropped := [name for name in cells(rows)[0] if name not in table[0]]:
+        note(f"not shown in {width} characters, but with --json: {', '.join(dropped)}")
+    return table
 
 
 def show(

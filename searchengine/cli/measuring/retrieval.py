@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from searchengine.evaluate.metrics import RetrievalRow
     from searchengine.evaluate.retrieval import Task
 
+_NO_PREFIXES = "--plots draws prefix lengths, which need --mode vector"
+
 
 @click.command()
 @click.argument("collection", type=Address(), required=False)
@@ -46,10 +48,10 @@ if TYPE_CHECKING:
 @click.option(
     "--mode",
     "modes",
-    type=several(mode for mode in Mode if mode is not Mode.AUTO),
+    type=several(Mode),
     metavar="MODE,MODE,…",
-    default="vector",
-    help="Search modes to compare: vector, text, hybrid.",
+    help="Search modes to compare: auto (what users get), vector, text, hybrid "
+    "[default: auto,vector].",
 )
 @PREFIXES
 @click.option(
@@ -96,7 +98,7 @@ def retrieval(
     qrels: Path | None,
     beir: Path | None,
     split: str,
-    modes: tuple[str, ...],
+    modes: tuple[Mode, ...] | None,
     prefixes: tuple[int, ...] | None,
     shortlist: int,
     baseline: str | None,
@@ -112,9 +114,11 @@ def retrieval(
 ) -> None:
     """Measure nDCG@10, recall@100, MRR@10 and MAP on judged questions.
 
-    The rows of mode vector are exact search, every prefix length with a shortlist,
-    and "configured", the search that users of the collection get. Modes text and
-    hybrid are one row each. docs/evaluation.md explains intervals and p-values.
+    The first row is the search that users of the collection get: the mode that it
+    stores (--mode auto), marked as the default. The rows of mode vector are exact
+    search, every prefix length with a shortlist, and "configured", the collection's
+    operating point. Modes text and hybrid are one row each. docs/evaluation.md
+    explains intervals and p-values.
 
     Without COLLECTION, each --encoder encodes the documents and questions of the
     BEIR folder, and one sentence says whether it is better than the first.
@@ -126,14 +130,14 @@ def retrieval(
         searchengine evaluate retrieval my.index --beir scifact --worst 20 --of 64
         searchengine evaluate retrieval --beir scifact --encoder starter --encoder my-model
     """
-    from searchengine.cli.console import note, progress, show_json
+    from searchengine.cli.console import note, show_json, steps
     from searchengine.engine import SearchEngine
     from searchengine.evaluate import metrics
     from searchengine.evaluate import retrieval as evaluation
 
     _check_needs(
         (worst_of, worst is not None, "--of needs --worst N; add it, or leave --of out"),
-        (plots, Mode.VECTOR in modes, "--plots draws prefix lengths, which need --mode vector"),
+        (plots, modes is None or Mode.VECTOR in modes, _NO_PREFIXES),
         (query_encoder, collection is not None, "--query-encoder needs a COLLECTION; name one"),
     )
     if collection is None:
@@ -150,6 +154,9 @@ def retrieval(
     questions, judgements = _read(queries, qrels, beir, split)
     options = {"query_encoder": query_encoder, "runtime": runtime}
     with SearchEngine.open(collection, encoder, **options) as engine:
+        if modes is None and (prefixes or plots):
+            modes = Mode.AUTO, Mode.VECTOR
+        modes = modes or evaluation.default_modes(engine)
         dims = _dims(engine, modes, prefixes)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
@@ -160,18 +167,20 @@ def retrieval(
             _check_runs(engine, task, run_out)
         for sentence in task.notes:
             note(f"Note: {sentence}")
-        settings = []
-        with progress("Evaluating", len(names)) as advance:
-            for setting in evaluation.measure(engine, task, dims, shortlist, modes):
-                settings.append(setting)
-                advance(1)
+        with steps() as report:
+
+            def progress(step: str, done: int) -> None:
+                name = "Encoding" if step == evaluation.ENCODING else f"Evaluating {step}"
+                report(name, done, len(task.queries))
+
+            settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
         losses = judged.losses(engine, task, settings, base, compared, worst)
     rows = metrics.table(settings, base)
     title = f"{collection}, {counted(len(task.queries), 'question')}"
     if as_json:
         show_json(judged.as_dicts(rows, losses))
     else:
-        judged.show(rows, metrics.cells(rows), losses, title)
+        judged.show(rows, judged.fitting(rows), losses, title)
     if run_out is not None:
         judged.write_runs(run_out, settings)
     if plots is not None:
@@ -234,7 +243,7 @@ def run_files(
     if as_json:
         show_json(judged.as_dicts(rows, {}))
     else:
-        judged.show(rows, metrics.cells(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
+        judged.show(rows, judged.fitting(rows), {}, f"{qrels}, {counted(len(grades), 'question')}")
 
 
 def _read(

@@ -54,6 +54,8 @@ def reported(folder: Path) -> Path:
     assert "× measured" in done.stdout and "flat fp16" in done.stdout
     assert "exact" in done.stdout  # what to take, or that a scan is as fast
     assert "report.html" in done.stderr
+    assert "6 queries by vectors (mode vector)" in done.stdout
+    assert "the default mode of c.index is hybrid, which searchengine evaluate" in done.stderr
     return folder / "report"
 
 
@@ -66,6 +68,8 @@ def test_a_report_of_a_collection(reported: Path) -> None:
     assert rows["exact"]["ndcg"] > 0.9 and rows["exact"]["recall"] == 1
     page = (reported / "report.html").read_text()
     assert "<svg" in page and "flat fp16 64 → 10" in page and "c.index" in page
+    assert results["subject"]["default_mode"] == "hybrid"
+    assert "default mode of the collection" in page and "searches by vectors" in page
     assert "flat fp16 64 → 10" in (reported / "report.md").read_text()
 
 

@@ -56,6 +56,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_hit_of_code_keeps_its_lines(tmp_path: Path) -> None:
+    """Below each other, and below the score of the hit as other snippets."""
+    code = "def sleep(whale):\n    whale.rest()\n    return whale\n"
+    (tmp_path / "code.jsonl").write_text(json.dumps({"_id": "a.py", "text": code}))
+    done = run("index", tmp_path / "code.jsonl", tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    lines = run("search", tmp_path / "c", "whale rest", "-k", "1").stdout.splitlines()
+    assert lines[0].endswith("  a.py")
+    assert lines[1:] == [f"       {line}" for line in code.splitlines()]
+    (hit,) = run_json("search", tmp_path / "c", "whale rest", "-k", "1")
+    assert hit["snippet"] == code.strip()
+
+
 def test_search(folder: Path) -> None:
     done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
     assert done.returncode == 0
@@ -90,7 +103,7 @@ def test_evaluate_retrieval(folder: Path) -> None:
         *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
     )
     shown = [(row["dim"], row["shortlist"]) for row in rows]
-    assert shown == [(384, None), (64, 100), (None, 3)]
+    assert shown == [(None, None), (384, None), (64, 100), (None, 3)]
     for row in rows:
         assert row["ndcg@10"] == pytest.approx(1)
         assert row["recall@100"] == pytest.approx(1)

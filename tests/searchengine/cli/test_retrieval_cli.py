@@ -84,6 +84,30 @@ def test_tables_are_for_people(folder: Path) -> None:
     assert "[" not in table and "[…]" not in done.stderr
 
 
+def test_the_first_row_is_what_users_get(folder: Path) -> None:
+    """A search without --mode; the table fits in 100 columns, and progress counts questions."""
+    beir = ("--beir", folder, "--split", "dev")
+    command = ("evaluate", "retrieval", folder / "c.index", *beir)
+    done = run(*command, "--prefixes", "64")
+    assert done.returncode == 0, done.stderr
+    table = [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert table == [["hybrid", "(default)"], ["exact", "│"], ["64", "│"], ["configured", "│"]]
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 100
+    assert "not shown in 100 characters, but with --json: " in done.stderr
+    for step in ("Evaluating hybrid", "Encoding", "Evaluating exact", "Evaluating 64"):
+        (bar,) = [line for line in done.stderr.splitlines() if f"  {step} " in line]
+        assert " 2/2 " in bar
+    plotted = run_json(*command, "--prefixes", "64", "--plots", folder / "pictures")
+    assert [row["setting"] for row in plotted][:2] == ["hybrid", "exact"]
+    (alone,) = run_json(*command, "--mode", "auto")
+    assert (alone["setting"], alone["mode"], alone["default"]) == ("hybrid", "hybrid", True)
+    text, hybrid = run_json(*command, "--mode", "text,hybrid", "--run-out", folder / "default")
+    assert (text["default"], hybrid["default"]) == (False, True)
+    first = (folder / "default" / "hybrid.run").read_text().split()[2]
+    (hit,) = run_json("search", folder / "c.index", "how do whales sleep", "-k", "1")
+    assert hit["key"] == first
+
+
 def test_what_slipped_is_shown(folder: Path) -> None:
     """A judged document that only vectors find: its ranks before and after."""
     (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
@@ -127,7 +151,7 @@ def test_runs_that_lack_questions(folder: Path, tmp_path: Path) -> None:
         ({"--beir": "gone"}, "gone: the folder has no queries.jsonl"),
         (
             {"--mode": "vector,words"},
-            "one or more of vector, text, hybrid separated by commas, got 'vector,words'",
+            "one or more of auto, vector, text, hybrid separated by commas, got 'vector,words'",
         ),
         ({"--baseline": "128"}, "no row is called '128'; rows: text"),
         ({"--worst": "3"}, "--worst needs a second row to compare with text"),

@@ -19,8 +19,16 @@ from searchengine import SearchEngine
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.evaluate.differences import worst
 from searchengine.evaluate.metrics import Setting, cells, table
-from searchengine.evaluate.retrieval import default_dims, measure, names, ndcg_10, task
-from searchengine.evaluate.significance import compare, holm, interval
+from searchengine.evaluate.retrieval import (
+    Task,
+    default_dims,
+    default_modes,
+    measure,
+    names,
+    ndcg_10,
+    task,
+)
+from searchengine.evaluate.significance import compare, holm, interval, significant
 from searchengine.ingest.passages import PassageConfig
 from trainer.model.modules import prefix as tensor_prefix
 
@@ -38,7 +46,8 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 def test_metrics_by_hand(engine: SearchEngine) -> None:
     qrels = {"q": {"one": 1, "other": 2, "absent": 1}}
-    rows = list(measure(engine, task(engine, {"q": "a", "unjudged": "bb"}, qrels), [16, 4]))
+    judged = task(engine, {"q": "a", "unjudged": "bb"}, qrels)
+    rows = list(measure(engine, judged, [16, 4], modes=["vector"]))
     gain = 1 / math.log2(2) + 2 / math.log2(4)
     ideal = 2 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
     for row in rows:
@@ -53,16 +62,18 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         ("configured", None, 100),
     ]
     fields = table(rows, "4")[0].as_dict()
-    same = pytest.approx(gain / ideal)
+    same = pytest.approx(gain / ideal, rel=1e-5)
     assert fields == {
         "setting": "exact",
+        "mode": "vector",
+        "default": False,
         "dim": 16,
         "shortlist": None,
         "questions": 1,
         "ndcg@10": same,
-        "recall@100": pytest.approx(2 / 3),
+        "recall@100": 0.666667,
         "mrr@10": 1,
-        "map": pytest.approx(5 / 9),
+        "map": 0.555556,
         "prefix_ndcg@10": same,
         "exact_recall@10": 1,
         "intervals": {},  # of one question
@@ -87,7 +98,7 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", encoder, config) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
         judged = task(engine, questions, qrels)
-        exact, cut, _ = measure(engine, judged, [16, 3], shortlist=20)
+        exact, cut, _ = measure(engine, judged, [16, 3], 20, ["vector"])
     queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
     shares = []
     for query in queries:
@@ -196,6 +207,56 @@ def test_modes_are_the_engines_own_rankings(many: SearchEngine) -> None:
     assert found["text"].exact_recall_10 is None
 
 
+def test_what_users_get_comes_first(many: SearchEngine, tmp_path: Path) -> None:
+    """It is the search that names no mode, once in the table; by default with mode vector."""
+    judged = task(many, QUESTIONS, JUDGED)
+    rows = list(measure(many, judged))
+    assert [row.name for row in rows] == names(many) == ["hybrid", "exact", "configured"]
+    assert [row.default for row in rows] == [True, False, False]
+    assert [row.mode for row in rows] == ["hybrid", "vector", "vector"]
+    texts = list(QUESTIONS.values())
+    for key, hits in zip(QUESTIONS, many.search_batch(texts, 100), strict=True):
+        assert list(rows[0].run[key]) == [hit.key for hit in hits]
+    assert names(many, modes=["hybrid", "auto"]) == names(many, modes=["auto"]) == ["hybrid"]
+    with pytest.raises(QueryError, match="mode must be one of auto, vector, text, hybrid, got 'x'"):
+        names(many, modes=["x"])
+    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="none") as engine:
+        engine.add([{"_id": "one", "text": "a"}, {"_id": "two", "text": "bb"}])
+        judged = task(engine, {"q": "a"}, {"q": {"one": 1}})
+        rows = list(measure(engine, judged, [4]))
+        assert [row.name for row in rows] == ["configured", "exact", "4"]
+        assert [(row.default, row.exact_recall_10) for row in rows] == [
+            (True, 1), (False, 1), (False, 1)
+        ]  # fmt: skip
+        (alone,) = measure(engine, judged, modes=["auto"])
+        assert (alone.name, alone.exact_recall_10) == ("configured", None)
+
+
+def test_what_users_get_without_an_encoder(tmp_path: Path) -> None:
+    """Words alone: nothing can be measured by vectors."""
+    with SearchEngine.create(tmp_path / "c", None, dim=4) as engine:
+        engine.add([{"_id": "one", "text": "whales"}], np.ones((1, 4)))
+        assert default_modes(engine) == ("auto",) and names(engine) == ["text"]
+        (row,) = measure(engine, task(engine, {"q": "whales"}, {"q": {"one": 1}}))
+        assert (row.name, row.default, row.ndcg_10) == ("text", True, 1)
+
+
+def test_progress_counts_questions(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch by batch, which changes no ranking."""
+    judged = task(many, QUESTIONS, JUDGED)
+    whole = list(measure(many, judged, [4], 20))
+    monkeypatch.setattr("searchengine.evaluate.retrieval._BATCH", 3)
+    steps: list[tuple[str, int]] = []
+    rows = list(measure(many, judged, [4], 20, progress=lambda *step: steps.append(step)))
+    assert steps == [
+        (step, done)
+        for step in ("hybrid", "encoding", "exact", "4", "configured")
+        for done in (3, 3, 2)
+    ]
+    for row, same in zip(rows, whole, strict=True):
+        assert row.run == same.run and row.prefix_ndcg_10 == same.prefix_ndcg_10
+
+
 def test_text_needs_no_encoder(many: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Words, "encode", None)
     (row,) = measure(many, task(many, QUESTIONS, JUDGED), modes=["text"])
@@ -211,7 +272,7 @@ def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool)
         for key, found in row.run.items():
             assert (key in found) != exclude, row.name
             assert len(found) == 100
-    exact = next(measure(many, judged))
+    exact = next(measure(many, judged, modes=["vector"]))
     expected = [hit.key for hit in many.search(texts["7"], 101, exact=True)]
     assert list(exact.run["7"]) == [key for key in expected if not exclude or key != "7"][:100]
 
@@ -222,7 +283,7 @@ def test_a_hundred_others_are_left_of_whole_documents(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
         engine.add([{"_id": key, "text": text} for key, text in texts.items()])
         judged = task(engine, {"9": texts["9"]}, {"9": {"1": 1}}, exclude_self=True)
-        assert [len(row.run["9"]) for row in measure(engine, judged, [8], 100)] == [100] * 3
+        assert [len(row.run["9"]) for row in measure(engine, judged, [8], 100)] == [100] * 4
 
 
 def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
@@ -262,15 +323,33 @@ def test_ndcg_of_passages(many: SearchEngine) -> None:
     with many.collection.reading() as snapshot:
         numbers = snapshot.store.ids_of("13")
         one, three = (snapshot.store.passages_of([numbers[key]]) for key in "13")
-        ids = np.array(
-            [[one[0].id, one[1].id, three[0].id, -1], [three[0].id, -1, -1, -1], [-1] * 4]
-        )
-        qrels = {"a": {"3": 1}, "b": {"3": 1}, "c": {"3": 1}}
-        found = ndcg_10(snapshot, ["a", "b", "c"], ids, qrels)
-        assert found.dtype == np.float64
+        ids = np.full((3, snapshot.rows), -1)
+        ids[0, :3] = one[0].id, one[1].id, three[0].id
+        ids[1, 0] = three[0].id
+        judged = Task({"a": "x", "b": "x", "c": "x"}, {key: {"3": 1} for key in "abc"})
+        found = ndcg_10(snapshot, judged, [ids])
+        assert found is not None and found.dtype == np.float64
         assert found == pytest.approx([1 / math.log2(3), 1, 0])
-        with pytest.raises(CorpusError, match="the question 'd' has no judgement"):
-            ndcg_10(snapshot, ["d"], ids[:1], qrels)
+
+
+@pytest.mark.parametrize("excluded", [True, False])
+def test_ndcg_needs_ten_documents(many: SearchEngine, excluded: bool) -> None:
+    """Rankings are read until every question has ten, of which the first ones keep their ranks."""
+    with many.collection.reading() as snapshot:
+        numbers = snapshot.store.ids_of([str(i) for i in range(14)])
+        passages = [snapshot.store.passages_of([numbers[str(i)]])[0].id for i in range(14)]
+        judged = Task({"0": "x"}, {"0": {"10": 1}}, exclude_self=excluded)
+
+        def rankings() -> Iterator[np.ndarray]:
+            for documents in ([0, 0, 1, 2], [3, 4, 1, 0, 2, 5], range(13, -1, -1), None):
+                assert documents is not None, "enough documents are known"
+                yield np.array([[passages[i] for i in documents]])
+
+        # 0 to 5 first, then 13, 12, 11 and 10, the next one.
+        ranks = 9 if excluded else 10
+        assert ndcg_10(snapshot, judged, rankings()) == pytest.approx([1 / math.log2(ranks + 1)])
+        shallow = np.array([passages[:9]])
+        assert ndcg_10(snapshot, judged, [shallow, shallow]) is None
 
 
 def test_rows_are_compared_with_the_baseline() -> None:
@@ -297,6 +376,36 @@ def test_rows_are_compared_with_the_baseline() -> None:
     assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
     with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
         table(settings, "x")
+
+
+def test_a_short_line_leaves_columns_out(many: SearchEngine) -> None:
+    """The least important ones; what compares settings stays, however short it is."""
+    rows = table(list(measure(many, task(many, QUESTIONS, JUDGED), [4])))
+    everything = list(cells(rows)[0])
+    assert cells(rows)[0]["setting"] == "hybrid (default)"
+    assert len(everything) == 10 and list(cells(rows, 1000)[0]) == everything
+    shown = {width: list(cells(rows, width)[0]) for width in range(40, 141)}
+    assert shown[40] == ["setting", "ndcg@10", "difference", "p"]
+    assert "recall@100" in shown[70] and "exact_recall@10" in shown[100]
+    for width, names_ in shown.items():
+        assert [name for name in everything if name in names_] == names_
+        lines = cells(rows, width)
+        needed = sum(max(len(str(line[name])) for line in lines) for name in names_)
+        assert width < 70 or needed + 3 * len(names_) + 1 <= width
+
+
+def test_printed_numbers_have_six_digits() -> None:
+    assert significant(6 * 0.0002) == 0.0012 != 6 * 0.0002
+    assert significant({"a": [0.1234567, 1e-9], "b": (1, "x"), "c": None}) == {
+        "a": [0.123457, 1e-9],
+        "b": (1, "x"),
+        "c": None,
+    }
+    rng = np.random.default_rng(0)
+    values = dict.fromkeys(("recall@100", "mrr@10", "map"), rng.random(80))
+    better = {f"s{i}": rng.random(80) + (i > 0) for i in range(7)}
+    rows = table([Setting(name, {}, {"ndcg@10": v, **values}) for name, v in better.items()])
+    assert [row.as_dict()["p"] for row in rows] == [None] + [0.0012] * 6
 
 
 def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:

@@ -41,6 +41,70 @@ def test_only_the_passage_is_shown_with_single_spaces() -> None:
     assert snippet(text, "nothing", 14, 14) == ""
 
 
+CODE = '''
+class Whale:
+    """A whale, which sleeps."""
+
+    def sleep(self, hours):
+        for side in ("left", "right"):
+            self.rest(side, hours / 2)
+        self.breathe()
+
+        return self.dreams
+
+    def breathe(self):
+        self.surface()
+        self.blowhole.open(seconds=2)
+'''
+
+
+def test_code_keeps_its_lines() -> None:
+    """Without empty ones and the common indentation; from the beginning of a line to an end."""
+    begin, end = CODE.index("for side"), CODE.index("    def breathe")
+    whole = (
+        'for side in ("left", "right"):\n    self.rest(side, hours / 2)\nself.breathe()\n'
+        "return self.dreams"
+    )
+    assert snippet(CODE, "rest", begin, end) == whole
+    tabs = CODE.replace("    ", "\t").replace(":\n", ":  \n")
+    begin, end = tabs.index("for side"), tabs.index("\tdef breathe")
+    assert snippet(tabs, "rest", begin, end) == whole
+    assert snippet(CODE, "blowhole open", 0, len(CODE), 90) == (
+        "…def breathe(self):\n    self.surface()\n    self.blowhole.open(seconds=2)"
+    )
+    assert snippet(CODE, "whale", 0, len(CODE), 90) == (
+        'class Whale:\n    """A whale, which sleeps."""\n    def sleep(self, hours):…'
+    )
+    assert snippet(CODE, "hours", 0, len(CODE), 20) == "…self, hours):…"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("const a = 1;\nfunction sleep(x) {\n  return x;\n}", 4),
+        ("#include <whale.h>\nint main() {\n\n  return 0;\n}", 4),
+        ('{\n  "name": "whale",\n  "sleeps": true\n}', 4),
+        ("SELECT name\nFROM whales\nWHERE asleep;", 1),  # too little like code
+        ("x = 1\ny = 2", 1),  # two lines may be anything
+        ("A whale\nsleeps in\nthe sea (deep).", 1),
+        ("* whales, which sleep;\n* dolphins:\n  they do too,\n* and seals.\n", 1),
+        ("| whale | sleeps |\n|---|---|\n| a | b |", 1),
+        ("\n".join(WHALES.split(". ")), 1),
+    ],
+)
+def test_what_is_code(text: str, lines: int) -> None:
+    shown = snippet(text, "whale", 0, len(text), 200)
+    assert len(shown.splitlines()) == lines
+    assert shown.split() == text.split()
+
+
+def test_long_lines_and_many_brackets_take_no_time() -> None:
+    text = "\n".join([("a(" * 79), ("f(x)" * 39 + "!"), "= " * 79, "a: " * 50, "x" * 100_000] * 9)
+    started = time.process_time()
+    snippet(text, "whale", 0, len(text))
+    assert time.process_time() - started < 0.1
+
+
 def test_korean_chinese_and_japanese_are_found_by_two_letters() -> None:
     korean = "바다는 넓고 깊다. 배가 지나간다. 고래는 물속에서 잠을 잔다. 새들은 하늘을 난다."
     assert (

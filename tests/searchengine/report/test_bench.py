@@ -1,7 +1,7 @@
 """The bench: what it measures, in what order, and what it says of it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
+from cut_documents import Words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +23,14 @@ from searchengine.bench import run as running
 from searchengine.bench.dataset import MAX_QUERIES, Dataset, collection_dataset, vectors_dataset
 from searchengine.bench.grid import FULL_EFFORTS, Grid, PlannedPoint
 from searchengine.bench.growth import growth
+from searchengine.bench.peers import PeerSearcher
 from searchengine.bench.results import Kind, Results, Spread
 from searchengine.bench.run import Bench, Settings
-from searchengine.bench.searchers import live_numbers, unrotated
+from searchengine.bench.searchers import Searchers, live_numbers, unrotated
 from searchengine.errors import CorpusError, QueryError
+from searchengine.evaluate.retrieval import measure, task
 from searchengine.evaluate.significance import interval
+from searchengine.ingest.passages import PassageConfig
 from searchengine.report.tables import frontier, table
 
 DIM, ROWS = 24, 1200
@@ -332,16 +336,19 @@ def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> N
 
 
 def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
-    judged = replace(subject, judge=lambda rows: (rows % 7 == 0).mean(axis=1), judged=40)
+    def judge(rankings: Iterable[np.ndarray]) -> np.ndarray:
+        scores: np.ndarray = (next(iter(rankings)) % 7 == 0).mean(axis=1)
+        return scores
+
+    judged = replace(subject, judge=judge, judged=40)
     asked = settings(
         subject, structures=[Structure.FLAT], baselines=False, cold=0, growth=False, repeats=1
     )
     found = Bench(judged, asked, tmp_path, silent).run()
-    assert judged.judge is not None
     (segment,) = subject.segments
-    exact = judged.judge(segment.exact(subject.queries, 5).rows)
+    exact = judge([segment.exact(subject.queries, 5).rows])
     short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
-    loss = interval(exact - judged.judge(short.search(subject.queries, 5).rows))
+    loss = interval(exact - judge([short.search(subject.queries, 5).rows]))
     losses = {row.name: row.ndcg_loss for row in found.rows}
     assert losses["exact"] == (0, 0)
     assert losses["flat int8 8 → 20"] == pytest.approx(loss) and loss[0] < loss[1]
@@ -360,10 +367,64 @@ def test_the_judges_rows_are_the_documents(engine: SearchEngine) -> None:
             if row.base <= passage < row.base + row.rows:
                 number = start + passage - row.base
             start += row.rows
-        best = np.full((1, 10), -1)
-        assert subject.judge(best).tolist() == [0]
+        best = np.full((1, 40), -1)
+        assert subject.judge([best]) == [0]
         best[0, 0] = number
-        assert subject.judge(best).tolist() == [1]
+        assert subject.judge([best]) == [1]
+        assert subject.judge([best[:, :10]]) is None  # fewer than ten documents
+
+
+def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
+    """By documents: ten passages are of fewer; without those that the questions are.
+
+    A peer, whose searches are for k rows, has none.
+    """
+    rng = np.random.default_rng(0)
+    texts = [
+        " ".join("x" * n for n in rng.integers(1, 17, rng.integers(20, 90))) for _ in range(60)
+    ]
+    config = SegmentConfig(prefix=3, shortlist=12, rotation="identity", storage="float32")  # type: ignore[arg-type]
+    cut = PassageConfig(tokens=10, overlap=0)
+    questions = {str(i): " ".join(texts[i].split()[:6]) for i in range(0, 60, 5)}
+    qrels = {key: {str((int(key) + i) % 60): 1 for i in range(1, 25)} for key in questions}
+    with SearchEngine.create(tmp_path / "c", Words(), config, passages=cut) as engine:
+        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts[:40])])
+        engine.add([{"_id": str(i + 40), "text": text} for i, text in enumerate(texts[40:])])
+        judged = task(engine, questions, qrels)
+        assert judged.exclude_self
+        exact, configured = measure(engine, judged, modes=["vector"])
+        with collection_dataset(engine, questions, qrels) as subject:
+            assert subject.notes == judged.notes and subject.mode == "hybrid"
+            grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
+            peer = Peer(engine, subject)
+            bench_settings = Settings(grid, repeats=1, cold=0)
+            found = Bench(subject, bench_settings, tmp_path, silent).run([peer])  # type: ignore[list-item]
+            assert subject.judge is not None
+            assert subject.judge([peer.at_once(12)[0]]) is None
+    rows = {row.name: row for row in found.rows}
+    assert rows["exact"].ndcg == pytest.approx(exact.ndcg_10) != 1
+    assert rows["as configured: flat fp16 3 → 12"].ndcg == pytest.approx(configured.ndcg_10)
+    assert (rows["peer"].ndcg, rows["peer"].ndcg_loss) == (None, None)
+    assert rows["exact"].ndcg_loss == (0, 0)
+    assert found.subject["default_mode"] == "hybrid"
+
+
+class Peer:
+    """A peer that finds what exact search finds."""
+
+    def __init__(self, engine: SearchEngine, subject: Dataset) -> None:
+        searchers = Searchers(subject, Grid.fitting(subject.rows, 16, 10), Path(), silent)
+        searchers._add_exact()
+        (self._exact,) = searchers.searchers
+        self.fields = {**self._exact.fields, "name": "peer", "kind": Kind.PEER}
+
+    def one_by_one(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._exact.one_by_one(count)
+
+    def at_once(self, count: int) -> tuple[np.ndarray, float]:
+        return self._exact.at_once(count)
+
+    deeper = PeerSearcher.deeper
 
 
 def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
