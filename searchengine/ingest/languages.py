@@ -149,7 +149,7 @@ def _tokens_per_letter(
 
 
 def _is_other_letter(character: str) -> bool:
-    """Letters that are not Latin. Marks are none: tokenizers drop some and join others to letters."""
+    """Letters that are not Latin; no marks, which tokenizers drop or join to a letter."""
     return character.isalpha() and not _is_latin(character)
 
 
