@@ -212,12 +212,14 @@ class Snapshot:
 
         One word adds nothing again, and neither does what many documents have.
         """
+        joined = [text for text in phrases if joins_words(text)]
+        if not joined:
+            return {}
         documents, added = self.store.count(), {}
-        for text in phrases:
-            if joins_words(text):
-                having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
-                if 0 < having <= MOST_WITH_PHRASE:
-                    added[text] = weight(documents, having)
+        for text in joined:
+            having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
+            if 0 < having <= MOST_WITH_PHRASE:
+                added[text] = weight(documents, having)
         return added
 
     def _matching(
