@@ -493,7 +493,7 @@ def test_train_bad_input(tmp_path: Path) -> None:
         ("-k dolphins", "Invalid value for '-k': ' dolphins' is not a valid integer."),
         ("-k 3", "Missing argument 'QUESTION'."),
         ("-dolphins", "No such option '-d'."),
-        ("--exact words", "No such option '--exact words'. Did you mean '--exact'?"),
+        ("--sort-b words", "No such option '--sort-b words'. Did you mean '--sort-by'?"),
     ],
 )
 def test_a_question_read_as_an_option_says_how_to_ask_it(

@@ -362,13 +362,17 @@ def test_broken_gzip(tmp_path: Path, cut: int) -> None:
         list(read_corpus(path))
 
 
+# Metadata has no U+0000, at which filters would end a text.
+value = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+
+
 @given(
     st.lists(
         st.fixed_dictionaries(
             {"text": st.text()},
             optional={
                 "title": st.text(),
-                "n": st.integers(-(2**53), 2**53) | st.none() | st.lists(st.text(), max_size=2),
+                "n": st.integers(-(2**53), 2**53) | st.none() | st.lists(value, max_size=2),
             },
         ),
         max_size=4,

@@ -213,7 +213,8 @@ def test_short_words_are_found_wherever_they_stand(
             norm = 1.2 * (0.25 + 0.75 * lengths[i] / average)
             score = weight(len(left), len(having)) * often * 2.2 / (often + norm)
             expected[str(i)] = expected.get(str(i), 0.0) + score
-    assert {hit.key: hit.score for hit in hits} == pytest.approx(expected, rel=1e-9)
+    # Words in half of the documents, which have next to no weight, may be left out.
+    assert {hit.key: hit.score for hit in hits} == pytest.approx(expected, rel=1e-9, abs=5e-5)
 
 
 def test_texts_are_counted_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
