@@ -69,10 +69,14 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
 
 
 def _is_code(passage: str) -> bool:
-    """True if half of the lines, at least three, look like code in its first characters."""
-    lines = [line for line in map(str.strip, passage[:_JUDGED].splitlines()) if line]
-    likely = sum(len(line) <= _LONGEST and bool(_CODE.fullmatch(line)) for line in lines)
-    return len(lines) >= 3 and 2 * likely >= len(lines)
+    """True if half of at least three lines look like code; a quarter, if half are indented.
+
+    Comments and docstrings are prose. The first characters decide.
+    """
+    lines = [line.rstrip() for line in passage[:_JUDGED].splitlines() if line.strip()]
+    likely = sum(len(line) <= _LONGEST and bool(_CODE.fullmatch(line.strip())) for line in lines)
+    indented = 2 * sum(line.startswith(("  ", "\t")) for line in lines) >= len(lines)
+    return len(lines) >= 3 and (4 if indented else 2) * likely >= len(lines)
 
 
 def _compact(text: str, start: int, end: int) -> str:
