@@ -254,13 +254,12 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
         def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
             return part([positions[i] for i in places], number, depth)
 
-        pools = in_parts(of_these, len(positions), count, label)
-        return [
-            replace(
-                _chosen(snapshot, query, pool, min(size, depth)), last=len(pool.documents) < count
-            )
-            for pool in pools
-        ]
+        rankings = []
+        for pool in in_parts(of_these, len(positions), count, label):
+            found = len(pool.documents)
+            chosen = _chosen(snapshot, query, pool, min(size, depth))
+            rankings.append(replace(chosen, last=found < count and found <= size))
+        return rankings
 
     return diverse
 

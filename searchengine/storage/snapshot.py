@@ -29,6 +29,7 @@ READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
 MOST_WITH_PHRASE = 10_000
 """Documents: a phrase of more of them adds nothing to scores, and would take long."""
+_PHRASES = 4096  # whose gain is kept
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -75,6 +76,7 @@ class Snapshot:
         self.path = path
         self.readers = 0
         self._lock = Lock()
+        self._gains: dict[str, float] = {}
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
         self.store = Store(path / "documents.db", readers=READERS)
@@ -215,12 +217,17 @@ class Snapshot:
         joined = [text for text in phrases if joins_words(text)]
         if not joined:
             return {}
-        documents, added = self.store.count(), {}
-        for text in joined:
-            having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
-            if 0 < having <= MOST_WITH_PHRASE:
-                added[text] = weight(documents, having)
-        return added
+        kept = self._gains  # another thread may begin a new one
+        missing = [text for text in joined if text not in kept]
+        if missing:
+            documents = self.store.count()
+            if len(kept) > _PHRASES:
+                kept = self._gains = {text: kept[text] for text in joined if text in kept}
+            for text in missing:
+                having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
+                counts = 0 < having <= MOST_WITH_PHRASE
+                kept[text] = weight(documents, having) if counts else 0.0
+        return {text: kept[text] for text in joined if kept[text]}
 
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]

@@ -192,6 +192,34 @@ def test_what_kept_it_from_starting_is_raised(held: Event, monkeypatch: pytest.M
         encoder.encode(QUESTION)
 
 
+ENDING = """
+import sys
+from trainer.encoder import Encoder
+from trainer.model.source import Source
+from trainer.runtimes import first_texts, store
+first_texts.FIRST_TOKENS = 100
+encoder = Encoder.load("starter")
+for _ in range(3):
+    encoder.encode(["how do whales sleep"])
+print(encoder.runs_on.startswith("numpy"), flush=True)
+"""
+
+
+def test_a_process_that_ends_meanwhile_waits_for_it(tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "end")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ENDING],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert list((tmp_path / "end").rglob("graph.json"))
+
+
 def test_a_forked_child_refuses_what_is_starting(held: Event) -> None:
     encoder = Encoder.load("starter")
     ask_many(encoder)

@@ -1,5 +1,6 @@
 """The first texts of the packaged model: numpy runs them while the fastest runtime starts."""
 
+import threading
 from collections.abc import Callable
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
@@ -49,10 +50,9 @@ class FirstTexts:
                 return None
             if self._tokens > FIRST_TOKENS:
                 if self._starting is None:
-                    # Not a daemon: torch does not survive the end of the interpreter. A process
-                    # that ends meanwhile waits, and the next one finds the compiled graph.
                     self._starting = Thread(target=self._start, name="start")
                     self._starting.start()
+                    _end_after(self._starting)
                 elif not self._starting.is_alive():
                     return None
             if self._numpy is None:
@@ -60,3 +60,13 @@ class FirstTexts:
 
                 self._numpy = NumpyRuntime(self.packaged)
             return self._numpy
+
+
+def _end_after(thread: Thread) -> None:
+    """Have a process that ends meanwhile wait for a thread: the next one finds its graph.
+
+    torch does not survive the end of the interpreter. threading waits for threads, but only after
+    concurrent.futures, which loads the weights, refuses more work. Of what runs at the end, the
+    first is what was registered last.
+    """
+    threading._register_atexit(thread.join)  # type: ignore[attr-defined]

@@ -113,6 +113,15 @@ def test_scores_fall_from_page_to_page_where_rows_are_compared_exactly(
     assert np.diff(scores).max() <= 0
 
 
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_diversity_orders_all_documents(engine: SearchEngine, mode: str) -> None:
+    options: dict[str, Any] = {"mode": mode, "where": "n < 300"}
+    plain = {key for key, _ in whole(engine, 1000, **options)}
+    diverse = whole(engine, 1000, diversity=0.3, **options)
+    assert {key for key, _ in diverse} == plain and len(diverse) == len(plain) > 110
+    assert pages(engine, 1000, 50, diversity=0.3, **options) == diverse
+
+
 def test_batches_have_the_same_pages(engine: SearchEngine) -> None:
     questions = [QUESTION, "bread", "zzz", "krill reef"]
     deep = engine.search_batch(questions, 30, offset=50)
