@@ -51,7 +51,7 @@ class Watching:
     """Some steps beside a watcher.
 
     Attributes:
-        member: the process that watches; None: there is none just now.
+        member: the process that watches; None while no process watches.
     """
 
     def __init__(self, campaign: "Campaign") -> None:

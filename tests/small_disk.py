@@ -45,7 +45,7 @@ class Case:
     """A command to run in the folder of the disk, which holds copies of some files.
 
     Attributes:
-        files: what is copied; NAME>OTHER is copied under another name.
+        files: names of the files to copy; NAME>OTHER renames the copy.
         held: numbers of documents that the collection `c` may hold afterwards; none: there is none.
         before: what is done to the disk first.
         repairs: whether the collection is damaged until the command succeeds.

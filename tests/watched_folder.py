@@ -42,7 +42,7 @@ class WatchedFolder:
         return len(self.history) - 1
 
     def change(self) -> str:
-        """Write, add, move, rename or remove a file; says what was done."""
+        """Write, add, move, rename or remove a file; returns a description of it."""
         files = self._files()
         file = self._choose.choice(files)
         kind = self._choose.choice(["write", "add", "move", "rename", "remove"])

@@ -19,7 +19,7 @@ from indexer.tuning.points import OperatingPoint
 from searchengine.bench.dataset import Dataset
 from searchengine.bench.grid import Grid, PlannedPoint, kind_of
 from searchengine.bench.results import CONFIGURED, Kind
-from searchengine.query.paging import sizes
+from searchengine.query.paging import part_size
 
 _COUNTED = 100  # queries whose multiply-adds are counted
 _BLOCK = 1 << 14  # rows rotated back at a time
@@ -75,13 +75,13 @@ class PointSearcher:
         return self._numbered(rows), seconds
 
     def deeper(self, count: int) -> Iterator[RowNumbers]:
-        """See Searcher: as deep as the parts of a search, the first of which is the shortlist."""
+        """See Searcher. The depths are those of the parts of a search."""
         total = sum(segment.rows for segment in self.point.segments)
         first = self.point.k
         if self.point.shortlist is not None:
             first = max(first, self.fields["shortlist"])
         for number in counted():
-            depth = min(sizes(first, number), total)
+            depth = min(part_size(first, number), total)
             if depth > self.point.k:
                 point = replace(self.point, k=depth)
                 yield self._numbered(point.search(self.queries[:count]).rows)

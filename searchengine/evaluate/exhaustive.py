@@ -38,31 +38,43 @@ def at_full_width(snapshot: Snapshot, vectors: Vectors, documents: int) -> tuple
         depth *= 4
 
 
-def by_prefix(
-    snapshot: Snapshot, vectors: Vectors, dim: int, shortlist: int, depth: int
-) -> tuple[SearchResult, SearchResult]:
-    """The ranking of a prefix's shortlist at full width, and the ranking by the prefix alone."""
-    config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
-    size = max(shortlist, depth)
-    rotations = {row: segment.rotate(vectors) for row, segment in snapshot.segments.items()}
+class PrefixSearch:
+    """Rankings by a prefix of all passages, whose indexes are built once."""
 
-    def nearest(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
-        rotated = rotations[row]
-        coarse = build_coarse(segment.prefix_rows(dim), config)
-        candidates = coarse.shortlist(rotated[:, :dim], min(size, segment.rows), live)
-        return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
+    def __init__(self, snapshot: Snapshot, dim: int) -> None:
+        config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP32)
+        self._snapshot, self._dim = snapshot, dim
+        self._indexes = {
+            row: build_coarse(segment.prefix_rows(dim), config)
+            for row, segment in snapshot.segments.items()
+        }
 
-    alone = snapshot.merge(nearest, size)
-    # One shortlist over all segments: separate ones would depend on the number of segments.
-    chosen = alone.rows[:, :shortlist]
+    def rank(
+        self, vectors: Vectors, shortlist: int, depth: int
+    ) -> tuple[SearchResult, SearchResult]:
+        """The ranking of the shortlist at full width, and the ranking by the prefix alone."""
+        dim, size = self._dim, max(shortlist, depth)
+        segments = self._snapshot.segments
+        rotations = {row: segment.rotate(vectors) for row, segment in segments.items()}
 
-    def reranked(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
-        first, last = row.ends
-        inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-        return segment.rerank(rotations[row], inside, depth)
+        def nearest(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+            rotated = rotations[row]
+            candidates = self._indexes[row].shortlist(
+                rotated[:, :dim], min(size, segment.rows), live
+            )
+            return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
 
-    bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
-    return snapshot.merge(reranked, depth), bare
+        alone = self._snapshot.merge(nearest, size)
+        # One shortlist over all segments: separate ones would depend on the number of segments.
+        chosen = alone.rows[:, :shortlist]
+
+        def reranked(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
+            first, last = row.ends
+            inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
+            return segment.rerank(rotations[row], inside, depth)
+
+        bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
+        return self._snapshot.merge(reranked, depth), bare
 
 
 @dataclass(frozen=True, slots=True)

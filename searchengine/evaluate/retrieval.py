@@ -19,7 +19,7 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.evaluate import judgements
-from searchengine.evaluate.exhaustive import at_full_width, by_prefix, documents_of
+from searchengine.evaluate.exhaustive import PrefixSearch, at_full_width, documents_of
 from searchengine.evaluate.judgements import Qrels
 from searchengine.evaluate.metrics import DEPTH, EXACT, MAIN, Setting, per_question
 from searchengine.evaluate.runs import Run, ranked
@@ -249,8 +249,9 @@ class _Measuring:
         run: _Run = {}
         alone: _Run = {}
         with self._engine.local.reading() as snapshot:
+            search = PrefixSearch(snapshot, dim)
             for part in self._batches(str(dim)):
-                results = by_prefix(snapshot, self._vectors[part], dim, candidates, depth)
+                results = search.rank(self._vectors[part], candidates, depth)
                 for ranking, result in zip((run, alone), results, strict=True):
                     ranking |= _run(snapshot, self._task, self._task.keys[part], result)
         scores = per_question(alone, self._task.keys, self._task.qrels, [MAIN])[MAIN]

@@ -7,9 +7,8 @@ import numpy as np
 
 from indexer.arrays import Floats, RowNumbers
 from searchengine.backends.contract import Snapshot
-from searchengine.query.paging import LEAST, Label, Ranked, sizes
+from searchengine.query.paging import MIN_FIRST, Label, Ranked, distinct, part_size
 from searchengine.query.request import Query
-from searchengine.storage.documents import lexical
 from searchengine.storage.documents.tables import Passage
 
 
@@ -59,7 +58,7 @@ def nearest(
     enough = (2 * depth if several else depth) + (without is not None)
     # The true order does not depend on how many rows are asked for.
     first = enough if query.exact else query.shortlist or snapshot.shortlist
-    count = min(sizes(max(LEAST, first), number), snapshot.rows)
+    count = min(part_size(max(MIN_FIRST, first), number), snapshot.rows)
     result = snapshot.search(
         vectors,
         count,
@@ -110,14 +109,12 @@ def _first_of(
     depth: int,
 ) -> list[Ranked]:
     """Documents by their first passage, at most `depth`; one for each label."""
-    first: dict[Hashable, Ranked] = {}
-    for passage, cosine in zip(passages, cosines, strict=True):
-        if len(first) == depth:
-            break
-        if passage.document != without:
-            ranked = Ranked(cosine, passage, {"vector": cosine})
-            first.setdefault(named[passage.document], ranked)
-    return list(first.values())
+    documents = [
+        Ranked(cosine, passage, {"vector": cosine})
+        for passage, cosine in zip(passages, cosines, strict=True)
+        if passage.document != without
+    ]
+    return distinct(documents, (named[each.passage.document] for each in documents), depth)
 
 
 def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
@@ -126,16 +123,6 @@ def labels(snapshot: Snapshot, query: Query) -> tuple[Label, bool]:
         return lambda documents: {i: i for i in documents}, snapshot.cuts
     field = query.group_by
     return lambda documents: snapshot.store.values(documents, field), True
-
-
-def distinct(scored: lexical.Scored, labels: Mapping[int, Hashable], limit: int) -> lexical.Scored:
-    """The first document of every label, at most `limit`."""
-    first: dict[Hashable, tuple[int, float]] = {}
-    for document, score in scored:
-        if len(first) == limit:
-            break
-        first.setdefault(labels[document], (document, score))
-    return list(first.values())
 
 
 def cosines_of(

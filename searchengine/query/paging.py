@@ -8,14 +8,16 @@ on the question alone.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 from searchengine.storage.documents.tables import Passage
 
-LEAST, SECOND, GROWTH = 10, 100, 4
-"""Rows of the first part and of the second, at least; factor from each part to the next one."""
-_LONGEST = 1 << 40  # SQLite's integers end at 2⁶³
+MIN_FIRST, MIN_SECOND, GROWTH = 10, 100, 4
+"""Minimum rows of the first part and of the second; factor from each part to the next one."""
+MAX_DEPTH = 1 << 40
+"""More documents than a collection holds; SQLite's integers end at 2⁶³."""
+T = TypeVar("T")
 
 
 class Ranked(NamedTuple):
@@ -49,13 +51,22 @@ Of a part, the first `depth` documents are enough.
 """
 
 
-def sizes(first: int, number: int) -> int:
-    """The size of a part whose first has `first`."""
-    return (
-        first
-        if number == 0
-        else min(max(SECOND, GROWTH * first) * GROWTH ** (number - 1), _LONGEST)
-    )
+def part_size(first: int, number: int) -> int:
+    """The size of a part, if the first one has the size `first`."""
+    if number == 0:
+        return first
+    second = max(MIN_SECOND, GROWTH * first)
+    return min(second * int(GROWTH ** (number - 1)), MAX_DEPTH)
+
+
+def distinct(items: Iterable[T], names: Iterable[Hashable], limit: int) -> list[T]:
+    """The first item of every label, at most `limit`. `names`: the label of each item."""
+    first: dict[Hashable, T] = {}
+    for item, name in zip(items, names, strict=True):
+        if len(first) == limit:
+            break
+        first.setdefault(name, item)
+    return list(first.values())
 
 
 def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranking]:
@@ -64,25 +75,18 @@ def in_parts(part: Part, questions: int, depth: int, label: Label) -> list[Ranki
     pending: Sequence[int] = range(questions)
     number = 0
     while pending:
-        for i, found in zip(pending, part(pending, number, depth), strict=True):
-            rankings[i] = _continued(rankings[i], found, depth, label) if number else found
+        for i, ranking in zip(pending, part(pending, number, depth), strict=True):
+            rankings[i] = _continued(rankings[i], ranking, depth, label) if number else ranking
         pending = [
             i for i in pending if not rankings[i].last and len(rankings[i].documents) < depth
         ]
         number += 1
-    return [
-        Ranking(each.documents[:depth], each.exact, each.read)
-        if len(each.documents) > depth
-        else each
-        for each in rankings
-    ]
+    return [replace(each, documents=each.documents[:depth]) for each in rankings]
 
 
 def _continued(before: Ranking, part: Ranking, depth: int, label: Label) -> Ranking:
     """A ranking, then the documents of its next part that have other labels."""
     both = (*before.documents, *part.documents)
     labels = label({ranked.passage.document for ranked in both})
-    first: dict[Hashable, Ranked] = {}
-    for ranked in both:
-        first.setdefault(labels[ranked.passage.document], ranked)
-    return Ranking([*first.values()][:depth], before.exact and part.exact, part.read, part.last)
+    documents = distinct(both, (labels[each.passage.document] for each in both), depth)
+    return Ranking(documents, before.exact and part.exact, part.read, part.last)

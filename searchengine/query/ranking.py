@@ -13,8 +13,16 @@ from searchengine.errors import QueryError
 from searchengine.query import fusion
 from searchengine.query.diversity import mmr
 from searchengine.query.hits import Hit, Hits, ordered_by
-from searchengine.query.nearest import Near, cosines_of, distinct, labels, nearest
-from searchengine.query.paging import Part, Ranked, Ranking, in_parts, sizes
+from searchengine.query.nearest import Near, cosines_of, labels, nearest
+from searchengine.query.paging import (
+    MAX_DEPTH,
+    Part,
+    Ranked,
+    Ranking,
+    distinct,
+    in_parts,
+    part_size,
+)
 from searchengine.query.request import Query
 from searchengine.query.snippets import best_passage
 from searchengine.storage.documents import lexical
@@ -25,9 +33,8 @@ from searchengine.storage.mode import Mode
 FUSED = 100
 """Documents of the ranking by words that are fused with that by vectors, however many are shown:
 else the scores, and so the order, would depend on the page."""
-_ALL = 1 << 40  # SQLite's integers end at 2⁶³
-_DIVERSE = 10  # documents of the first part with diversity
-_LEAST_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
+_FIRST_DIVERSE = 10  # documents of the first part with diversity
+_MIN_CANDIDATES = 50  # for diversity; 4 times the size of a part if that is more
 
 
 def rank(
@@ -60,7 +67,7 @@ def rank(
         part = _above(part, query.min_score)
     if query.diversity:
         part = _diverse(snapshot, query, part)
-    rankings = in_parts(part, count, min(query.depth, _ALL), labels(snapshot, query)[0])
+    rankings = in_parts(part, count, min(query.depth, MAX_DEPTH), labels(snapshot, query)[0])
     if not query.offset:
         return rankings
     return [replace(each, documents=each.documents[query.offset :]) for each in rankings]
@@ -133,7 +140,8 @@ def _scored_by_words(snapshot: Snapshot, query: Query, question: str, depth: int
             required=query.required(question),
             as_you_type=query.as_you_type,
         )
-        best = distinct(scored, label(document for document, _ in scored), depth)
+        named = label(document for document, _ in scored)
+        best = distinct(scored, (named[document] for document, _ in scored), depth)
         if len(best) == depth or len(scored) < count:
             return best
         count *= 4
@@ -149,7 +157,7 @@ def _by_both(snapshot: Snapshot, query: Query, questions: Sequence[str], vectors
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
-        enough = depth if query.group_by is None else _ALL
+        enough = depth if query.group_by is None else MAX_DEPTH
         for texts, group in _by_phrases(query, questions, positions):
             found = nearest(snapshot, ungrouped, vectors[group], number, enough, texts=texts)
             for i, near in zip(group, found, strict=True):
@@ -206,7 +214,7 @@ def _with_all_by_words(
     highest = max(bm25.values())
     more = [
         Ranked(fusion.sum_of(0.0, score / highest), _whole(document), {"text": score})
-        for document, score in _scored_by_words(snapshot, query, question, _ALL)
+        for document, score in _scored_by_words(snapshot, query, question, MAX_DEPTH)
         if document not in seen
     ]
     return replace(fused, documents=[*fused.documents, *more])
@@ -217,10 +225,11 @@ def _grouped(snapshot: Snapshot, query: Query, ranking: Ranking) -> Ranking:
     if query.group_by is None:
         return ranking
     label, _ = labels(snapshot, query)
-    by_document = {ranked.passage.document: ranked for ranked in ranking.documents}
-    scored = [(document, ranked.score) for document, ranked in by_document.items()]
-    best = distinct(scored, label(by_document), len(scored))
-    return replace(ranking, documents=[by_document[document] for document, _ in best])
+    documents = ranking.documents
+    named = label(ranked.passage.document for ranked in documents)
+    names = (named[ranked.passage.document] for ranked in documents)
+    best = distinct(documents, names, len(documents))
+    return replace(ranking, documents=best)
 
 
 def _parts(cosine: float | None, bm25: float | None) -> dict[str, float]:
@@ -248,8 +257,8 @@ def _diverse(snapshot: Snapshot, query: Query, part: Part) -> Part:
     label, _ = labels(snapshot, query)
 
     def diverse(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
-        size = sizes(_DIVERSE, number)
-        count = max(_LEAST_CANDIDATES, 4 * size)
+        size = part_size(_FIRST_DIVERSE, number)
+        count = max(_MIN_CANDIDATES, 4 * size)
 
         def of_these(places: Sequence[int], number: int, depth: int) -> list[Ranking]:
             return part([positions[i] for i in places], number, depth)

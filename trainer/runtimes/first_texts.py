@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,11 @@ class FirstTexts:
         return self._starting is not None
 
     def runtime_for(self, tokens: int) -> "NumpyRuntime | None":
-        """What runs so many tokens more, of one call; None: the fastest runtime, wait for it.
+        """The numpy runtime for a call of `tokens` tokens; None: wait for the fastest runtime.
 
-        A long call waits, since numpy would take longer. For a short one numpy goes on until the
-        fastest runtime has started; if it has not, the caller learns why by starting it.
-        Raises ModelError.
+        A long call waits, because numpy would take longer. For short calls numpy goes on until the
+        fastest runtime has started. If that fails, the result is None: the caller starts it again,
+        which raises the error. Raises ModelError.
         """
         with self._lock:
             self._tokens += max(tokens, CALL_TOKENS)
@@ -63,10 +64,11 @@ class FirstTexts:
 
 
 def _end_after(thread: Thread) -> None:
-    """Have a process that ends meanwhile wait for a thread: the next one finds its graph.
+    """Make a process that ends meanwhile wait for a thread, so that its graph is stored.
 
-    torch does not survive the end of the interpreter. threading waits for threads, but only after
-    concurrent.futures, which loads the weights, refuses more work. Of what runs at the end, the
-    first is what was registered last.
+    threading waits for threads only after the exit functions registered with it. One of them is
+    that of concurrent.futures, which loads the weights: no work can be added after it. They are
+    called in reverse order, so it is imported first. (torch does not survive as a daemon thread.)
     """
+    import_module("concurrent.futures.thread")
     threading._register_atexit(thread.join)  # type: ignore[attr-defined]

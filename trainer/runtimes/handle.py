@@ -99,7 +99,7 @@ class ModelHandle:
             return self._runtime
 
     def runtime_for(self, tokens: int) -> Runtime:
-        """What runs so many tokens more, of one call: numpy for the first, if that is sooner done.
+        """The runtime for a call of `tokens` tokens: numpy for the first texts, where it may run.
 
         Raises ModelError, as `runtime`.
         """

@@ -46,9 +46,9 @@ TERMS = 64
 SHORT_TERMS = 16
 """The same, if every document is read."""
 
-FEW = 10
-"""Every document is read if fewer have one of the short words. It is not k: whatever k, the order
-is the same."""
+MIN_INDEXED = 10
+"""Minimum documents that the index must find for short words; with fewer, every document is read.
+The number does not depend on k, so the order of documents does not either."""
 
 ENDING = 4
 """Maximum letters at the end of an unfinished word that may be part of an English ending."""
@@ -219,7 +219,7 @@ def search(
 
     With a trigram index, short words are the beginnings of trigrams. FTS5 knows no such term: it
     ranks by the most frequent of these trigrams, and if there are only short words and fewer than
-    FEW or k documents, every document is read (see docs/hybrid.md).
+    MIN_INDEXED or k documents, every document is read (see docs/hybrid.md).
     """
     kind = tokenizer(read) if ranker is None else ranker.tokenizer
     if kind is Tokenizer.NONE:
@@ -236,11 +236,11 @@ def search(
     quoted = [term for word in candidates for term in _for_fts5(read, kind, word)][:WORDS]
     if kind is not Tokenizer.TRIGRAM or any(len(word) >= 3 for word in query):
         return _ranked(fts5, quoted, k)
-    scored = _ranked(fts5, quoted, max(k, FEW))
-    if len(scored) >= max(k, FEW):
+    scored = _ranked(fts5, quoted, max(k, MIN_INDEXED))
+    if len(scored) >= max(k, MIN_INDEXED):
         return scored[:k]
     scanned = _scan(read, query, k, condition, parameters)
-    return _continued(scored, scanned, k) if len(scored) >= FEW else scanned
+    return _continued(scored, scanned, k) if len(scored) >= MIN_INDEXED else scanned
 
 
 def containing(kind: Tokenizer, phrases: Sequence[str]) -> tuple[str, list[str]]:

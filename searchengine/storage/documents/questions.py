@@ -14,7 +14,8 @@ PHRASES = 16
 """Maximum phrases of a question; of further ones only the words count."""
 
 _STRAIGHT, _OPENING, _CLOSING = '"', "“„", "”“"
-_MARKS = str.maketrans(dict.fromkeys(_STRAIGHT + _OPENING + _CLOSING, " "))
+_ALL_MARKS = frozenset(_STRAIGHT + _OPENING + _CLOSING)
+_MARKS = str.maketrans(dict.fromkeys(_ALL_MARKS, " "))
 # Takes 5 ms to compile, and is seldom needed.
 _PIECES = f"([{UNSPACED_OR_KOREAN}]+)|[^{UNSPACED_OR_KOREAN}]+"
 
@@ -55,6 +56,8 @@ def phrases(question: str) -> tuple[Phrase, ...]:
     A straight mark opens a phrase where no word ends, and closes one where none begins: those of
     7" and 12" are inches. A mark without a second one has no meaning.
     """
+    if _ALL_MARKS.isdisjoint(question):
+        return ()
     found: dict[str, bool] = {}
     opened = None
     for place, mark in enumerate(question):

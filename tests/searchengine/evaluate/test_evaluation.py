@@ -334,7 +334,7 @@ def test_ndcg_of_passages(many: SearchEngine) -> None:
 
 @pytest.mark.parametrize("excluded", [True, False])
 def test_ndcg_needs_ten_documents(many: SearchEngine, excluded: bool) -> None:
-    """Rankings are read until every question has ten, of which the first ones keep their ranks."""
+    """Rankings are read until every question has ten documents; the first ones keep their ranks."""
     with many.collection.reading() as snapshot:
         numbers = snapshot.store.ids_of([str(i) for i in range(14)])
         passages = [snapshot.store.passages_of([numbers[str(i)]])[0].id for i in range(14)]

@@ -205,9 +205,9 @@ def test_words_too_short_for_trigrams_are_counted(monkeypatch: pytest.MonkeyPatc
     assert found(connection, "Go") == expected
     assert found(connection, "go", 5, "documents.id > ?", [1]) == expected[2:]
     assert ids(found(connection, "go x?")) == [1, 0, 2]
-    # One text ends with it, of which the index knows nothing.
+    # One text ends with the word, and the index has no trigram that begins there.
     assert [ids(found(connection, "고래", k)) for k in (1, 2)] == [[0], [0, 4]]
-    monkeypatch.setattr(lexical, "FEW", 1)  # the index has enough: its documents come first
+    monkeypatch.setattr(lexical, "MIN_INDEXED", 1)  # the index has enough: its documents come first
     assert [ids(found(connection, "고래", k)) for k in (1, 2)] == [[4], [4, 0]]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.paging import Ranked, Ranking, in_parts, sizes
+from searchengine.query.paging import Ranked, Ranking, in_parts, part_size
 from searchengine.storage.documents.tables import Passage
 
 COUNT, DIM = 1200, 24
@@ -169,9 +169,9 @@ def ranking(numbers: Iterable[int], last: bool, exact: bool = True) -> Ranking:
 
 
 def test_the_first_part_is_the_shortlist_and_others_grow() -> None:
-    assert [sizes(10, number) for number in range(4)] == [10, 100, 400, 1600]
-    assert [sizes(150, number) for number in range(3)] == [150, 600, 2400]
-    assert sizes(10, 60) == 2**40  # more than any collection has, and SQLite's integers hold it
+    assert [part_size(10, number) for number in range(4)] == [10, 100, 400, 1600]
+    assert [part_size(150, number) for number in range(3)] == [150, 600, 2400]
+    assert part_size(10, 60) == 2**40  # more than any collection has, and SQLite's integers hold it
 
 
 def test_a_part_has_what_no_part_before_it_has() -> None:
@@ -180,7 +180,7 @@ def test_a_part_has_what_no_part_before_it_has() -> None:
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         asked.append(number)
-        order = range(sizes(10, number) - 1, -1, -1)
+        order = range(part_size(10, number) - 1, -1, -1)
         return [ranking(order, last=False, exact=number < 2) for _ in positions]
 
     (found,) = in_parts(part, 1, 101, lambda ids: {i: i for i in ids})
@@ -195,8 +195,8 @@ def test_the_search_ends_where_there_is_nothing_more() -> None:
 
     def part(positions: Sequence[int], number: int, depth: int) -> list[Ranking]:
         asked.append(([*positions], number))
-        sizes_of = [min(sizes(10, number), (3, 10, 25)[i]) for i in positions]
-        return [ranking(range(size), last=size < sizes(10, number)) for size in sizes_of]
+        sizes_of = [min(part_size(10, number), (3, 10, 25)[i]) for i in positions]
+        return [ranking(range(size), last=size < part_size(10, number)) for size in sizes_of]
 
     found = in_parts(part, 3, 2**40, lambda ids: {i: i // 2 for i in ids})
     assert asked == [([0, 1, 2], 0), ([1, 2], 1)]
