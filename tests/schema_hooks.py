@@ -38,8 +38,20 @@ def mend(case: Any) -> None:
         case.query["field"] = ["lang", "year"]
     if case.query and case.query.get("where") is not None:
         case.query["where"] = "year > 3000"
+    case.body = _without_nul(case.body)
     if isinstance(case.body, dict):
         _mend_body(case, case.body)
+
+
+def _without_nul(value: Any) -> Any:
+    """A body without the character U+0000, which metadata must not contain."""
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_nul(each) for each in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(each) for name, each in value.items()}
+    return value
 
 
 def _mend_body(case: Any, body: dict[str, Any]) -> None:

@@ -61,8 +61,8 @@ def held(collection: Collection) -> Iterator[Held]:
     """
     for tries_left in reversed(range(_TRIES)):
         with ExitStack() as stack:
-            snapshot = stack.enter_context(collection.newest())
             try:
+                snapshot = stack.enter_context(collection.newest())
                 files = list(_opened(collection, snapshot, stack))
             except CollectionError:
                 if tries_left:

@@ -166,9 +166,12 @@ class View:
 
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """A snapshot of the last commit; segments in `held` are not opened again."""
+        opened = dict(held)  # also by a try that failed: beside a fast writer, the next is quicker
 
         def open_segment(row: SegmentRow) -> Segment:
-            return held.get(row) or self._open_segment(row, held)
+            if row not in opened:
+                opened[row] = self._open_segment(row, held)
+            return opened[row]
 
         failed: list[SegmentRow] | None = None
         for _ in range(_TRIES):

@@ -61,7 +61,7 @@ def test_bash_completes(tmp_path: Path) -> None:
     if bash is None:
         pytest.skip("bash is not installed")
     script = f"""
-PATH={Path(COMMAND).parent}:$PATH
+PATH="{Path(COMMAND).parent}:$PATH"
 eval "$(_SEARCHENGINE_COMPLETE=bash_source searchengine)"
 COMP_WORDS=(searchengine sim) COMP_CWORD=1
 "$(complete -p searchengine | sed 's/.*-F \\([^ ]*\\).*/\\1/')" searchengine sim searchengine
